@@ -1,0 +1,57 @@
+# Everything a person types. `make demo` and `make test` work on a fresh machine with Python 3.11 and a C++ compiler.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Development and CI pin torch; users may have any version the `train` extra allows.
+TORCH := torch==2.13.0
+NATIVE := CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
+
+.PHONY: setup demo test check coverage bench bench-tools docs wheel clean
+
+setup: $(READY)
+
+$(VENV)/.tools: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --group dev
+	touch $@
+
+$(READY): $(VENV)/.tools $(NATIVE)
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[train]'
+	touch $@
+
+demo: setup
+	$(BIN)/xnorpp demo
+
+test: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/mkdocs build --strict --quiet
+
+coverage: setup
+	rm -f .coverage .coverage.*
+	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -q
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report --include='*/xnorpp/nn/*,*/xnorpp/train/*,*/xnorpp/data/*' --fail-under=90
+
+bench-tools: setup
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[bench]'
+
+bench: bench-tools
+	$(BIN)/python benchmarks/train_step.py
+
+docs: setup
+	$(BIN)/mkdocs build --strict
+
+wheel: setup
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist
+
+clean:
+	rm -rf build dist site .coverage* .pytest_cache .mypy_cache .ruff_cache

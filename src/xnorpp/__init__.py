@@ -1,0 +1,58 @@
+"""One-bit neural networks: train them, pack them, run them as real bit operations.
+
+Importing this package is cheap: nothing heavier than the standard library is loaded until a name is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xnorpp.data import load_dataset
+    from xnorpp.models import create_model, list_models
+    from xnorpp.nn import BinaryConv2d, BinaryLinear, binarize
+    from xnorpp.pack import pack
+    from xnorpp.runtime import load
+    from xnorpp.train import load_model, load_recipe, train
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "BinaryConv2d": "xnorpp.nn",
+    "BinaryLinear": "xnorpp.nn",
+    "binarize": "xnorpp.nn",
+    "create_model": "xnorpp.models",
+    "list_models": "xnorpp.models",
+    "load": "xnorpp.runtime",
+    "load_dataset": "xnorpp.data",
+    "load_model": "xnorpp.train",
+    "load_recipe": "xnorpp.train",
+    "pack": "xnorpp.pack",
+    "train": "xnorpp.train",
+}
+
+__all__ = [
+    "BinaryConv2d",
+    "BinaryLinear",
+    "__version__",
+    "binarize",
+    "create_model",
+    "list_models",
+    "load",
+    "load_dataset",
+    "load_model",
+    "load_recipe",
+    "pack",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'xnorpp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

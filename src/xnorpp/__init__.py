@@ -1,6 +1,7 @@
 """One-bit neural networks: train them, pack them, run them as real bit operations.
 
-Importing this package is cheap: nothing heavier than the standard library is loaded until a name is used.
+Importing this package is cheap: nothing heavier than the standard library is loaded until a name is used. `xnorpp.train` and `xnorpp.pack` are packages; their functions of the same name are
+`from xnorpp.train import train` and `from xnorpp.pack import pack`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ if TYPE_CHECKING:
     from xnorpp.data import load_dataset
     from xnorpp.models import create_model, list_models
     from xnorpp.nn import BinaryConv2d, BinaryLinear, binarize
-    from xnorpp.pack import pack
     from xnorpp.runtime import load
-    from xnorpp.train import load_model, load_recipe, train
+    from xnorpp.train import load_model, load_recipe
 
 __version__ = "0.1.0"
 
@@ -28,8 +28,6 @@ _HOME = {
     "load_dataset": "xnorpp.data",
     "load_model": "xnorpp.train",
     "load_recipe": "xnorpp.train",
-    "pack": "xnorpp.pack",
-    "train": "xnorpp.train",
 }
 
 __all__ = [
@@ -43,8 +41,6 @@ __all__ = [
     "load_dataset",
     "load_model",
     "load_recipe",
-    "pack",
-    "train",
 ]
 
 

@@ -1,0 +1,101 @@
+"""Packed models on numpy alone: `load(path)` gives a callable from a batch of pictures to a batch of outputs.
+
+>>> from xnorpp.runtime import load
+>>> model = load("model.xnor")                        # doctest: +SKIP
+>>> model(pictures)                                   # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .program import Op, Program, ProgramError, read, write
+
+__all__ = ["Model", "Op", "Program", "ProgramError", "ReferenceModel", "load", "read", "write"]
+
+Array = npt.NDArray[Any]
+
+
+class Model(Protocol):
+    """A loaded model. Calling it is safe from several threads."""
+
+    program: Program
+    isa: str
+    threads: int
+
+    def __call__(self, x: Array) -> npt.NDArray[np.float32]:
+        """uint8 `(n, h, w, c)` pictures or normalised float32 `(n, c, h, w)` -> float32 outputs, any `n`."""
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The names of the outputs, where the file has them."""
+
+    @property
+    def preprocess(self) -> Mapping[str, Any] | None:
+        """How a picture becomes an input, where the file says it."""
+
+
+class ReferenceModel:
+    """The definition in plain numpy as a model: right everywhere, fast nowhere."""
+
+    isa = "reference"
+    threads = 1
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        return self.program.labels
+
+    @property
+    def preprocess(self) -> Mapping[str, Any] | None:
+        return self.program.preprocess
+
+    def __call__(self, x: Array) -> npt.NDArray[np.float32]:
+        from .reference import run
+
+        return np.asarray(run(self.program, x), dtype=np.float32)
+
+
+def load(
+    source: str | os.PathLike[str] | bytes | Program,
+    threads: int | None = None,
+    isa: str | None = None,
+    device: str = "cpu",
+) -> Model:
+    """Load a packed model (a path, its bytes, or a `Program`).
+
+    `isa` names the CPU kernels ("reference" is plain numpy); without it the environment variable `XNORPP_ISA`,
+    and without that the fastest that was built and this machine has. `threads` is how many one call may use.
+    `device` is "cpu" or "cuda" ("cuda:1" for the second). Without the native core the reference runs, with a
+    warning.
+    """
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise ValueError(f"`threads` (={threads!r}) must be a positive integer or None")
+    program = source if isinstance(source, Program) else read(source)
+    if device != "cpu" and device.split(":")[0] != "cuda":
+        raise ValueError(f"`device` (={device!r}) must be 'cpu', 'cuda' or 'cuda:N'")
+    if device != "cpu":
+        from .cuda import CudaModel
+
+        return CudaModel(program, device=device)
+    chosen = isa or os.environ.get("XNORPP_ISA") or None
+    if chosen == "reference":
+        return ReferenceModel(program)
+    try:
+        from .cpu import CpuModel
+    except ImportError as error:
+        warnings.warn(
+            f"the native core of xnorpp is not built ({error}); running the plain numpy reference, which is slow",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return ReferenceModel(program)
+    return CpuModel(program, threads, chosen)

@@ -1,0 +1,268 @@
+"""Every operation in plain numpy: the definition that all engines are tested against.
+
+Values carry the batch axis in front: `f32` is float32, `int` is int32, and `bits` are int8 -1 or +1 (packing
+them is an engine's affair). Real arithmetic is IEEE float32: each operation below rounds once a step, engines
+may fuse a multiply and an add or sum in another order. Integer dot products are exact everywhere.
+
+NaN and infinities: a NaN goes through every real operation, max pooling included, and is -1 to `sign`
+(`NaN > t` and `NaN < t` are both false). Infinities follow IEEE arithmetic. A tap outside the picture adds
+nothing, whatever its weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .bits import unpack_bits, unpack_conv_weight
+from .ops import pooled_size, window_size
+from .program import INPUT, Op, Program
+
+Array = npt.NDArray[Any]
+F32 = npt.NDArray[np.float32]
+
+
+def check_input(program: Program, x: Array) -> Array:
+    """A batch this program takes: uint8 `(n, h, w, c)` or float32 `(n, c, h, w)`; anything else is an error."""
+    c, h, w = program.input_shape
+    x = np.asarray(x)
+    if x.dtype == np.uint8:
+        wanted, axes = (h, w, c), "(n, h, w, c) uint8"
+    elif x.dtype.kind == "f":
+        wanted, axes = (c, h, w), "(n, c, h, w) float32"
+        x = x.astype(np.float32, copy=False)
+    else:
+        raise ValueError(f"`x` has dtype {x.dtype}; uint8 pictures or normalised float32 are needed")
+    if x.ndim != 4 or x.shape[1:] != wanted:
+        raise ValueError(f"`x` has shape {x.shape}; {axes} with {wanted} behind the batch axis is needed")
+    return x
+
+
+def normalise(program: Program, x: Array) -> F32:
+    """uint8 `(n, h, w, c)` -> `(x/255 - mean)/std` as float32 `(n, c, h, w)`; float32 passes unchanged."""
+    if x.dtype != np.uint8:
+        return x.astype(np.float32, copy=False)
+    mean, std = np.float32(program.mean), np.float32(program.std)
+    return np.ascontiguousarray(((x.astype(np.float32) / np.float32(255) - mean) / std).transpose(0, 3, 1, 2))
+
+
+def run(program: Program, x: Array, keep: Iterable[str] | None = None) -> Any:
+    """The output for a batch; with `keep` (value names), the output and a dict of those values."""
+    wanted = set(keep) if keep is not None else set()
+    last = {name: index for index, op in enumerate(program.ops) for name in op.inputs}
+    values: dict[str, Array] = {INPUT: normalise(program, check_input(program, x))}
+    kept = {INPUT: values[INPUT]} if INPUT in wanted else {}
+    for index, op in enumerate(program.ops):
+        values[op.output] = apply(program, op, *(values[name] for name in op.inputs))
+        if op.output in wanted:
+            kept[op.output] = values[op.output]
+        for name in set(op.inputs):
+            if last[name] == index and name != program.output:
+                del values[name]
+    result = values[program.output]
+    return (result, kept) if keep is not None else result
+
+
+def apply(program: Program, op: Op, *inputs: Array) -> Array:
+    """One operation on a batch of its inputs."""
+    with np.errstate(all="ignore"):  # infinities and NaN are values here, not accidents
+        return APPLY[op.op](program, op, *inputs)
+
+
+def _columns(x: Array, kernel: Any, stride: Any, dilation: Any, out: tuple[int, int]) -> Array:
+    """Windows of a padded picture `(c, h, w)` as columns `(c, kh*kw, oh*ow)`."""
+    (kh, kw), (sh, sw), (dh, dw) = kernel, stride, dilation
+    oh, ow = out
+    taps = [
+        x[:, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
+        for i in range(kh)
+        for j in range(kw)
+    ]
+    return np.stack(taps, axis=1).reshape(x.shape[0], kh * kw, oh * ow)
+
+
+def _pad_picture(x: Array, padding: Any, value: Any) -> Array:
+    ph, pw = padding
+    edges = [(0, 0)] * (x.ndim - 2) + [(ph, ph), (pw, pw)]
+    return np.pad(x, edges, constant_values=value) if ph or pw else x
+
+
+def _convolve(op: Op, x: Array, weight: Array, pad_value: int) -> F32:
+    """`out[n,o,y,x] = sum over c,i,j of in[n,c,y*s+i*d-p,...] * weight[o,c,i,j]`, in float32."""
+    stride, padding, dilation, groups = (op.attrs[k] for k in ("stride", "padding", "dilation", "groups"))
+    o, fan, *kernel = weight.shape
+    out = tuple(window_size(n, kernel[i], stride[i], padding[i], dilation[i]) for i, n in enumerate(x.shape[2:]))
+    result = np.empty((x.shape[0], o, *out), np.float32)
+    rows = weight.astype(np.float32).reshape(groups, o // groups, -1)
+    for n, picture in enumerate(_pad_picture(x, padding, pad_value)):
+        columns = _columns(picture.astype(np.float32), kernel, stride, dilation, (out[0], out[1]))
+        blocks = columns.reshape(groups, fan * kernel[0] * kernel[1], -1)
+        result[n] = np.matmul(rows, blocks).reshape(o, *out)
+    return result
+
+
+def _with_bias(program: Program, op: Op, y: Array) -> Array:
+    bias = program.real(op, "bias")
+    return y if bias is None else y + per_channel(bias, y.ndim)
+
+
+def per_channel(vector: Array, ndim: int) -> Array:
+    """`(c,)` shaped to broadcast along axis 1 of an `ndim`-axis batch."""
+    return vector.reshape(1, -1, *[1] * (ndim - 2))
+
+
+def _conv2d(program: Program, op: Op, x: Array) -> Array:
+    weight = program.real(op, "weight")
+    assert weight is not None
+    return _with_bias(program, op, _convolve(op, x, weight, 0))
+
+
+def _linear(program: Program, op: Op, x: Array) -> Array:
+    weight = program.real(op, "weight")
+    assert weight is not None
+    return _with_bias(program, op, x @ weight.T)
+
+
+def _signs(program: Program, op: Op, x: Array) -> Array:
+    """The one-bit weight of an operation as int8 -1 and +1."""
+    packed = program.tensors[op.tensors["weight"]]
+    if packed.ndim == 2:
+        return unpack_bits(packed, x.shape[1])
+    return unpack_conv_weight(packed, x.shape[1] // op.attrs["groups"])
+
+
+def _binary_conv2d(program: Program, op: Op, x: Array) -> Array:
+    # Sums of -1, 0 and +1 below 2**24 are exact in float32 in any order, so a float product is the integer dot.
+    return _convolve(op, x, _signs(program, op, x), op.attrs["pad_value"]).astype(np.int32)
+
+
+def _binary_linear(program: Program, op: Op, x: Array) -> Array:
+    return (x.astype(np.float32) @ _signs(program, op, x).astype(np.float32).T).astype(np.int32)
+
+
+def _bitweight_conv2d(program: Program, op: Op, x: Array) -> Array:
+    return _convolve(op, x, _signs(program, op, x), 0)
+
+
+def _bitweight_linear(program: Program, op: Op, x: Array) -> Array:
+    return np.asarray(x @ _signs(program, op, x).astype(np.float32).T)
+
+
+def spatial_factor(program: Program, op: Op) -> F32 | None:
+    """The spatial factor, `(h, w)` or `(c, h, w)`: `row[h]*col[w]` rounded to float32, or `map`, or `full`."""
+    row, col = program.real(op, "row"), program.real(op, "col")
+    if row is not None and col is not None:
+        return row[:, None] * col[None, :]
+    tensor = program.real(op, "map")
+    return program.real(op, "full") if tensor is None else tensor
+
+
+def _scaled(program: Program, op: Op, x: Array) -> Array:
+    factor = spatial_factor(program, op)
+    x = x.astype(np.float32, copy=False)
+    return x if factor is None else x * factor
+
+
+def _sign(program: Program, op: Op, x: Array) -> Array:
+    v = _scaled(program, op, x)
+    threshold, flip = program.real(op, "threshold"), program.stored(op, "flip")
+    t = np.float32(0) if threshold is None else per_channel(threshold, v.ndim)
+    positive = v > t
+    if flip is not None:
+        positive = np.where(per_channel(flip, v.ndim) != 0, v < t, positive)
+    return np.where(positive, np.int8(1), np.int8(-1))
+
+
+def _affine(program: Program, op: Op, x: Array) -> Array:
+    y = _scaled(program, op, x)
+    mult, add = program.real(op, "mult"), program.real(op, "add")
+    if mult is not None:
+        y = y * per_channel(mult, y.ndim)
+    return y if add is None else y + per_channel(add, y.ndim)
+
+
+def _prelu(program: Program, op: Op, x: Array) -> Array:
+    slope = program.real(op, "slope")
+    assert slope is not None
+    return np.where(x > 0, x, x * per_channel(slope, x.ndim))
+
+
+def _softmax(program: Program, op: Op, x: Array) -> Array:
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def _pool_columns(op: Op, x: Array, fill: float) -> Array:
+    """Windows `(n, c, kh*kw, oh*ow)`; the padding and what `ceil_mode` reads beyond it are `fill`."""
+    kernel, stride, padding = op.attrs["kernel"], op.attrs["stride"], op.attrs["padding"]
+    n, c, h, w = x.shape
+    oh, ow = (
+        pooled_size(s, kernel[i], stride[i], padding[i], op.attrs["ceil_mode"]) for i, s in enumerate((h, w))
+    )
+    needed = [(o - 1) * stride[i] + kernel[i] for i, o in enumerate((oh, ow))]
+    edges = [(p, max(p, m - s - p)) for p, m, s in zip(padding, needed, (h, w), strict=True)]
+    padded = np.pad(x, [(0, 0), (0, 0), *edges], constant_values=fill)
+    flat = padded.reshape(n * c, *padded.shape[2:])
+    return _columns(flat, kernel, stride, (1, 1), (oh, ow)).reshape(n, c, -1, oh, ow)
+
+
+def _max_pool2d(program: Program, op: Op, x: Array) -> Array:
+    return np.asarray(_pool_columns(op, x, -np.inf).max(axis=2))
+
+
+def _avg_pool2d(program: Program, op: Op, x: Array) -> Array:
+    """Sum over the window / its size. The size counts the padding with `count_include_pad`, never more."""
+    total = _pool_columns(op, x, 0.0).sum(axis=2, dtype=np.float32)
+    inside = np.ones((1, 1, *x.shape[2:]), np.float32)
+    if op.attrs["count_include_pad"]:
+        inside = _pad_picture(inside, op.attrs["padding"], 1.0)
+        plain = Op(op.op, op.name, op.inputs, op.output, {**op.attrs, "padding": [0, 0]})
+        count = _pool_columns(plain, inside, 0.0).sum(axis=2)[..., : total.shape[2], : total.shape[3]]
+    else:
+        count = _pool_columns(op, inside, 0.0).sum(axis=2)
+    return np.asarray(total / count.astype(np.float32))
+
+
+def _box_filter(program: Program, op: Op, x: Array) -> Array:
+    """Mean over the window with zeros outside: divisor `kh*kw` everywhere (XNOR-Net's filter k)."""
+    kernel, stride, padding, dilation = (op.attrs[k] for k in ("kernel", "stride", "padding", "dilation"))
+    out = [window_size(n, kernel[i], stride[i], padding[i], dilation[i]) for i, n in enumerate(x.shape[2:])]
+    padded = _pad_picture(x, padding, 0.0).reshape(-1, *(s + 2 * p for s, p in zip(x.shape[2:], padding, strict=True)))
+    columns = _columns(padded, kernel, stride, dilation, (out[0], out[1]))
+    mean = columns.sum(axis=1, dtype=np.float32) / np.float32(kernel[0] * kernel[1])
+    return np.asarray(mean.reshape(*x.shape[:2], *out))
+
+
+def _pad2d(program: Program, op: Op, x: Array) -> Array:
+    front, back, top, bottom, left, right = op.attrs["padding"]
+    edges = [(0, 0), (front, back), (top, bottom), (left, right)]
+    return np.pad(x, edges, constant_values=np.float32(op.attrs["value"]))
+
+
+APPLY: dict[str, Callable[..., Array]] = {
+    "conv2d": _conv2d,
+    "linear": _linear,
+    "binary_conv2d": _binary_conv2d,
+    "binary_linear": _binary_linear,
+    "bitweight_conv2d": _bitweight_conv2d,
+    "bitweight_linear": _bitweight_linear,
+    "sign": _sign,
+    "affine": _affine,
+    "relu": lambda program, op, x: np.maximum(x, np.float32(0)),
+    "prelu": _prelu,
+    "hardtanh": lambda program, op, x: np.clip(x, np.float32(op.attrs["min"]), np.float32(op.attrs["max"])),
+    "add": lambda program, op, a, b: a + b,
+    "mul": lambda program, op, a, b: a.astype(np.float32, copy=False) * b,
+    "softmax": _softmax,
+    "flatten": lambda program, op, x: x.reshape(x.shape[0], -1),
+    "max_pool2d": _max_pool2d,
+    "avg_pool2d": _avg_pool2d,
+    "global_avg_pool": lambda program, op, x: x.mean(axis=(2, 3), keepdims=True, dtype=np.float32),
+    "abs_mean": lambda program, op, x: np.abs(x).mean(axis=1, keepdims=True, dtype=np.float32),
+    "box_filter": _box_filter,
+    "pad2d": _pad2d,
+    "signs": lambda program, op, x: x.astype(np.float32),
+}

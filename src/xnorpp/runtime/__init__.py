@@ -72,10 +72,10 @@ def load(
 ) -> Model:
     """Load a packed model (a path, its bytes, or a `Program`).
 
-    `isa` names the CPU kernels ("reference" is plain numpy); without it the environment variable `XNORPP_ISA`,
-    and without that the fastest that was built and this machine has. `threads` is how many one call may use.
-    `device` is "cpu" or "cuda" ("cuda:1" for the second). Without the native core the reference runs, with a
-    warning.
+    `isa` names the CPU kernels ("reference" is plain numpy); without it the environment variable `XNORPP_ISA`
+    does, and without that the fastest that was built and this machine has is taken. `threads` is how many one
+    call may use. `device` is "cpu" or "cuda" ("cuda:1" for the second). Without the native core the reference
+    runs, with a warning.
     """
     if threads is not None and (type(threads) is not int or threads < 1):
         raise ValueError(f"`threads` (={threads!r}) must be a positive integer or None")
@@ -93,7 +93,7 @@ def load(
         from .cpu import CpuModel
     except ImportError as error:
         warnings.warn(
-            f"the native core of xnorpp is not built ({error}); running the plain numpy reference, which is slow",
+            f"the native core of xnorpp is not built ({error}); running the slow plain numpy reference",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -29,9 +29,9 @@ def pack_bits(positive: npt.NDArray[Any]) -> U8:
 
 
 def unpack_bits(packed: U8, count: int) -> I8:
-    """The inverse of `pack_bits` as signs: uint8 `(..., ceil(count/8))` -> int8 `(..., count)` of -1 and +1."""
+    """The inverse of `pack_bits`: uint8 `(..., ceil(count/8))` -> int8 `(..., count)` of -1 and +1."""
     bits = np.unpackbits(packed, axis=-1, count=count, bitorder="little")
-    return (bits.astype(np.int8) << 1) - np.int8(1)
+    return np.asarray((bits.astype(np.int8) << 1) - np.int8(1), dtype=np.int8)
 
 
 def pack_conv_weight(weight: npt.NDArray[Any]) -> U8:
@@ -43,7 +43,7 @@ def pack_conv_weight(weight: npt.NDArray[Any]) -> U8:
 
 def unpack_conv_weight(packed: U8, channels: int) -> I8:
     """The inverse of `pack_conv_weight`: int8 signs `(o, channels, kh, kw)`."""
-    return unpack_bits(packed, channels).transpose(0, 3, 1, 2)
+    return np.transpose(unpack_bits(packed, channels), (0, 3, 1, 2))
 
 
 def pack_linear_weight(weight: npt.NDArray[Any]) -> U8:

@@ -44,7 +44,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Rule:
-    """One operation: `inputs` are the kinds each input may have, `attrs` its attributes, `tensors` its roles."""
+    """One operation: the kinds each input may have, its attributes, its required and optional tensors."""
 
     inputs: tuple[tuple[Kind, ...], ...]
     infer: Callable[[_Site], Value]
@@ -95,7 +95,7 @@ class _Site:
         return shape[0]
 
     def real(self, role: str, shape: tuple[int, ...], *, infinite: bool = False) -> None:
-        """Check a float32 or float16 tensor: its shape, and that it holds no NaN (nor infinity unless allowed)."""
+        """Check a float32 or float16 tensor: its shape, no NaN, and no infinity unless allowed."""
         tensor = self.tensors[role]
         if tensor.dtype not in (np.float32, np.float16):
             raise self.fail(f"`{role}` is {tensor.dtype}; F32 or F16 is needed")
@@ -127,7 +127,7 @@ def window_size(size: int, kernel: int, stride: int, padding: int, dilation: int
 
 
 def pooled_size(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int:
-    """As `window_size`; with `ceil_mode` rounded up, less a last window that would start in the right padding."""
+    """As `window_size`; `ceil_mode` rounds up, but drops a last window that would start in the padding."""
     if not ceil_mode:
         return window_size(size, kernel, stride, padding, 1)
     count = -((size + 2 * padding - kernel) // -stride) + 1
@@ -279,7 +279,7 @@ def _add(site: _Site) -> Value:
 def _mul(site: _Site) -> Value:
     a, b = site.inputs
     if b.shape not in (a.shape, (1, *a.shape[1:])):
-        raise site.fail(f"the inputs have shapes {a.shape} and {b.shape}; equal ones or one channel are needed")
+        raise site.fail(f"the inputs have shapes {a.shape} and {b.shape}; equal, or one channel, is needed")
     return Value("f32", a.shape)
 
 
@@ -327,7 +327,7 @@ def _pad(site: _Site) -> Value:
         or len(edges) != 6
         or not all(type(e) is int and 0 <= e <= MAX_EXTENT for e in edges)
     ):
-        raise site.fail(f"`padding` (={_short(edges)}) must be six integers (front, back, top, bottom, left, right)")
+        raise site.fail(f"`padding` (={_short(edges)}) must be six integers, before and after c, h and w")
     if type(value) not in (int, float) or not math.isfinite(value):
         raise site.fail(f"`value` (={_short(value)}) must be a number")
     return Value("f32", (c + edges[0] + edges[1], h + edges[2] + edges[3], w + edges[4] + edges[5]))
@@ -343,7 +343,8 @@ def _filter_work(site: _Site, out: Value) -> int:
     if len(source.shape) == 1:
         return source.elements * out.elements
     kernel = weight.shape[1:3] if weight.dtype == np.uint8 else weight.shape[2:]
-    return out.elements * (source.shape[0] // site.attrs["groups"]) * math.prod(kernel)
+    fan = source.shape[0] // int(site.attrs["groups"])
+    return out.elements * fan * math.prod(kernel)
 
 
 def _window_work(site: _Site, out: Value) -> int:
@@ -406,7 +407,8 @@ def infer(
     missing = set(rule.required) - set(tensors)
     unknown = set(tensors) - set(rule.required) - set(rule.optional)
     if missing or unknown:
-        raise site.fail(f"tensors {_short(sorted(tensors))} given; {[*rule.required]} needed, {[*rule.optional]} allowed")
+        roles = f"{[*rule.required]} needed, {[*rule.optional]} allowed"
+        raise site.fail(f"tensors {_short(sorted(tensors))} given; {roles}")
     out = rule.infer(site)
     if any(not 1 <= n <= MAX_EXTENT for n in out.shape) or out.elements > MAX_ELEMENTS:
         raise site.fail(f"its output of shape {out.shape} is out of range")

@@ -3,16 +3,16 @@
 A **step** is one pass over memory: a *producer* (a convolution, a pool, ...) makes a number for every channel
 and pixel, and an *epilogue* of micro-operations runs on that number while it is in a register:
 
-    binary_conv2d -> Affine(row, col, mult, add) -> Prelu -> AddValue(shortcut) -> StoreFloat(x) -> StoreBits(a)
+    binary_conv2d, Affine(row, col, mult, add), Prelu, AddValue(shortcut), StoreFloat(x), StoreBits(a)
 
 The epilogue is a straight line. `StoreFloat` and `StoreBits` write the register as it is at their place and
-leave it unchanged, so one pass can keep a sum in float for the shortcut and give the next layers' bits as well.
-An integer dot product enters the register as float32, exactly (it is below 2**24).
+leave it unchanged, so one pass can keep a sum in float for the shortcut and give the next layers' bits too.
+An integer dot product enters the register as float32, exactly (it is below 2**24), and is stored so.
 
 How steps are made (`make_steps`): operations are taken in program order. A pointwise operation joins the step
-that holds its input in the register at the end of the line; a `sign` joins the step wherever its input appears
-in the line; anything else opens a new step. An `add` or `mul` joins the later of its two producers, so that
-the other operand is already in memory; every value a step reads therefore comes from an earlier step.
+that holds its input in the register at the end of the line; a `sign` joins the step wherever its input is in
+the line; anything else opens a new step. An `add` or `mul` joins the later of its two producers, so that the
+other operand is already in memory; every value a step reads therefore comes from an earlier step.
 
 Memory (`plan_memory`): each stored value lives from the step that writes it to the last that reads it. Values
 whose lives overlap get disjoint places in one arena (for one image), largest first at the lowest free offset.
@@ -38,7 +38,7 @@ U8 = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Spatial:
-    """A constant factor a pixel: `row[h]*col[w]` (rounded to float32 before use), or `map[h,w]`, or `full[c,h,w]`."""
+    """A constant factor a pixel: `row[h]*col[w]` (rounded to float32 first), `map[h,w]` or `full[c,h,w]`."""
 
     row: F32 | None = None
     col: F32 | None = None
@@ -169,12 +169,12 @@ _POINTWISE = {"affine", "relu", "prelu", "hardtanh", "add", "mul"}
 
 @dataclass
 class _Line:
-    """A step while it grows: the values its register takes in turn, with the micro-operations between them."""
+    """A step while it grows: the values its register takes in turn and the micro-operations between them."""
 
     kind: str
     op: Op | None
     source: str
-    names: list[str]  # names[i] is the register after moves[:i]; an alias (None) adds a name for the same number
+    names: list[str]  # names[i] is the register after moves[:i]; the move None is another name for the same
     moves: list[MicroOp | None] = field(default_factory=list)
     signs: list[tuple[int, Op]] = field(default_factory=list)  # (place in the line, sign operation)
     operands: list[str] = field(default_factory=list)
@@ -198,18 +198,15 @@ def make_steps(program: Program) -> tuple[Step, ...]:
     """Fuse the operations that the output needs into steps."""
     ops = _needed(program)
     lines: list[_Line] = []
-    home: dict[str, tuple[int, int]] = {INPUT: (-1, 0)}  # value -> (line, place in the line); bits: place unused
-    fused: dict[int, int] = {}  # operation index -> line it joined
-    for index, op in enumerate(ops):
+    home: dict[str, tuple[int, int]] = {INPUT: (-1, 0)}  # value -> (line, place in it; -1 for bits)
+    for op in ops:
         joined = _join(program, op, lines, home)
         if joined is None:
-            joined = len(lines)
             lines.append(_open(program, op, lines, home))
         elif op.op == "sign":
             place = home[op.inputs[0]][1]
             lines[joined].signs.append((place, op))
             home[op.output] = (joined, -1)
-        fused[index] = joined
     readers: dict[str, set[int]] = {program.output: {len(lines)}}
     for line_index, line in enumerate(lines):
         for name in [line.source, *line.operands]:
@@ -237,8 +234,8 @@ def _is_alias(program: Program, op: Op) -> bool:
 def _join(program: Program, op: Op, lines: list[_Line], home: dict[str, tuple[int, int]]) -> int | None:
     """The line an operation joins, with the pointwise move already added; None where it needs a new one."""
     if op.op == "sign":
-        line = home[op.inputs[0]][0]
-        return line if line >= 0 else None
+        at = home[op.inputs[0]][0]
+        return at if at >= 0 else None
     if op.op not in _POINTWISE and not _is_alias(program, op):
         return None
     if op.op in ("add", "mul") and op.inputs[0] == op.inputs[1]:
@@ -329,7 +326,8 @@ def _finish(program: Program, lines: list[_Line], readers: dict[str, set[int]]) 
                     epilogue.append(move)
             if name != line.source and name in readers:
                 epilogue.append(StoreFloat(name))
-            epilogue.extend(_store_bits(program, op) for at, op in line.signs if at == place and op.output in readers)
+            here = [op for at, op in line.signs if at == place and op.output in readers]
+            epilogue.extend(_store_bits(program, op) for op in here)
         op = line.op
         stores = [micro for micro in epilogue if isinstance(micro, StoreFloat | StoreBits)]
         steps.append(
@@ -344,14 +342,14 @@ def _finish(program: Program, lines: list[_Line], readers: dict[str, set[int]]) 
                 epilogue=tuple(epilogue),
                 reads=tuple(dict.fromkeys([line.source, *line.operands])),
                 writes=tuple(micro.value for micro in stores),
-                feeds_pool=_feeds_pool(index, line, lines, stores, readers),
+                feeds_pool=_feeds_pool(index, lines, stores, readers),
             )
         )
     return tuple(steps)
 
 
 def _feeds_pool(
-    index: int, line: _Line, lines: list[_Line], stores: list[StoreFloat | StoreBits], readers: dict[str, set[int]]
+    index: int, lines: list[_Line], stores: list[StoreFloat | StoreBits], readers: dict[str, set[int]]
 ) -> bool:
     if len(stores) != 1 or not isinstance(stores[0], StoreFloat) or index + 1 >= len(lines):
         return False
@@ -390,11 +388,12 @@ def plan_memory(
         first, last = lives.get(root, (born[name], dies[name]))
         lives[root] = (min(first, born[name]), max(last, dies[name]))
     offsets, arena = _place({root: (sizes[root], *life) for root, life in lives.items()}, align)
-    return Plan(program, tuple(placed_steps), {name: offsets[root] for name, root in group.items()}, sizes, arena)
+    places = {name: offsets[root] for name, root in group.items()}
+    return Plan(program, tuple(placed_steps), places, sizes, arena)
 
 
 def _in_place(program: Program, step: Step, dies: dict[str, int], sizes: dict[str, int]) -> dict[str, str]:
-    """Stored floats that may take an operand's place: same size, added for the last time, not otherwise read."""
+    """Stored floats that may take an operand's place: same size, added for the last time, read no other way."""
     shared: dict[str, str] = {}
     for place, micro in enumerate(step.epilogue):
         if not isinstance(micro, StoreFloat):
@@ -413,7 +412,7 @@ def _in_place(program: Program, step: Step, dies: dict[str, int], sizes: dict[st
 
 
 def _place(blocks: dict[str, tuple[int, int, int]], align: int) -> tuple[dict[str, int], int]:
-    """Offsets for blocks of (size, first step, last step): largest first, each at the lowest offset that is free."""
+    """Offsets for blocks of (size, first step, last step): largest first, each at the lowest free offset."""
     offsets: dict[str, int] = {}
     arena = 0
     for name in sorted(blocks, key=lambda block: (-blocks[block][0], blocks[block][1], block)):

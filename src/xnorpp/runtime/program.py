@@ -1,7 +1,8 @@
 """The packed file: a program over named values, its tensors, and one safetensors file that holds both.
 
-    file    = u64 little-endian header length | header JSON | tensor bytes
-    header  = {"__metadata__": {"format": "xnorpp", "version": "1", "checksum": ..., "program": JSON}, tensors...}
+    file     = u64 little-endian header length | header JSON | tensor bytes
+    header   = {"__metadata__": metadata, tensor name: {"dtype", "shape", "data_offsets"}, ...}
+    metadata = {"format": "xnorpp", "version": "1", "checksum": ..., "program": JSON}
 
 `read` believes nothing: lengths, offsets, dtypes, version and checksum are checked before a tensor is looked
 at, then every operation (`ops.py`) with the kind and shape of each value. What passes is a `Program` whose
@@ -37,7 +38,7 @@ MAX_NAME = 1024
 MAX_TOTAL_ELEMENTS = 1 << 30  # all values of one image together
 MAX_WORK = 1 << 42  # multiply-adds of one image
 
-_DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "U8": np.dtype("u1")}
+_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "U8": np.dtype("u1")}
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
 Array = npt.NDArray[Any]
@@ -46,7 +47,7 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Op:
-    """One operation: reads the values `inputs`, makes the value `output`; `tensors` maps a role to a tensor name."""
+    """One operation: reads the values `inputs`, makes the value `output`; `tensors` are names by role."""
 
     op: str
     name: str
@@ -131,7 +132,7 @@ def _check(program: Program) -> tuple[dict[str, Value], int]:
         total, work = total + value.elements, work + cost
         if total > MAX_TOTAL_ELEMENTS or work > MAX_WORK:
             raise ProgramError(f"{where}: the program needs more memory or work than this format allows")
-    if program.output not in values:
+    if program.output not in values or program.output == INPUT:
         raise ProgramError(f"the output value {program.output[:80]!r} is never made")
     if values[program.output].kind != "f32":
         raise ProgramError(f"the output is {values[program.output].kind}; f32 is needed")
@@ -169,7 +170,7 @@ def _program_json(program: Program) -> str:
 
 
 def _checksum(program: str, table: list[tuple[str, str, tuple[int, ...]]], data: bytes | memoryview) -> str:
-    """SHA-256 over the program JSON, a line `name dtype d0,d1,...` for each tensor in file order, and the bytes."""
+    """SHA-256 over the program JSON, a line `name dtype d0,d1,...` a tensor in file order, and the bytes."""
     digest = hashlib.sha256(program.encode())
     for name, code, shape in table:
         digest.update(f"\n{name} {code} {','.join(map(str, shape))}".encode())
@@ -226,7 +227,7 @@ def write(program: Program, path: str | os.PathLike[str]) -> int:
 
 
 def read(source: str | os.PathLike[str] | bytes) -> Program:
-    """Read and check a packed file (a path, or its bytes). Raises `ProgramError` for anything that is not one."""
+    """Read and check a packed file (a path, or its bytes); `ProgramError` says what is wrong with another."""
     if isinstance(source, bytes):
         blob = source
     else:
@@ -246,7 +247,8 @@ def read(source: str | os.PathLike[str] | bytes) -> Program:
     if meta.get("format") != "xnorpp":
         raise ProgramError("`format` is not xnorpp; this is a safetensors file of something else")
     if meta.get("version") != VERSION:
-        raise ProgramError(f"format version {_clip(meta.get('version'))} is unknown; this reader knows {VERSION}")
+        found = _clip(meta.get("version"))
+        raise ProgramError(f"format version {found} is unknown; this reader knows {VERSION}")
     data = memoryview(blob)[8 + length :]
     tensors, table = _tensors(header, data)
     text = _text(meta.get("program"), "`program`", limit=MAX_HEADER)

@@ -26,7 +26,7 @@ F32 = npt.NDArray[np.float32]
 
 
 def check_input(program: Program, x: Array) -> Array:
-    """A batch this program takes: uint8 `(n, h, w, c)` or float32 `(n, c, h, w)`; anything else is an error."""
+    """A batch this program takes: uint8 `(n, h, w, c)` or float32 `(n, c, h, w)`; the rest is an error."""
     c, h, w = program.input_shape
     x = np.asarray(x)
     if x.dtype == np.uint8:
@@ -45,7 +45,7 @@ def normalise(program: Program, x: Array) -> F32:
     """uint8 `(n, h, w, c)` -> `(x/255 - mean)/std` as float32 `(n, c, h, w)`; float32 passes unchanged."""
     if x.dtype != np.uint8:
         return x.astype(np.float32, copy=False)
-    mean, std = np.float32(program.mean), np.float32(program.std)
+    mean, std = np.asarray(program.mean, np.float32), np.asarray(program.std, np.float32)
     return np.ascontiguousarray(((x.astype(np.float32) / np.float32(255) - mean) / std).transpose(0, 3, 1, 2))
 
 
@@ -94,7 +94,8 @@ def _convolve(op: Op, x: Array, weight: Array, pad_value: int) -> F32:
     """`out[n,o,y,x] = sum over c,i,j of in[n,c,y*s+i*d-p,...] * weight[o,c,i,j]`, in float32."""
     stride, padding, dilation, groups = (op.attrs[k] for k in ("stride", "padding", "dilation", "groups"))
     o, fan, *kernel = weight.shape
-    out = tuple(window_size(n, kernel[i], stride[i], padding[i], dilation[i]) for i, n in enumerate(x.shape[2:]))
+    sizes = enumerate(x.shape[2:])
+    out = tuple(window_size(n, kernel[i], stride[i], padding[i], dilation[i]) for i, n in sizes)
     result = np.empty((x.shape[0], o, *out), np.float32)
     rows = weight.astype(np.float32).reshape(groups, o // groups, -1)
     for n, picture in enumerate(_pad_picture(x, padding, pad_value)):
@@ -135,12 +136,12 @@ def _signs(program: Program, op: Op, x: Array) -> Array:
 
 
 def _binary_conv2d(program: Program, op: Op, x: Array) -> Array:
-    # Sums of -1, 0 and +1 below 2**24 are exact in float32 in any order, so a float product is the integer dot.
+    # Sums of -1, 0 and +1 below 2**24 are exact in float32 in any order: the float product is the dot.
     return _convolve(op, x, _signs(program, op, x), op.attrs["pad_value"]).astype(np.int32)
 
 
 def _binary_linear(program: Program, op: Op, x: Array) -> Array:
-    return (x.astype(np.float32) @ _signs(program, op, x).astype(np.float32).T).astype(np.int32)
+    return np.asarray(x.astype(np.float32) @ _signs(program, op, x).astype(np.float32).T).astype(np.int32)
 
 
 def _bitweight_conv2d(program: Program, op: Op, x: Array) -> Array:
@@ -152,7 +153,7 @@ def _bitweight_linear(program: Program, op: Op, x: Array) -> Array:
 
 
 def spatial_factor(program: Program, op: Op) -> F32 | None:
-    """The spatial factor, `(h, w)` or `(c, h, w)`: `row[h]*col[w]` rounded to float32, or `map`, or `full`."""
+    """The spatial factor, `(h, w)` or `(c, h, w)`: `row[h]*col[w]` in float32, or `map`, or `full`."""
     row, col = program.real(op, "row"), program.real(op, "col")
     if row is not None and col is not None:
         return row[:, None] * col[None, :]
@@ -173,7 +174,7 @@ def _sign(program: Program, op: Op, x: Array) -> Array:
     positive = v > t
     if flip is not None:
         positive = np.where(per_channel(flip, v.ndim) != 0, v < t, positive)
-    return np.where(positive, np.int8(1), np.int8(-1))
+    return np.asarray(np.where(positive, np.int8(1), np.int8(-1)))
 
 
 def _affine(program: Program, op: Op, x: Array) -> Array:
@@ -230,7 +231,8 @@ def _box_filter(program: Program, op: Op, x: Array) -> Array:
     """Mean over the window with zeros outside: divisor `kh*kw` everywhere (XNOR-Net's filter k)."""
     kernel, stride, padding, dilation = (op.attrs[k] for k in ("kernel", "stride", "padding", "dilation"))
     out = [window_size(n, kernel[i], stride[i], padding[i], dilation[i]) for i, n in enumerate(x.shape[2:])]
-    padded = _pad_picture(x, padding, 0.0).reshape(-1, *(s + 2 * p for s, p in zip(x.shape[2:], padding, strict=True)))
+    padded = _pad_picture(x, padding, 0.0)
+    padded = padded.reshape(-1, *padded.shape[2:])
     columns = _columns(padded, kernel, stride, dilation, (out[0], out[1]))
     mean = columns.sum(axis=1, dtype=np.float32) / np.float32(kernel[0] * kernel[1])
     return np.asarray(mean.reshape(*x.shape[:2], *out))

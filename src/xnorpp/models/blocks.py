@@ -1,0 +1,218 @@
+"""What the networks share: their options, the layers made from them, the pre-activation block, the initialisation.
+
+The order inside a block follows the paper: batch norm, sign (inside the binary layer), convolution, scale, activation.
+Where nothing takes the sign of the input (methods `real` and `binaryconnect`) the activation stands in the sign's
+place, batch norm, activation, convolution: the ordinary pre-activation ResNet. That is what "real-valued twin" means
+here: the same convolutions, batch norms and shortcuts, with the activation where the other has its sign.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torch import Tensor, nn
+
+from xnorpp.nn import (
+    METHODS,
+    SCALE_INITS,
+    SCALES,
+    SURROGATES,
+    BinaryConv2d,
+    BinaryLayer,
+    BinaryLinear,
+    ChannelShift,
+    RPReLU,
+    resolve_scale,
+)
+from xnorpp.nn.choices import check_choice
+
+Size = tuple[int, int]
+
+ACTIVATIONS = ("prelu", "relu", "hardtanh", "rprelu", "identity")
+SHORTCUTS = ("block", "conv")
+DOWNSAMPLES = ("binary", "real")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the paper leaves open, and how each layer is binarized. None stands for the stated default.
+
+    method         real | binaryconnect | bnn | xnor | xnor++
+    scale          a scale of the method; None is its default (Case 4 for xnor++, alpha for xnor)
+    activation     prelu | relu | hardtanh | rprelu | identity; None is prelu where inputs are binary, else relu
+    shortcut       "block": one shortcut a pair of convolutions, as in the paper; "conv": one a convolution
+    downsample     "binary" (default, as the paper keeps only the first and last layers real) or "real": the 1x1
+                   convolution of a shortcut that changes the shape, behind a 2x2 average pooling
+    padding_value  what surrounds the signs at the border: 0 (default), -1 or 1
+    scale_init     "analytic" (default; measures better) or "ones"
+    surrogate, weight_surrogate   gradient of the sign of inputs and weights: ste (default) | polynomial | tanh
+    sign_shift     a learned shift a channel before each sign, as in ReActNet; off by default
+    clip_weights, center_weights  latent weights clipped to [-1, 1] / centred a filter; off by default
+    """
+
+    method: str = "xnor++"
+    scale: str | None = None
+    activation: str | None = None
+    shortcut: str = "block"
+    downsample: str = "binary"
+    padding_value: int = 0
+    scale_init: str = "analytic"
+    surrogate: str = "ste"
+    weight_surrogate: str = "ste"
+    sign_shift: bool = False
+    clip_weights: bool = False
+    center_weights: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("method", self.method, METHODS)
+        object.__setattr__(self, "scale", resolve_scale(self.method, self.scale))
+        if self.activation is None:
+            object.__setattr__(self, "activation", "prelu" if self.binarizes_input else "relu")
+        check_choice("activation", self.activation, ACTIVATIONS)
+        check_choice("shortcut", self.shortcut, SHORTCUTS)
+        check_choice("downsample", self.downsample, DOWNSAMPLES)
+        check_choice("padding_value", self.padding_value, (0, -1, 1))
+        check_choice("scale_init", self.scale_init, SCALE_INITS)
+        check_choice("surrogate", self.surrogate, SURROGATES)
+        check_choice("weight_surrogate", self.weight_surrogate, SURROGATES)
+
+    @property
+    def binarizes_input(self) -> bool:
+        return self.method in ("bnn", "xnor", "xnor++")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def output_size(size: Size, kernel: int, stride: int, padding: int) -> Size:
+    """The size after a convolution or pooling window; an error if nothing is left."""
+    height, width = ((side + 2 * padding - kernel) // stride + 1 for side in size)
+    if min(height, width) < 1:
+        raise ValueError(f"`input_size` is too small: a {kernel}x{kernel} window does not fit in {size}")
+    return height, width
+
+
+def activation(options: Options, channels: int, *, spatial: bool = True) -> nn.Module:
+    """The activation of the options, for maps (N,C,H,W) or, with `spatial` False, for vectors (N,C)."""
+    if options.activation == "rprelu":
+        return RPReLU(channels, spatial=spatial)
+    if options.activation == "prelu":
+        return nn.PReLU(channels)
+    return {"relu": nn.ReLU, "hardtanh": nn.Hardtanh, "identity": nn.Identity}[str(options.activation)]()
+
+
+def before(options: Options, channels: int, *, spatial: bool = True) -> nn.Module:
+    """What stands between the batch norm and the layer: a shift for the sign, or the real twin's activation."""
+    if not options.binarizes_input:
+        return activation(options, channels, spatial=spatial)
+    return ChannelShift(channels, spatial=spatial) if options.sign_shift else nn.Identity()
+
+
+def after(options: Options, channels: int, *, spatial: bool = True) -> nn.Module:
+    """What stands behind the layer: the activation, unless the real twin had it in front."""
+    return activation(options, channels, spatial=spatial) if options.binarizes_input else nn.Identity()
+
+
+def inner_conv(
+    options: Options, inputs: int, outputs: int, kernel: int, size: Size, *, stride: int = 1, padding: int = 0
+) -> nn.Conv2d:
+    """A convolution of the inside of a network, for an input of `size`; nn.Conv2d itself for method `real`."""
+    if options.method == "real":
+        return nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
+    return BinaryConv2d(
+        inputs,
+        outputs,
+        kernel,
+        stride,
+        padding,
+        method=options.method,
+        scale=options.scale,
+        output_size=output_size(size, kernel, stride, padding),
+        padding_value=options.padding_value if options.binarizes_input else 0,
+        scale_init=options.scale_init,
+        surrogate=options.surrogate,
+        weight_surrogate=options.weight_surrogate,
+        clip_weights=options.clip_weights,
+        center_weights=options.center_weights,
+    )
+
+
+def inner_linear(options: Options, inputs: int, outputs: int) -> nn.Linear:
+    """A linear layer of the inside of a network; nn.Linear itself for method `real`. No bias."""
+    if options.method == "real":
+        return nn.Linear(inputs, outputs, bias=False)
+    return BinaryLinear(
+        inputs,
+        outputs,
+        method=options.method,
+        scale="channel" if options.scale in SCALES else options.scale,
+        scale_init=options.scale_init,
+        surrogate=options.surrogate,
+        weight_surrogate=options.weight_surrogate,
+        clip_weights=options.clip_weights,
+        center_weights=options.center_weights,
+    )
+
+
+def downsample(options: Options, inputs: int, outputs: int, stride: int, size: Size) -> nn.Sequential:
+    """The shortcut where the shape changes: 2x2 average pooling (for stride 2), then a 1x1 convolution.
+
+    real:    pool, convolution, batch norm
+    binary:  pool, batch norm, [shift,] sign, convolution, scale
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    if stride != 1:
+        layers["pool"] = nn.AvgPool2d(stride, stride, ceil_mode=True, count_include_pad=False)
+        size = (-(-size[0] // stride), -(-size[1] // stride))
+    if options.downsample == "real" or not options.binarizes_input:
+        layers["conv"] = nn.Conv2d(inputs, outputs, 1, bias=False)
+        layers["norm"] = nn.BatchNorm2d(outputs)
+    else:
+        layers["norm"] = nn.BatchNorm2d(inputs)
+        if options.sign_shift:
+            layers["shift"] = ChannelShift(inputs)
+        layers["conv"] = inner_conv(options, inputs, outputs, 1, size)
+    return nn.Sequential(layers)
+
+
+class PreActivationBlock(nn.Module):
+    """Two 3x3 convolutions, each behind its batch norm, with one shortcut around both or one around each."""
+
+    def __init__(self, options: Options, inputs: int, outputs: int, stride: int, size: Size) -> None:
+        super().__init__()
+        middle = output_size(size, 3, stride, 1)
+        self.shortcut_per_conv = options.shortcut == "conv"
+        self.bn1 = nn.BatchNorm2d(inputs)
+        self.before1 = before(options, inputs)
+        self.conv1 = inner_conv(options, inputs, outputs, 3, size, stride=stride, padding=1)
+        self.act1 = after(options, outputs)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.before2 = before(options, outputs)
+        self.conv2 = inner_conv(options, outputs, outputs, 3, middle, padding=1)
+        self.act2 = after(options, outputs)
+        changes = stride != 1 or inputs != outputs
+        self.downsample = downsample(options, inputs, outputs, stride, size) if changes else nn.Identity()
+        self.output_size = middle
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = self.downsample(x)
+        x = self.act1(self.conv1(self.before1(self.bn1(x))))
+        if self.shortcut_per_conv:
+            shortcut = x = x + shortcut
+        result: Tensor = self.act2(self.conv2(self.before2(self.bn2(x)))) + shortcut
+        return result
+
+
+def initialise(model: nn.Module) -> None:
+    """He initialisation of all weights, zero biases; then the scales start from the weights as they are now."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(module, nn.Linear):
+            nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="linear")
+        if isinstance(module, (nn.Conv2d, nn.Linear)) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+        if isinstance(module, BinaryLayer):
+            module.reset_scale()

@@ -1,0 +1,103 @@
+"""ResNets with the paper's pre-activation block: resnet18, resnet34 (ImageNet) and resnet20 (CIFAR).
+
+Weights and multiply-adds of the convolutions and the classifier are those of He et al. (and of torchvision): only the
+order inside a block, and the average pooling in front of a 1x1 shortcut in place of its stride, differ.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from xnorpp.models.blocks import Options, PreActivationBlock, Size, activation, initialise, output_size
+from xnorpp.nn.choices import check_choice
+
+STEMS = ("7x7", "3x3")
+
+
+def default_stem(size: Size) -> tuple[str, bool]:
+    """(stem, pooling) by picture size: 7x7 and pooling from 96 pixels, 3x3 and pooling from 48, else 3x3 alone."""
+    side = min(size)
+    return ("7x7" if side >= 96 else "3x3"), side >= 48
+
+
+class ResNet(nn.Module):
+    """Real stem, stages of pre-activation blocks, batch norm, activation, global average, real classifier."""
+
+    def __init__(
+        self,
+        options: Options,
+        blocks: tuple[int, ...],
+        widths: tuple[int, ...],
+        *,
+        input_size: Size,
+        num_classes: int,
+        in_channels: int,
+        stem: str,
+        stem_pool: bool,
+    ) -> None:
+        super().__init__()
+        check_choice("stem", stem, STEMS)
+        kernel, stride, padding = (7, 2, 3) if stem == "7x7" else (3, 1, 1)
+        self.conv1 = nn.Conv2d(in_channels, widths[0], kernel, stride, padding, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        self.act1 = activation(options, widths[0])
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if stem_pool else nn.Identity()
+        size = output_size(input_size, kernel, stride, padding)
+        if stem_pool:
+            size = output_size(size, 3, 2, 1)
+        inputs = widths[0]
+        self.stages: list[str] = []
+        for index, (count, width) in enumerate(zip(blocks, widths, strict=True)):
+            stage = nn.Sequential()
+            for number in range(count):
+                block_stride = 2 if number == 0 and index > 0 else 1
+                block = PreActivationBlock(options, inputs, width, block_stride, size)
+                inputs, size = width, block.output_size
+                stage.append(block)
+            self.stages.append(f"layer{index + 1}")
+            self.add_module(self.stages[-1], stage)
+        self.norm = nn.BatchNorm2d(inputs)
+        self.act = activation(options, inputs)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.flatten = nn.Flatten()
+        self.fc = nn.Linear(inputs, num_classes)
+        initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.act1(self.bn1(self.conv1(x))))
+        for stage in self.stages:
+            x = getattr(self, stage)(x)
+        result: Tensor = self.fc(self.flatten(self.avgpool(self.act(self.norm(x)))))
+        return result
+
+
+def resnet(
+    options: Options,
+    input_size: Size,
+    num_classes: int,
+    in_channels: int,
+    *,
+    blocks: tuple[int, ...],
+    widths: tuple[int, ...],
+    stem: str = "auto",
+    stem_pool: bool | None = None,
+) -> tuple[nn.Module, dict[str, object]]:
+    """A ResNet and its own options, the automatic ones resolved."""
+    default, pool = default_stem(input_size)
+    own = {
+        "stem": default if stem == "auto" else stem,
+        "stem_pool": (pool if stem == "auto" else stem == "7x7" or min(input_size) >= 48)
+        if stem_pool is None
+        else stem_pool,
+    }
+    model = ResNet(
+        options,
+        blocks,
+        widths,
+        input_size=input_size,
+        num_classes=num_classes,
+        in_channels=in_channels,
+        stem=str(own["stem"]),
+        stem_pool=bool(own["stem_pool"]),
+    )
+    return model, own

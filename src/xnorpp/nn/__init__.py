@@ -1,0 +1,67 @@
+"""What the paper adds to PyTorch: sign with its gradients, the scale factors, the layers, and the conversion."""
+
+from __future__ import annotations
+
+from xnorpp.nn.binarize import SURROGATES, hard_sign, polynomial_sign, sign, tanh_sign
+from xnorpp.nn.calibrate import calibrate_scales
+from xnorpp.nn.controls import (
+    binary_layers,
+    clip_latent_weights_,
+    parameter_groups,
+    reset_scales,
+    set_progress,
+    set_stage,
+)
+from xnorpp.nn.convert import Report, ReportRow, binarize, resize_scales
+from xnorpp.nn.functional import binary_conv2d, binary_linear
+from xnorpp.nn.layers import METHOD_SCALES, METHODS, BinaryConv2d, BinaryLayer, BinaryLinear, resolve_scale
+from xnorpp.nn.scale import (
+    ANALYTIC_SCALES,
+    SCALE_INITS,
+    SCALES,
+    AnalyticScale,
+    ChannelHeightWidthScale,
+    ChannelScale,
+    ChannelSpatialScale,
+    DenseScale,
+    LearnedScale,
+)
+from xnorpp.nn.shift import ChannelShift, RPReLU
+
+__all__ = [
+    "ANALYTIC_SCALES",
+    "METHODS",
+    "METHOD_SCALES",
+    "SCALES",
+    "SCALE_INITS",
+    "SURROGATES",
+    "AnalyticScale",
+    "BinaryConv2d",
+    "BinaryLayer",
+    "BinaryLinear",
+    "ChannelHeightWidthScale",
+    "ChannelScale",
+    "ChannelShift",
+    "ChannelSpatialScale",
+    "DenseScale",
+    "LearnedScale",
+    "RPReLU",
+    "Report",
+    "ReportRow",
+    "binarize",
+    "binary_conv2d",
+    "binary_layers",
+    "binary_linear",
+    "calibrate_scales",
+    "clip_latent_weights_",
+    "hard_sign",
+    "parameter_groups",
+    "polynomial_sign",
+    "reset_scales",
+    "resize_scales",
+    "resolve_scale",
+    "set_progress",
+    "set_stage",
+    "sign",
+    "tanh_sign",
+]

@@ -1,0 +1,81 @@
+"""What a training loop sets on a model's binary layers, and how it groups their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from xnorpp.nn.layers import BinaryLayer
+from xnorpp.nn.scale import LearnedScale
+
+
+def binary_layers(model: nn.Module) -> Iterator[tuple[str, BinaryLayer]]:
+    """The model's binary layers with their paths; those of method 'real' are not among them."""
+    for path, module in model.named_modules():
+        if isinstance(module, BinaryLayer) and module.method != "real":
+            yield path, module
+
+
+def set_stage(model: nn.Module, *, weights_binary: bool) -> None:
+    """Two-stage training: False for the first stage (binary activations, real weights), True for the second.
+
+    In the first stage W / mean|W| stands for sign(W). A compiled model recompiles once.
+    """
+    for _, layer in binary_layers(model):
+        layer.binarize_weights = weights_binary
+
+
+def set_progress(model: nn.Module, fraction: float) -> None:
+    """Tells the annealed surrogate (`tanh`) which fraction of training is done, 0 to 1."""
+    if not 0.0 <= fraction <= 1.0:
+        raise ValueError(f"`fraction` (={fraction}) must lie between 0 and 1")
+    for _, layer in binary_layers(model):
+        layer.progress.fill_(fraction)
+
+
+@torch.no_grad()
+def clip_latent_weights_(model: nn.Module) -> None:
+    """Clips the latent weights of layers with `clip_weights` to [-1, 1]; call it after each optimiser step.
+
+    Beyond 1 the straight-through gradient is zero, so a weight that gets there could never come back.
+    """
+    for _, layer in binary_layers(model):
+        if layer.clip_weights:
+            layer.weight.clamp_(-1.0, 1.0)
+
+
+def reset_scales(model: nn.Module) -> None:
+    """Starts every learned scale again from its `scale_init` and the present weights."""
+    for _, layer in binary_layers(model):
+        layer.reset_scale()
+
+
+def parameter_groups(
+    model: nn.Module,
+    weight_decay: float,
+    scale_weight_decay: float = 0.0,
+    norm_weight_decay: float | None = None,
+) -> list[dict[str, Any]]:
+    """Parameter groups for an optimiser, named "weights", "norms" and "scales", empty ones left out.
+
+    - "weights": convolution and linear weights, `weight_decay`;
+    - "norms": everything else (batch norm, biases, activation slopes and shifts), `norm_weight_decay`, by default
+      `weight_decay` too: torch's own convention, and what the paper's single figure says;
+    - "scales": learned scale factors, `scale_weight_decay`, by default none: decay pulls a scale towards zero, where
+      a weight's sign would not change.
+    """
+    scales = {id(p) for m in model.modules() if isinstance(m, LearnedScale) for p in m.parameters()}
+    groups: dict[str, list[nn.Parameter]] = {"weights": [], "norms": [], "scales": []}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            kind = "scales" if id(parameter) in scales else "weights" if parameter.dim() > 1 else "norms"
+            groups[kind].append(parameter)
+    decay = {
+        "weights": weight_decay,
+        "norms": weight_decay if norm_weight_decay is None else norm_weight_decay,
+        "scales": scale_weight_decay,
+    }
+    return [{"name": k, "params": ps, "weight_decay": decay[k]} for k, ps in groups.items() if ps]

@@ -1,8 +1,8 @@
 """AlexNet as the paper changes it.
 
-No local normalisation and no groups; batch norm and sign before each binary layer, the first two fully connected ones
-included; dropout 0.5 before each of their batch norms. The first convolution and the classifier are real. Activation
-and pooling come behind the convolution.
+No local normalisation and no groups; batch norm and sign before each binary layer, the first two fully
+connected ones included; dropout 0.5 before each of their batch norms. The first convolution and the
+classifier are real. Activation and pooling come behind the convolution.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What the networks share: their options, the layers made from them, the pre-activation block, the initialisation.
+"""What the networks share: their options, the layers made from them, the block and the initialisation.
 
-The order inside a block follows the paper: batch norm, sign (inside the binary layer), convolution, scale, activation.
-Where nothing takes the sign of the input (methods `real` and `binaryconnect`) the activation stands in the sign's
-place, batch norm, activation, convolution: the ordinary pre-activation ResNet. That is what "real-valued twin" means
-here: the same convolutions, batch norms and shortcuts, with the activation where the other has its sign.
+The order inside a block follows the paper: batch norm, sign (inside the binary layer), convolution, scale,
+activation. Where nothing takes the sign of the input (methods `real` and `binaryconnect`) the activation
+stands in the sign's place, batch norm, activation, convolution: the ordinary pre-activation ResNet. That is
+what "real-valued twin" means here: the same convolutions, batch norms and shortcuts, with the activation
+where the other has its sign.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ class Options:
 
     method         real | binaryconnect | bnn | xnor | xnor++
     scale          a scale of the method; None is its default (Case 4 for xnor++, alpha for xnor)
-    activation     prelu | relu | hardtanh | rprelu | identity; None is prelu where inputs are binary, else relu
+    activation     prelu | relu | hardtanh | rprelu | identity; None is prelu with binary inputs, else relu
     shortcut       "block": one shortcut a pair of convolutions, as in the paper; "conv": one a convolution
-    downsample     "binary" (default, as the paper keeps only the first and last layers real) or "real": the 1x1
-                   convolution of a shortcut that changes the shape, behind a 2x2 average pooling
+    downsample     "binary" (default: the paper keeps only the first and last layers real) or "real": the
+                   1x1 convolution of a shortcut that changes the shape, behind a 2x2 average pooling
     padding_value  what surrounds the signs at the border: 0 (default), -1 or 1
     scale_init     "analytic" (default; measures better) or "ones"
-    surrogate, weight_surrogate   gradient of the sign of inputs and weights: ste (default) | polynomial | tanh
+    surrogate, weight_surrogate   gradient of inputs' and weights' sign: ste (default) | polynomial | tanh
     sign_shift     a learned shift a channel before each sign, as in ReActNet; off by default
     clip_weights, center_weights  latent weights clipped to [-1, 1] / centred a filter; off by default
     """
@@ -100,11 +101,13 @@ def activation(options: Options, channels: int, *, spatial: bool = True) -> nn.M
         return RPReLU(channels, spatial=spatial)
     if options.activation == "prelu":
         return nn.PReLU(channels)
-    return {"relu": nn.ReLU, "hardtanh": nn.Hardtanh, "identity": nn.Identity}[str(options.activation)]()
+    if options.activation == "relu":
+        return nn.ReLU()
+    return nn.Hardtanh() if options.activation == "hardtanh" else nn.Identity()
 
 
 def before(options: Options, channels: int, *, spatial: bool = True) -> nn.Module:
-    """What stands between the batch norm and the layer: a shift for the sign, or the real twin's activation."""
+    """What stands between batch norm and layer: a shift for the sign, or the real twin's activation."""
     if not options.binarizes_input:
         return activation(options, channels, spatial=spatial)
     return ChannelShift(channels, spatial=spatial) if options.sign_shift else nn.Identity()
@@ -118,7 +121,7 @@ def after(options: Options, channels: int, *, spatial: bool = True) -> nn.Module
 def inner_conv(
     options: Options, inputs: int, outputs: int, kernel: int, size: Size, *, stride: int = 1, padding: int = 0
 ) -> nn.Conv2d:
-    """A convolution of the inside of a network, for an input of `size`; nn.Conv2d itself for method `real`."""
+    """A convolution inside a network, for an input of `size`; nn.Conv2d itself for method `real`."""
     if options.method == "real":
         return nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
     return BinaryConv2d(
@@ -140,7 +143,7 @@ def inner_conv(
 
 
 def inner_linear(options: Options, inputs: int, outputs: int) -> nn.Linear:
-    """A linear layer of the inside of a network; nn.Linear itself for method `real`. No bias."""
+    """A linear layer inside a network; nn.Linear itself for method `real`. No bias."""
     if options.method == "real":
         return nn.Linear(inputs, outputs, bias=False)
     return BinaryLinear(
@@ -164,7 +167,7 @@ def downsample(options: Options, inputs: int, outputs: int, stride: int, size: S
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     if stride != 1:
-        layers["pool"] = nn.AvgPool2d(stride, stride, ceil_mode=True, count_include_pad=False)
+        layers["pool"] = nn.AvgPool2d(stride, stride, ceil_mode=any(side % stride for side in size))
         size = (-(-size[0] // stride), -(-size[1] // stride))
     if options.downsample == "real" or not options.binarizes_input:
         layers["conv"] = nn.Conv2d(inputs, outputs, 1, bias=False)
@@ -206,7 +209,7 @@ class PreActivationBlock(nn.Module):
 
 
 def initialise(model: nn.Module) -> None:
-    """He initialisation of all weights, zero biases; then the scales start from the weights as they are now."""
+    """He initialisation of all weights, zero biases; then the scales start from those weights."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -36,9 +36,15 @@ class Network:
 _WIDTHS = (64, 128, 256, 512)
 
 NETWORKS: dict[str, Network] = {
-    "resnet18": Network(partial(resnet, blocks=(2, 2, 2, 2), widths=_WIDTHS), 224, 1000, "ResNet-18, pre-activation"),
-    "resnet34": Network(partial(resnet, blocks=(3, 4, 6, 3), widths=_WIDTHS), 224, 1000, "ResNet-34, pre-activation"),
-    "resnet20": Network(partial(resnet, blocks=(3, 3, 3), widths=(16, 32, 64)), 32, 10, "ResNet-20 for CIFAR"),
+    "resnet18": Network(
+        partial(resnet, blocks=(2, 2, 2, 2), widths=_WIDTHS), 224, 1000, "ResNet-18, pre-activation"
+    ),
+    "resnet34": Network(
+        partial(resnet, blocks=(3, 4, 6, 3), widths=_WIDTHS), 224, 1000, "ResNet-34, pre-activation"
+    ),
+    "resnet20": Network(
+        partial(resnet, blocks=(3, 3, 3), widths=(16, 32, 64)), 32, 10, "ResNet-20 for CIFAR"
+    ),
     "alexnet": Network(alexnet, 227, 1000, "AlexNet with batch norm, without groups"),
     "small": Network(small, 28, 10, "three residual blocks for digits and Fashion-MNIST"),
 }
@@ -61,11 +67,13 @@ def create_model(
 ) -> nn.Module:
     """A network by name, with He initialisation; first and last layers are always real.
 
-    `input_size` is the side of a picture or (height, width); it and `num_classes` default to the network's usual ones.
-    The further options are those of `xnorpp.models.Options` and the network's own: `stem` ("auto", "7x7", "3x3") and
-    `stem_pool` of the ResNets, `dropout` and `hidden` of alexnet, `width` of small.
+    `input_size` is the side of a picture or (height, width); it and `num_classes` default to the network's
+    usual ones. The further options are those of `xnorpp.models.Options` and the network's own: `stem`
+    ("auto", "7x7", "3x3") and `stem_pool` of the ResNets, `dropout` and `hidden` of alexnet, `width` of
+    small.
 
-    The result's `config` is a plain dictionary that JSON can hold, and `create_model(**config)` builds the same again.
+    The result's `config` is a plain dictionary that JSON can hold, and `create_model(**config)` builds the
+    same again.
     """
     check_choice("name", name, NETWORKS)
     network = NETWORKS[name]

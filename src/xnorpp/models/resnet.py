@@ -1,7 +1,8 @@
 """ResNets with the paper's pre-activation block: resnet18, resnet34 (ImageNet) and resnet20 (CIFAR).
 
-Weights and multiply-adds of the convolutions and the classifier are those of He et al. (and of torchvision): only the
-order inside a block, and the average pooling in front of a 1x1 shortcut in place of its stride, differ.
+Weights and multiply-adds of the convolutions and the classifier are those of He et al. (and of torchvision):
+only the order inside a block, and the average pooling in front of a 1x1 shortcut in place of its stride,
+differ.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ STEMS = ("7x7", "3x3")
 
 
 def default_stem(size: Size) -> tuple[str, bool]:
-    """(stem, pooling) by picture size: 7x7 and pooling from 96 pixels, 3x3 and pooling from 48, else 3x3 alone."""
+    """(stem, pooling): 7x7 and pooling from 96 pixels on, 3x3 and pooling from 48, else 3x3 alone."""
     side = min(size)
     return ("7x7" if side >= 96 else "3x3"), side >= 48
 

@@ -10,7 +10,8 @@ from xnorpp.models.blocks import Options, PreActivationBlock, Size, activation, 
 class Small(nn.Module):
     """Real 3x3 stem, three pre-activation blocks of width w, 2w and 4w, global average, real classifier.
 
-    Pictures of 16 pixels and more are pooled once behind the stem; the second and third block halve the picture.
+    Pictures of 16 pixels and more are pooled once behind the stem; the second and third block halve the
+    picture.
     """
 
     def __init__(
@@ -48,5 +49,7 @@ def small(
     """The small network and its own option, the width of its first block."""
     if width < 1:
         raise ValueError(f"`width` (={width}) must be at least 1")
-    model = Small(options, input_size=input_size, num_classes=num_classes, in_channels=in_channels, width=width)
+    model = Small(
+        options, input_size=input_size, num_classes=num_classes, in_channels=in_channels, width=width
+    )
     return model, {"width": width}

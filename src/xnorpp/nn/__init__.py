@@ -1,4 +1,4 @@
-"""What the paper adds to PyTorch: sign with its gradients, the scale factors, the layers, and the conversion."""
+"""What the paper adds to PyTorch: sign with its gradients, scale factors, layers, and the conversion."""
 
 from __future__ import annotations
 

@@ -5,11 +5,12 @@ Every function here has the same forward pass, Eq. 1 of the paper, and differs o
     sign(x) = +1 if x > 0 else -1          (so sign(0) = -1, and sign(NaN) = -1)
 
 The output is exactly +1 or -1 in every floating dtype. The gradient is written with ordinary differentiable
-operations, so `torch.compile`, `torch.export` and autocast see nothing special: with `slope` the stated derivative and
-`c = x * slope`, the value `sign(x) + (c - c.detach())` is `sign(x)` plus an exact zero, and its derivative is `slope`.
-Adding `x` itself, `x + (sign(x) - x).detach()`, would round in half precision and give 0.996 for +1. In eager mode an
-`autograd.Function` computes the same two formulas in fewer passes over memory; it is never used under compilation,
-where functions with a saved mask have been seen to lose the gradient.
+operations, so `torch.compile`, `torch.export` and autocast see nothing special: with `slope` the stated
+derivative and `c = x * slope`, the value `sign(x) + (c - c.detach())` is `sign(x)` plus an exact zero, and
+its derivative is `slope`. Adding `x` itself, `x + (sign(x) - x).detach()`, would round in half precision and
+give 0.996 for +1. In eager mode an `autograd.Function` computes the same two formulas in fewer passes over
+memory; it is never used under compilation, where functions with a saved mask have been seen to lose the
+gradient.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ TANH_SHARPNESS_END = 10.0
 def hard_sign(x: Tensor) -> Tensor:
     """Eq. 1 without any gradient: +1 where x > 0, else -1, in the dtype of `x`.
 
-    As `threshold(torch.sign(x))`, two vectorised passes: a tenth of the time of `torch.where` with two constants.
+    As `threshold(torch.sign(x))`, two vectorised passes: a tenth of the time of `torch.where` with two
+    constants.
     """
     return torch.threshold(torch.sign(x.detach()), 0.0, -1.0)
 
@@ -63,7 +65,7 @@ def tanh_sign(x: Tensor, progress: Progress = 0.0) -> Tensor:
 
     forward:   sign(x) = +1 if x > 0 else -1
     gradient:  d/dx = k * t * (1 - tanh(t x)^2),  t = 0.1 * 100^progress,  k = max(1/t, 1)
-    paper:     Qin et al. 2020, "Forward and Backward Information Retention for Accurate Binary Neural Networks",
+    paper:     Qin et al. 2020, "Forward and Backward Information Retention ... Binary Neural Networks",
                https://arxiv.org/abs/1909.10788
 
     `progress` is the finished fraction of training, 0 to 1; as a tensor it may change without recompilation.
@@ -84,7 +86,7 @@ SURROGATES: dict[str, Surrogate] = {
 
 
 def _with_slope(x: Tensor, slope: Tensor) -> Tensor:
-    """sign(x) with derivative `slope`. Where the slope is 0 the carrier is 0 too, so that 0 * inf never appears."""
+    """sign(x) with derivative `slope`. Where that is 0 the carrier is 0 too: 0 * inf never appears."""
     if torch.compiler.is_compiling():
         carrier = torch.where(slope > 0, x * slope, 0.0)
         return hard_sign(x) + (carrier - carrier.detach())
@@ -97,7 +99,7 @@ def _apply_sign(function: type[torch.autograd.Function], *arguments: Tensor) -> 
 
 
 class _ClippedSign(torch.autograd.Function):
-    """Eager `sign`: the backward pass is one call of hardtanh's, whose open interval (-1-eps, 1+eps) is |x| <= 1."""
+    """Eager `sign`: backward is one call of hardtanh's; its open interval (-1-eps, 1+eps) is |x| <= 1."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -108,7 +110,8 @@ class _ClippedSign(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         bound = 1 + torch.finfo(x.dtype).eps
-        return torch.ops.aten.hardtanh_backward(grads[0], x, -bound, bound)
+        grad: Tensor = torch.ops.aten.hardtanh_backward(grads[0], x, -bound, bound)
+        return grad
 
 
 class _SlopedSign(torch.autograd.Function):

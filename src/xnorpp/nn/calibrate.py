@@ -18,17 +18,19 @@ from xnorpp.nn.scale import LearnedScale
 
 @torch.no_grad()
 def calibrate_scales(model: nn.Module, batch: Tensor) -> dict[str, Any]:
-    """Sets each learned scale's channel factor by least squares on one batch; returns a record for the checkpoint.
+    """Sets each learned scale's channel factor by least squares on a batch; returns a record of it.
 
-    With R = I * W the real convolution a layer stands for and D = sign(I) * sign(W) its binary one, each channel gets
+    With R = I * W the real convolution a layer stands for and D = sign(I) * sign(W) its binary one, each
+    channel gets
 
         alpha_o = sum(R_o . D_o) / sum(D_o . D_o)
 
-    over the batch and all positions, and the other factors ones: the best constant for the stated approximation.
-    Layers are set in the order they run, each seeing the calibrated ones before it. Batch norms use the batch's
-    statistics meanwhile and get their own back; dropout is off; so the result depends on the model and batch alone.
-    With an initialised process group the sums are added over all processes, which makes the factors equal on all of
-    them. Call it before wrapping (DistributedDataParallel) or compiling the model.
+    over the batch and all positions, and the other factors ones: the best constant for the stated
+    approximation. Layers are set in the order they run, each seeing the calibrated ones before it. Batch
+    norms use the batch's statistics meanwhile and get their own back; dropout is off; so the result depends
+    on the model and batch alone. With an initialised process group the sums are added over all processes,
+    which makes the factors equal on all of them. Call it before wrapping (DistributedDataParallel) or
+    compiling the model.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel) or hasattr(model, "_orig_mod"):
         raise ValueError("`model` must be calibrated before it is wrapped or compiled; pass the inner module")
@@ -59,7 +61,8 @@ def calibrate_scales(model: nn.Module, batch: Tensor) -> dict[str, Any]:
 
 def _calibrating_hook(path: str, record: dict[str, Any]) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
     def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        assert isinstance(module, BinaryLayer) and isinstance(module.scale, LearnedScale)
+        assert isinstance(module, BinaryLayer)
+        assert isinstance(module.scale, LearnedScale)
         if path in record["layers"]:  # a module that runs twice keeps its first calibration
             return
         sums = _channel_sums(module, inputs[0])

@@ -62,10 +62,10 @@ def parameter_groups(
     """Parameter groups for an optimiser, named "weights", "norms" and "scales", empty ones left out.
 
     - "weights": convolution and linear weights, `weight_decay`;
-    - "norms": everything else (batch norm, biases, activation slopes and shifts), `norm_weight_decay`, by default
-      `weight_decay` too: torch's own convention, and what the paper's single figure says;
-    - "scales": learned scale factors, `scale_weight_decay`, by default none: decay pulls a scale towards zero, where
-      a weight's sign would not change.
+    - "norms": everything else (batch norm, biases, activation slopes and shifts), `norm_weight_decay`, by
+      default `weight_decay` too: torch's own convention, and what the paper's single figure says;
+    - "scales": learned scale factors, `scale_weight_decay`, by default none: decay pulls a scale towards
+      zero, where a weight's sign would not change.
     """
     scales = {id(p) for m in model.modules() if isinstance(m, LearnedScale) for p in m.parameters()}
     groups: dict[str, list[nn.Parameter]] = {"weights": [], "norms": [], "scales": []}

@@ -1,10 +1,9 @@
-"""binarize(model): swaps the convolutions and linears of any nn.Module for binary ones, and says what it did."""
+"""binarize(model): swaps the layers of any nn.Module for binary ones, and says what it did."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +49,9 @@ class Report:
             f"{row.path:<{paths}}  {row.kind:<{kinds}}  {'binary' if row.changed else 'left  '}  {row.reason}"
             for row in self.rows
         ]
-        return "\n".join([*lines, f"{len(self.changed)} layers made binary, {len(self.left)} left as they were"])
+        return "\n".join(
+            [*lines, f"{len(self.changed)} layers made binary, {len(self.left)} left as they were"]
+        )
 
 
 def binarize(
@@ -72,14 +73,16 @@ def binarize(
 ) -> Report:
     """Turns the convolutions and linears inside `model` into binary ones, in place, and reports on every one.
 
-    The first and the last of them stay real (`keep_first`, `keep_last`), as do the paths named in `keep` (a path keeps
-    everything below it). Weights and biases are taken over as they are, the same parameter objects. First and last are
-    found, and the output sizes that a spatial scale needs, by one dry run in eval mode on zeros of `input_size` (a
-    side or (height, width); the channels are the first convolution's) or on `example_input` (a tensor, or a tuple of
-    arguments). Without either, layers count in the order the model lists them and `scale` must not be spatial.
+    The first and the last of them stay real (`keep_first`, `keep_last`), as do the paths named in `keep` (a
+    path keeps everything below it). Weights and biases are taken over as they are, the same parameter
+    objects. First and last are found, and the output sizes that a spatial scale needs, by one dry run in eval
+    mode on zeros of `input_size` (a side or (height, width); the channels are the first convolution's) or on
+    `example_input` (a tensor, or a tuple of arguments). Without either, layers count in the order the model
+    lists them and `scale` must not be spatial.
 
-    A learned scale of a linear layer is `channel`, whatever the convolutions use. The layer takes the sign of its
-    input, so an activation such as ReLU right before it would make the input constant: put a batch norm there.
+    A learned scale of a linear layer is `channel`, whatever the convolutions use. The layer takes the sign of
+    its input, so an activation such as ReLU right before it would make the input constant: put a batch norm
+    there.
     """
     scale = resolve_scale(method, scale)
     if method == "real":
@@ -101,7 +104,9 @@ def binarize(
         kind, (path, *aliases) = type(module).__name__, paths[module]
         reason = reasons.get(module)
         if reason is None:
-            new = _replacement(module, settings, run.sizes[module][0] if run and run.sizes.get(module) else None)
+            new = _replacement(
+                module, settings, run.sizes[module][0] if run and run.sizes.get(module) else None
+            )
             for name in paths[module]:
                 _set_module(model, name, new)
             reason = f"method {method}" + (f", scale {new.scale_name}" if new.scale_name else "")
@@ -111,11 +116,13 @@ def binarize(
     return Report(tuple(rows))
 
 
-def resize_scales(model: nn.Module, input_size: InputSize, example_input: Any = None) -> dict[str, tuple[int, int]]:
-    """Resizes every learned spatial scale of `model` for pictures of another size; returns path -> new output size.
+def resize_scales(
+    model: nn.Module, input_size: InputSize, example_input: Any = None
+) -> dict[str, tuple[int, int]]:
+    """Resizes every learned spatial scale for pictures of another size; returns path -> new output size.
 
-    One dry run on `input_size` finds what each layer will see. Parameters that change size are replaced, so make the
-    optimiser, the wrapping and the compilation afterwards.
+    One dry run on `input_size` finds what each layer will see. Parameters that change size are replaced, so
+    make the optimiser, the wrapping and the compilation afterwards.
     """
     resized: dict[str, tuple[int, int]] = {}
     hooks = []
@@ -123,7 +130,8 @@ def resize_scales(model: nn.Module, input_size: InputSize, example_input: Any = 
         if isinstance(layer, BinaryConv2d) and isinstance(layer.scale, LearnedScale) and layer.scale.spatial:
 
             def resize(module: nn.Module, inputs: tuple[Tensor, ...], path: str = path) -> None:
-                assert isinstance(module, BinaryConv2d) and isinstance(module.scale, LearnedScale)
+                assert isinstance(module, BinaryConv2d)
+                assert isinstance(module.scale, LearnedScale)
                 size = module.output_size_for((inputs[0].shape[-2], inputs[0].shape[-1]))
                 if size != module.scale.output_size:
                     module.scale.resize(size)
@@ -170,7 +178,9 @@ def _example(model: nn.Module, input_size: InputSize | None, example_input: Any)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             return (module.weight.new_zeros(1, module.in_channels, height, width),)
-    raise ValueError("`input_size` needs a model with a Conv2d to know the channels; give `example_input` instead")
+    raise ValueError(
+        "`input_size` needs a model with a Conv2d to know the channels; give `example_input` instead"
+    )
 
 
 @contextmanager
@@ -234,7 +244,9 @@ def _reasons_to_leave(
     known = {path for names in paths.values() for path in names}
     for name in keep:
         if not any(path == name or path.startswith(name + ".") for path in known):
-            raise ValueError(f"`keep` (={name!r}) must name a convolution or linear of the model, or a parent of one")
+            raise ValueError(
+                f"`keep` (={name!r}) must name a convolution or linear of the model, or a parent of one"
+            )
     reached = [module for module in ordered if run is None or module in run.sizes]
     reasons: dict[nn.Module, str] = {}
     for module in ordered:
@@ -318,7 +330,9 @@ def _replacement(module: nn.Module, settings: _Settings, output_size: tuple[int,
     else:
         assert isinstance(module, nn.Linear)
         scale = "channel" if settings.scale in SCALES else settings.scale
-        new = BinaryLinear(module.in_features, module.out_features, module.bias is not None, scale=scale, **shared)
+        new = BinaryLinear(
+            module.in_features, module.out_features, module.bias is not None, scale=scale, **shared
+        )
     new.to_empty(device=module.weight.device)
     new.to(module.weight.dtype)
     new.weight, new.bias = module.weight, module.bias

@@ -1,8 +1,8 @@
 """The binary convolution and linear map as functions of their tensors.
 
-This is the one place where the layers' arithmetic happens, and so the place to dispatch to a faster kernel: a fused
-implementation gets everything it needs (the real input, the latent weight, the factors of the scale, the geometry)
-and must return what the plain lines below return.
+This is the one place where the layers' arithmetic happens, and so the place to dispatch to a faster kernel: a
+fused implementation gets everything it needs (the real input, the latent weight, the factors of the scale,
+the geometry) and must return what the plain lines below return.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def binary_conv2d(
 ) -> Tensor:
     """(sign(x) * sign(weight)) . scale + bias, with * the convolution.
 
-    `surrogate` and `weight_surrogate` name the gradient of each sign; None leaves that side real. `pads` is (left,
-    right, top, bottom); the border is filled with `padding_value` after the sign. Each of `scales` broadcasts against
-    the output; it is cast to the output's dtype, so that under autocast the result stays in half precision.
+    `surrogate` and `weight_surrogate` name the gradient of each sign; None leaves that side real. `pads` is
+    (left, right, top, bottom); the border is filled with `padding_value` after the sign. Each of `scales`
+    broadcasts against the output; it is cast to the output's dtype, so that under autocast the result stays
+    in half precision.
     """
     if surrogate is not None:
         x = SURROGATES[surrogate](x, progress)

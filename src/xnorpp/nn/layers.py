@@ -1,6 +1,7 @@
 """BinaryConv2d and BinaryLinear: everything their real twins take, and how they are binarized.
 
-The five methods, for a layer with latent weight W, input I and bias b (`*` is the convolution or matrix product):
+The five methods, for a layer with latent weight W, input I and bias b (`*` is the convolution or matrix
+product):
 
     real            I * W + b                                          exactly torch's own layer
     binaryconnect   I * sign(W) + b                                    Courbariaux et al. 2015
@@ -8,9 +9,9 @@ The five methods, for a layer with latent weight W, input I and bias b (`*` is t
     xnor            (sign(I) * sign(W)) . alpha [. K] + b              Rastegari et al. 2016, Eq. 2
     xnor++          (sign(I) * sign(W)) . Gamma + b                    Bulat and Tzimiropoulos 2019, Eq. 3
 
-A layer takes the sign of its own input. `binarize_weights = False` (set by `set_stage`) is the first of two training
-stages: the input is binary, and W / mean|W| stands for sign(W), which has the same size, so that the scale keeps its
-meaning when the second stage begins.
+A layer takes the sign of its own input. `binarize_weights = False` (set by `set_stage`) is the first of two
+training stages: the input is binary, and W / mean|W| stands for sign(W), which has the same size, so that the
+scale keeps its meaning when the second stage begins.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from xnorpp.nn.scale import (
 METHODS = ("real", "binaryconnect", "bnn", "xnor", "xnor++")
 PADDING_VALUES = (0, -1, 1)
 
-# Which scales a method knows, its default first. A linear layer has no rows and columns, so only `channel` is left.
+# Which scales a method knows, its default first. A linear layer has no rows and columns: only `channel`.
 METHOD_SCALES: dict[str, tuple[str, ...]] = {
     "real": (),
     "binaryconnect": (),
@@ -66,8 +67,7 @@ def resolve_scale(method: str, scale: str | None, *, linear: bool = False) -> st
 class BinaryLayer(nn.Module):
     """What BinaryConv2d and BinaryLinear share: the method's settings, the latent weight and the scale."""
 
-    weight: nn.Parameter
-    bias: nn.Parameter | None
+    weight: Tensor
     progress: Tensor
 
     def _set_up_method(
@@ -94,7 +94,7 @@ class BinaryLayer(nn.Module):
         self.center_weights = center_weights
         self.binarize_weights = True
         self.scale = scale.to(self.weight.device, self.weight.dtype) if scale is not None else None
-        # A tensor, so that the annealing of `tanh` does not recompile; not saved, because the training loop sets it.
+        # A tensor, so that annealing does not recompile; not saved, because the training loop sets it.
         self.register_buffer("progress", torch.zeros((), device=self.weight.device), persistent=False)
         self.reset_scale()
 
@@ -106,10 +106,15 @@ class BinaryLayer(nn.Module):
     def reset_scale(self) -> None:
         """Starts the learned scale again from `scale_init` and the weights as they are now.
 
-        Call it whenever the weights were set anew; `analytic` is alpha = 0.8 * mean|W| a filter and ones elsewhere.
+        Call it whenever the weights were set anew; `analytic` is alpha = 0.8 * mean|W| a filter and ones
+        elsewhere.
         """
         if isinstance(self.scale, LearnedScale):
-            alpha = ANALYTIC_INPUT_MEAN * filter_means(self.latent_weight()) if self.scale_init == "analytic" else None
+            alpha = (
+                ANALYTIC_INPUT_MEAN * filter_means(self.latent_weight())
+                if self.scale_init == "analytic"
+                else None
+            )
             self.scale.start_(alpha)
 
     def latent_weight(self) -> Tensor:
@@ -152,8 +157,8 @@ class BinaryLayer(nn.Module):
 class BinaryConv2d(nn.Conv2d, BinaryLayer):
     """`nn.Conv2d` with a binarization method. The bias is added after the scale.
 
-    `padding_value` fills the border after the sign: 0, -1 or +1. `output_size` is (height, width) of the output,
-    needed by the scales that span it (`dense`, `channel_spatial`, `channel_height_width`).
+    `padding_value` fills the border after the sign: 0, -1 or +1. `output_size` is (height, width) of the
+    output, needed by the scales that span it (`dense`, `channel_spatial`, `channel_height_width`).
     """
 
     def __init__(
@@ -182,14 +187,14 @@ class BinaryConv2d(nn.Conv2d, BinaryLayer):
     ) -> None:
         if padding_mode != "zeros":
             raise ValueError(
-                f"`padding_mode` (={padding_mode!r}) must be 'zeros'; the border of a binary convolution is chosen by "
-                "`padding_value`: 0, -1 or 1"
+                f"`padding_mode` (={padding_mode!r}) must be 'zeros'; the border of a binary convolution is "
+                "chosen by `padding_value`: 0, -1 or 1"
             )
         check_choice("padding_value", padding_value, PADDING_VALUES)
         scale_name = resolve_scale(method, scale)
         if padding_value != 0 and method in ("real", "binaryconnect"):
             raise ValueError(
-                f"`padding_value` (={padding_value}) must be 0 for method {method!r}, whose input keeps its values"
+                f"`padding_value` (={padding_value}) must be 0 for method {method!r}, whose input stays real"
             )
         if groups > 0 and in_channels % groups:
             raise ValueError(f"`in_channels` (={in_channels}) must be divisible by `groups` (={groups})")
@@ -241,7 +246,12 @@ class BinaryConv2d(nn.Conv2d, BinaryLayer):
         height, width = (
             (size + pad - dilation * (kernel - 1) - 1) // stride + 1
             for size, pad, kernel, stride, dilation in zip(
-                input_size, (top + bottom, left + right), self.kernel_size, self.stride, self.dilation, strict=True
+                input_size,
+                (top + bottom, left + right),
+                self.kernel_size,
+                self.stride,
+                self.dilation,
+                strict=True,
             )
         )
         return height, width
@@ -271,7 +281,9 @@ class BinaryConv2d(nn.Conv2d, BinaryLayer):
         if isinstance(self.scale, LearnedScale):
             return (self.scale.tensor(),)
         if isinstance(self.scale, AnalyticScale) and self.scale.uses_input:
-            kernel, stride, dilation = ((pair[0], pair[1]) for pair in (self.kernel_size, self.stride, self.dilation))
+            kernel, stride, dilation = (
+                (pair[0], pair[1]) for pair in (self.kernel_size, self.stride, self.dilation)
+            )
             k = input_scale(x, kernel, stride, self.pads, dilation, self.groups)
             if self.groups > 1:
                 k = k.repeat_interleave(self.out_channels // self.groups, dim=-3)
@@ -280,13 +292,15 @@ class BinaryConv2d(nn.Conv2d, BinaryLayer):
 
     def extra_repr(self) -> str:
         padding = f", padding_value={self.padding_value}" if any(self.pads) else ""
-        return super().extra_repr() + padding + self._method_repr()
+        real: str = super().extra_repr()  # type: ignore[no-untyped-call]
+        return real + padding + self._method_repr()
 
 
 class BinaryLinear(nn.Linear, BinaryLayer):
     """`nn.Linear` with a binarization method. The bias is added after the scale.
 
-    A linear output has no rows and columns, so the learned scale is `channel`; XNOR-Net's K is one number a sample.
+    A linear output has no rows and columns, so the learned scale is `channel`; XNOR-Net's K is one number a
+    sample.
     """
 
     def __init__(

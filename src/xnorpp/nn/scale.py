@@ -9,8 +9,8 @@ Learned (XNOR-Net++, Eq. 3 to 7): one factor Gamma, built in four ways, called h
 
 `factors()` gives the parts, `tensor()` their broadcast product; packing stores the parts.
 
-Analytic (XNOR-Net, Eq. 2): alpha = mean |W| a filter, optionally times K, the box-filtered mean |I|. K depends on the
-input, so the analytic scale with K has no `tensor()`.
+Analytic (XNOR-Net, Eq. 2): alpha = mean |W| a filter, optionally times K, the box-filtered mean |I|. K
+depends on the input, so the analytic scale with K has no `tensor()`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def filter_means(weight: Tensor) -> Tensor:
 
 
 class LearnedScale(nn.Module):
-    """What the four cases share: the check of the output size, the product, the initialisation and the resizing.
+    """What the four cases share: the check of the output size, the product, the start and the resizing.
 
-    A subclass creates its parameters; the first of `factors()` spans the channels and takes the analytic start.
+    A subclass creates its parameters; the first of `factors()` spans the channels and takes the analytic
+    start.
     """
 
     spatial = True
@@ -55,13 +56,15 @@ class LearnedScale(nn.Module):
         if self.spatial:
             if output_size is None:
                 raise ValueError(
-                    f"`output_size` (=None) must be given as (height, width) for scale={self.name!r}, whose factors "
-                    "span the output's rows and columns; scale='channel' needs none"
+                    f"`output_size` (=None) must be given as (height, width) for scale={self.name!r}, whose "
+                    "factors span the output's rows and columns; scale='channel' needs none"
                 )
             if len(output_size) != 2 or min(output_size) < 1:
                 raise ValueError(f"`output_size` (={output_size}) must be two sizes of at least 1")
         self.out_channels = out_channels
-        self.output_size: Size | None = (output_size[0], output_size[1]) if self.spatial and output_size else None
+        self.output_size: Size | None = (
+            (output_size[0], output_size[1]) if self.spatial and output_size else None
+        )
 
     @property
     def name(self) -> str:
@@ -80,7 +83,7 @@ class LearnedScale(nn.Module):
 
     @torch.no_grad()
     def start_(self, alpha: Tensor | None = None) -> None:
-        """Sets the channel factor to `alpha` ((o,1,1) or (o,); None means ones) and the other factors to ones."""
+        """Sets the channel factor to `alpha` ((o,1,1) or (o,); None means ones), the others to ones."""
         first, *others = self.factors()
         first.copy_(torch.ones_like(first) if alpha is None else alpha.reshape(-1, 1, 1).expand_as(first))
         for factor in others:
@@ -90,7 +93,8 @@ class LearnedScale(nn.Module):
     def resize(self, output_size: Size) -> None:
         """Interpolates the spatial factors to another output size (bilinear, as an image would be).
 
-        New parameters replace the old ones: call it before the optimiser is made, and before wrapping or compiling.
+        New parameters replace the old ones: call it before the optimiser is made, and before wrapping or
+        compiling.
         """
         if not self.spatial or tuple(output_size) == self.output_size:
             return
@@ -102,7 +106,9 @@ class LearnedScale(nn.Module):
                 output_size[0] if self._spans(name, 1) else rows,
                 output_size[1] if self._spans(name, 2) else columns,
             )
-            resized = F.interpolate(factor[None].float(), size=target, mode="bilinear", align_corners=False)[0]
+            resized = F.interpolate(factor[None].float(), size=target, mode="bilinear", align_corners=False)[
+                0
+            ]
             setattr(self, name, nn.Parameter(resized.to(factor.dtype), requires_grad=factor.requires_grad))
         self.output_size = (output_size[0], output_size[1])
 
@@ -113,8 +119,8 @@ class LearnedScale(nn.Module):
     def check_size(self, size: Size) -> None:
         if self.output_size is not None and tuple(size) != self.output_size:
             raise ValueError(
-                f"the learned scale {self.name!r} is bound to output size {self.output_size} but the layer's output "
-                f"is {tuple(size)}; call `layer.scale.resize({tuple(size)})` or "
+                f"the learned scale {self.name!r} is bound to output size {self.output_size} but the "
+                f"layer's output is {tuple(size)}; call `layer.scale.resize({tuple(size)})` or "
                 "`xnorpp.nn.resize_scales(model, input_size)` to resize it on purpose"
             )
 
@@ -184,8 +190,8 @@ ANALYTIC_SCALES = ("alpha", "alpha_k")
 class AnalyticScale(nn.Module):
     """XNOR-Net's scale, computed from the weights (alpha) and, with `alpha_k`, from the input too (K).
 
-    It owns no parameter: the layer hands it its weight. alpha is differentiated like everything else, which gives the
-    mean term of XNOR-Net's weight gradient in its exact form.
+    It owns no parameter: the layer hands it its weight. alpha is differentiated like everything else, which
+    gives the mean term of XNOR-Net's weight gradient in its exact form.
     """
 
     def __init__(self, name: str = "alpha") -> None:
@@ -204,7 +210,9 @@ class AnalyticScale(nn.Module):
     def tensor(self, weight: Tensor) -> Tensor:
         """alpha, for the scale without K."""
         if self.uses_input:
-            raise ValueError("the scale 'alpha_k' depends on the input through K, so it has no constant tensor")
+            raise ValueError(
+                "the scale 'alpha_k' depends on the input through K, so it has no constant tensor"
+            )
         return filter_means(weight)
 
     def extra_repr(self) -> str:
@@ -216,9 +224,12 @@ def input_scale(
 ) -> Tensor:
     """K of Eq. 2: A = mean of |I| over the channels (of each group), averaged over the kernel's window.
 
-    Outside the picture A is 0 and counts, so the divisor is always kh * kw. `pads` is (left, right, top, bottom).
-    Gives (N, groups, h_out, w_out) in float32.
+    Outside the picture A is 0 and counts, so the divisor is always kh * kw. `pads` is (left, right, top,
+    bottom). Gives (N, groups, h_out, w_out) in float32.
     """
-    grouped = at_least_float32(x).abs().unflatten(-3, (groups, x.shape[-3] // groups)).mean(-3)
+    channels, height, width = x.shape[-3:]
+    grouped = (
+        at_least_float32(x).abs().reshape(*x.shape[:-3], groups, channels // groups, height, width).mean(-3)
+    )
     box = grouped.new_full((groups, 1, *kernel_size), 1.0 / (kernel_size[0] * kernel_size[1]))
     return F.conv2d(F.pad(grouped, pads), box, None, stride, 0, dilation, groups)

@@ -1,7 +1,8 @@
 """Learned per-channel shifts: ReActNet's sign threshold and activation.
 
-ReActNet (Liu et al. 2020, https://arxiv.org/abs/2003.03488) lets the network move the point where a value changes its
-sign, and the point where the activation bends. Both are a learned constant a channel, which packing folds away.
+ReActNet (Liu et al. 2020, https://arxiv.org/abs/2003.03488) lets the network move the point where a value
+changes its sign, and the point where the activation bends. Both are a learned constant a channel, which
+packing folds away.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 
 class ChannelShift(nn.Module):
-    """y = x + shift, one learned shift a channel, started at 0. Before a sign it is ReActNet's RSign threshold.
+    """y = x + shift, one learned shift a channel, started at 0. Before a sign it is ReActNet's RSign.
 
     `spatial` says whether the input has rows and columns behind its channels, (N,C,H,W), or not, (N,C).
     """
@@ -35,5 +36,7 @@ class RPReLU(nn.Sequential):
 
     def __init__(self, channels: int, *, spatial: bool = True) -> None:
         super().__init__(
-            ChannelShift(channels, spatial=spatial), nn.PReLU(channels), ChannelShift(channels, spatial=spatial)
+            ChannelShift(channels, spatial=spatial),
+            nn.PReLU(channels),
+            ChannelShift(channels, spatial=spatial),
         )

@@ -1,0 +1,57 @@
+"""Pictures in, batches out.
+
+`load_dataset` and `Preprocess` need numpy and Pillow only; `make_loader` needs torch, which is imported when
+it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from xnorpp.data.catalog import dataset_info, list_datasets, load_dataset
+from xnorpp.data.dataset import (
+    ArrayDataset,
+    Augment,
+    Dataset,
+    DatasetError,
+    DatasetInfo,
+    DatasetNotFoundError,
+    FolderDataset,
+    Skipped,
+    StreamDataset,
+)
+from xnorpp.data.holdout import holdout_split
+from xnorpp.data.preprocess import Preprocess
+from xnorpp.data.shards import ShardDataset, write_shards
+
+if TYPE_CHECKING:
+    from xnorpp.data.loader import Loader, make_loader
+
+__all__ = [
+    "ArrayDataset",
+    "Augment",
+    "Dataset",
+    "DatasetError",
+    "DatasetInfo",
+    "DatasetNotFoundError",
+    "FolderDataset",
+    "Loader",
+    "Preprocess",
+    "ShardDataset",
+    "Skipped",
+    "StreamDataset",
+    "dataset_info",
+    "holdout_split",
+    "list_datasets",
+    "load_dataset",
+    "make_loader",
+    "write_shards",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Loader", "make_loader"):
+        from xnorpp.data import loader
+
+        return getattr(loader, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,233 @@
+"""What a data set is: its card (`DatasetInfo`), and its samples, whole in memory or streamed from files.
+
+Nothing here imports torch, so that a picture can be read and prepared on a machine that only runs packed
+models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from xnorpp.data.preprocess import Preprocess
+
+UInt8Array = npt.NDArray[np.uint8]
+Int64Array = npt.NDArray[np.int64]
+
+
+class DatasetError(ValueError):
+    """The data set cannot be used as it is; the message says why in one sentence."""
+
+
+class DatasetNotFoundError(DatasetError, FileNotFoundError):
+    """The data set is not where it was looked for; the message says how to get it."""
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Training-time augmentation.
+
+    `crop`: random crop. Of an in-memory set the image is padded by `pad` black pixels on each side first; of
+    a streamed set the crop is taken from the resized picture and `pad` is not used. `flip`: mirror left-
+    right, half of the time.
+    """
+
+    crop: bool = True
+    pad: int = 4
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        if self.pad < 0:
+            raise ValueError(f"`pad` (={self.pad}) must be at least 0")
+
+    @classmethod
+    def parse(cls, value: Augment | Mapping[str, Any] | str | None, default: Augment) -> Augment:
+        """None means the data set's default, "none" no augmentation, a mapping the default with some fields
+        changed.
+        """
+        if value is None:
+            return default
+        if isinstance(value, Augment):
+            return value
+        if isinstance(value, str):
+            if value != "none":
+                raise ValueError(
+                    f'`augment` (="{value}") must be "none", an Augment, or a table of crop, pad, flip'
+                )
+            return NO_AUGMENT
+        unknown = sorted(set(value) - {"crop", "pad", "flip"})
+        if unknown:
+            raise ValueError(f'`augment` has no field "{unknown[0]}"; its fields are crop, pad, flip')
+        return replace(default, **value)
+
+
+NO_AUGMENT = Augment(crop=False, pad=0, flip=False)
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """The card of a data set.
+
+    `image_size` is the side a network is fed; `resize` the side streamed pictures get first.
+    """
+
+    name: str
+    classes: int
+    channels: int
+    image_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    train_size: int
+    test_size: int
+    default_augment: Augment
+    how_to_get: str
+    resize: int | None = None
+
+    def resize_for(self, size: int) -> int:
+        """The side to resize to before a crop of `size`.
+
+        The paper's 256 for 224 and 227, the same margin elsewhere.
+        """
+        if self.resize is None:
+            return size
+        if self.image_size <= size <= self.resize:
+            return self.resize
+        return round(size * self.resize / self.image_size)
+
+    def preprocess(self, size: int | None = None) -> Preprocess:
+        """What testing does to a picture: resize (not keeping the aspect), centre crop, normalise."""
+        side = self.image_size if size is None else size
+        return Preprocess(
+            resize=self.resize_for(side), crop=side, mean=self.mean, std=self.std, channels=self.channels
+        )
+
+
+class Blob(NamedTuple):
+    """Where an encoded picture lies.
+
+    `size` bytes of `path` from `offset` on; `size` -1 means the whole file.
+    """
+
+    path: str
+    offset: int = 0
+    size: int = -1
+
+
+class Skipped(NamedTuple):
+    """A picture that could not be read, and why."""
+
+    name: str
+    reason: str
+
+
+def skip_limit(samples: int, max_skipped: int | None = None) -> int:
+    """How many unreadable pictures are tolerated.
+
+    `max_skipped`, by default 1 % of the set, at least 1, at most 100.
+    """
+    if max_skipped is None:
+        return max(1, min(100, samples // 100))
+    if max_skipped < 0:
+        raise ValueError(f"`max_skipped` (={max_skipped}) must be at least 0")
+    return max_skipped
+
+
+@dataclass
+class ArrayDataset:
+    """A small set, whole in memory: `images` uint8 (N, H, W, C), `labels` int64 (N,)."""
+
+    info: DatasetInfo
+    split: str
+    classes: tuple[str, ...]
+    images: UInt8Array
+    labels: Int64Array
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != np.uint8 or self.images.ndim != 4:
+            raise ValueError(
+                f"`images` (={self.images.dtype} {self.images.shape}) must be a uint8 array of shape (N, H, W, C)"
+            )
+        _check_labels(self.labels, len(self.images), len(self.classes))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    def subset(self, indices: Int64Array) -> ArrayDataset:
+        return replace(self, images=self.images[indices], labels=self.labels[indices])
+
+
+@dataclass
+class StreamDataset:
+    """A set too large for memory: pictures are read and decoded when they are needed.
+
+    `groups` (None, or one integer a sample) says which samples lie together in one file; the loader then
+    shuffles groups, and samples within a few groups, instead of all samples, so that reading stays nearly
+    sequential.
+    """
+
+    info: DatasetInfo
+    split: str
+    classes: tuple[str, ...]
+    labels: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def groups(self) -> Int64Array | None:
+        return None
+
+    def blob(self, index: int) -> Blob:
+        raise NotImplementedError
+
+    def sample_name(self, index: int) -> str:
+        raise NotImplementedError
+
+    def subset(self, indices: Int64Array) -> StreamDataset:
+        raise NotImplementedError
+
+
+@dataclass
+class FolderDataset(StreamDataset):
+    """One file a picture. `paths` are relative to `root`."""
+
+    root: Path
+    paths: list[str]
+
+    def __post_init__(self) -> None:
+        _check_labels(self.labels, len(self.paths), len(self.classes))
+
+    def blob(self, index: int) -> Blob:
+        return Blob(f"{self.root}/{self.paths[index]}")
+
+    def sample_name(self, index: int) -> str:
+        return self.blob(index).path
+
+    def subset(self, indices: Int64Array) -> FolderDataset:
+        return replace(self, labels=self.labels[indices], paths=[self.paths[i] for i in indices])
+
+
+Dataset = ArrayDataset | StreamDataset
+
+
+def _check_labels(labels: Int64Array, samples: int, classes: int) -> None:
+    if labels.dtype != np.int64 or labels.shape != (samples,):
+        raise ValueError(f"`labels` (={labels.dtype} {labels.shape}) must be int64 of shape ({samples},)")
+    if samples and not (labels.min() >= 0 and labels.max() < classes):
+        raise DatasetError(
+            f"`labels` (from {labels.min()} to {labels.max()}) must lie between 0 and {classes - 1}, the last class"
+        )

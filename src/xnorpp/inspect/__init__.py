@@ -1,0 +1,37 @@
+"""What is binary in a network, what is not and why, what it stores and computes, and what that could gain."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from xnorpp.inspect.layer import Geometry, Inspection, Layer, speedup_ours, speedup_xnor
+from xnorpp.inspect.packed import inspect_program
+from xnorpp.inspect.source import inspect_file, is_packed
+from xnorpp.inspect.table import render
+
+if TYPE_CHECKING:
+    from xnorpp.inspect.network import inspect_network
+    from xnorpp.inspect.timing import time_layers
+
+__all__ = [
+    "Geometry",
+    "Inspection",
+    "Layer",
+    "inspect_file",
+    "inspect_network",
+    "inspect_program",
+    "is_packed",
+    "render",
+    "speedup_ours",
+    "speedup_xnor",
+    "time_layers",
+]
+
+_HOME = {"inspect_network": "network", "time_layers": "timing"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -393,7 +393,7 @@ def plan_memory(
 
 
 def _in_place(program: Program, step: Step, dies: dict[str, int], sizes: dict[str, int]) -> dict[str, str]:
-    """Stored floats that may take an operand's place: same size, added for the last time, read no other way."""
+    """Stored floats that may take an operand's place: same size, added for the last time, read only so."""
     shared: dict[str, str] = {}
     for place, micro in enumerate(step.epilogue):
         if not isinstance(micro, StoreFloat):

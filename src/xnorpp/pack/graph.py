@@ -1,0 +1,68 @@
+"""The graph between torch and a program: the program's operations before folding, constants in float64.
+
+A traced model becomes nodes named as in `runtime/ops.py`, one for every batch norm, scale, bias and so on.
+`fold.py` merges them, `assemble.py` writes them down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+F32 = npt.NDArray[np.float32]
+
+# The trained float32 function of a pointwise node, on (..., c) arrays. Folding works in float64, but where a
+# sign ends the chain the decision is taken from this function, so that it equals the trained network's.
+Trained = Callable[[F32], F32]
+
+
+class PackError(ValueError):
+    """A model that cannot be packed; the message names the module, the operation and the line."""
+
+
+@dataclass(eq=False)
+class Node:
+    """One operation. `shape` leaves out the batch; `path` is the module it came from, `line` its source line,
+    `serial` its place in the order the model ran, behind that of its inputs."""
+
+    op: str
+    inputs: list[Node]
+    shape: tuple[int, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, Array] = field(default_factory=dict)
+    path: str = ""
+    line: str = ""
+    serial: int = 0
+    trained: Trained | None = None
+
+    @property
+    def spatial(self) -> dict[str, Array]:
+        """The spatial factor of an affine or sign: its `row` and `col`, `map` or `full` tensors."""
+        return {role: self.tensors[role] for role in ("row", "col", "map", "full") if role in self.tensors}
+
+
+def order(output: Node) -> list[Node]:
+    """The nodes the output needs, in the order the model ran; each is behind its inputs."""
+    found: dict[int, Node] = {}
+    stack = [output]
+    while stack:
+        node = stack.pop()
+        if id(node) not in found:
+            found[id(node)] = node
+            stack.extend(node.inputs)
+    return sorted(found.values(), key=lambda node: node.serial)
+
+
+def users(output: Node) -> dict[int, list[Node]]:
+    """For every node (by id) the nodes that read it; the caller's reading of the output counts as one."""
+    result: dict[int, list[Node]] = {id(node): [] for node in order(output)}
+    for node in order(output):
+        for source in node.inputs:
+            result[id(source)].append(node)
+    result[id(output)].append(output)
+    return result

@@ -1,0 +1,10 @@
+"""`python -m xnorpp`, which is also what torchrun starts: `torchrun --nproc-per-node 4 -m xnorpp train ...`."""
+
+from __future__ import annotations
+
+import sys
+
+from xnorpp.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,325 @@
+"""The command line: a table of functions, one a command. Torch is imported only inside the commands that
+need it.
+
+To add a command, write a function `NAME(arguments: list[str]) -> int` and its row in `COMMANDS`. The first
+line of the docstring is what `xnorpp --help` says about it; the rest heads its own `--help`. Errors meant
+for the person at the keyboard are exceptions with one sentence: `main` prints it and gives status 2 (1 when
+a run failed on the way).
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import xnorpp
+
+SHOW_TRACEBACK = "XNORPP_TRACEBACK"
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with errors of one sentence and help that keeps the line breaks of its examples."""
+
+    def __init__(self, command: str, function: Callable[[list[str]], int], examples: str) -> None:
+        text = inspect.cleandoc(function.__doc__ or "")
+        super().__init__(
+            prog=f"xnorpp {command}",
+            description=text,
+            epilog="examples:\n" + textwrap.indent(inspect.cleandoc(examples), "  "),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message} (`{self.prog} --help` says more).", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def train(arguments: list[str]) -> int:
+    """Train a network from a recipe.
+
+    RECIPE is a name that `xnorpp recipes` lists, a row of the paper such as table1-case4, or a TOML file.
+    The run's folder gets model.safetensors, checkpoints, metrics.jsonl, TensorBoard events, summary.json
+    and curves.png. A run that was stopped or killed goes on with the same command and --resume.
+    """
+    parser = _Parser(
+        "train",
+        train,
+        """
+        xnorpp train digits-small-case4 --out runs/digits
+        xnorpp train table1-case4 --data /data/imagenet --out runs/case4 --set run.amp=bf16
+        xnorpp train table1-case4 --data /data/imagenet --out runs/case4 --set run.amp=bf16 --resume
+        torchrun --nproc-per-node 8 -m xnorpp train table1-case4 --data /data/imagenet --out runs/case4
+        """,
+    )
+    parser.add_argument(
+        "recipe", metavar="RECIPE", help="name of a recipe, a row of the paper, or a TOML file"
+    )
+    parser.add_argument("--data", metavar="DIR", help="where the data set lies (the digits need none)")
+    parser.add_argument("--out", metavar="DIR", help="the run's folder (runs/RECIPE)")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides",
+        help="change one key of the recipe, such as optimizer.lr=0.002; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the folder's newest good checkpoint"
+    )
+    parser.add_argument(
+        "--init-from", metavar="FILE",
+        help="start from these weights: a checkpoint, or a state_dict of our twin or torchvision's ResNet",
+    )  # fmt: skip
+    parser.add_argument("--download", action="store_true", help="get the data set if it is missing")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    parser.add_argument("--record", metavar="FILE", help="append the result to this .jsonl file")
+    given = parser.parse_args(arguments)
+
+    from xnorpp.train.recipes import load_recipe
+
+    recipe = load_recipe(given.recipe, given.overrides)
+    from xnorpp.train import record_result
+    from xnorpp.train import train as run_training
+
+    summary = run_training(
+        recipe,
+        data=given.data,
+        out=given.out or Path("runs") / recipe.name,
+        resume=given.resume,
+        init_from=given.init_from,
+        device=given.device,
+        download=given.download,
+        quiet=given.quiet,
+    )
+    if given.record and os.environ.get("RANK", "0") == "0":
+        record_result(given.record, summary)
+    return 0
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Measure a checkpoint's top-1 and top-5 accuracy.
+
+    CHECKPOINT is a .safetensors file of a run, or the run's folder. The data set is the one it was trained
+    on.
+    """
+    parser = _Parser(
+        "eval",
+        evaluate,
+        """
+        xnorpp eval runs/digits
+        xnorpp eval runs/case4/model.safetensors --data /data/imagenet --batch-size 512
+        """,
+    )
+    parser.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="a run's folder or one of its .safetensors files"
+    )
+    parser.add_argument("--data", metavar="DIR", help="where the data set lies")
+    parser.add_argument(
+        "--split", default="test", choices=("train", "test"), help="what to measure on (test)"
+    )
+    parser.add_argument("--batch-size", type=int, default=256, help="pictures at a time (256)")
+    parser.add_argument("--workers", type=int, default=0, help="processes that decode pictures (0)")
+    parser.add_argument("--download", action="store_true", help="get the data set if it is missing")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
+    given = parser.parse_args(arguments)
+
+    from xnorpp.data import load_dataset, make_loader
+    from xnorpp.train import evaluate as measure
+    from xnorpp.train import load_model
+    from xnorpp.train.distributed import choose_device
+
+    device = choose_device(given.device)
+    model, meta = load_model(given.checkpoint, device)
+    dataset = load_dataset(meta["dataset"], given.data, given.split, download=given.download)
+    loader = make_loader(
+        dataset,
+        batch_size=given.batch_size,
+        train=False,
+        device=device,
+        workers=given.workers,
+        size=meta["preprocess"]["crop"],
+    )
+    found = measure(model, loader)
+    print(
+        f"{meta['recipe']['name']} on {meta['dataset']} ({given.split}, {found['images']:.0f} pictures): "
+        f"top-1 {found['top1']:.2f} %, top-5 {found['top5']:.2f} %, loss {found['loss']:.4f}"
+    )
+    return 0
+
+
+def demo(arguments: list[str]) -> int:
+    """Train a one-bit network on scikit-learn's digits, beside its real-valued twin.
+
+    Needs no data, no GPU, and about a minute on two cores.
+    """
+    parser = _Parser("demo", demo, "xnorpp demo\nxnorpp demo --out runs/demo --seed 1")
+    parser.add_argument("--out", metavar="DIR", help="keep the runs here (a temporary folder)")
+    parser.add_argument("--seed", type=int, default=0, help="seed (0)")
+    given = parser.parse_args(arguments)
+
+    from xnorpp.demo import run_demo
+
+    run_demo(given.out, seed=given.seed)
+    return 0
+
+
+def recipes(arguments: list[str]) -> int:
+    """List the recipes, or show one with every key it sets and every default.
+
+    Without NAME: the names, and which rows of the paper they stand for. With NAME: the whole recipe as
+    TOML, each key with its meaning, after --set.
+    """
+    parser = _Parser(
+        "recipes",
+        recipes,
+        """
+        xnorpp recipes
+        xnorpp recipes table3-alexnet-ours
+        xnorpp recipes digits-small-case4 --set optimizer.lr=0.002
+        """,
+    )
+    parser.add_argument("recipe", metavar="NAME", nargs="?", help="show this one")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides")
+    given = parser.parse_args(arguments)
+
+    from xnorpp.train.recipes import list_recipes, load_recipe, show_recipe
+
+    if given.recipe is not None:
+        print(show_recipe(load_recipe(given.recipe, given.overrides)))
+        return 0
+    rows = []
+    for name in list_recipes():
+        recipe = load_recipe(name)
+        rows.append((name, recipe.about, " ".join(recipe.paper.rows)))
+    _print_table(rows)
+    return 0
+
+
+def models(arguments: list[str]) -> int:
+    """List the networks."""
+    parser = _Parser("models", models, "xnorpp models")
+    parser.parse_args(arguments)
+
+    from xnorpp.models import list_models
+
+    for name in list_models():
+        print(name)
+    return 0
+
+
+def datasets(arguments: list[str]) -> int:
+    """List the data sets, and how to get each."""
+    parser = _Parser("datasets", datasets, "xnorpp datasets")
+    parser.parse_args(arguments)
+
+    from xnorpp.data import dataset_info, list_datasets
+
+    rows = []
+    for name in list_datasets():
+        info = dataset_info(name)
+        size = (
+            f"{info.classes} classes, {info.image_size} px, {info.channels} channel{'s'[: info.channels > 1]}"
+        )
+        rows.append((name, size, info.how_to_get))
+    _print_table(rows)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": train,
+    "eval": evaluate,
+    "demo": demo,
+    "recipes": recipes,
+    "models": models,
+    "datasets": datasets,
+}
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Columns padded to their widest entry."""
+    widths = [
+        max((len(row[column]) for row in rows), default=0) for column in range(len(rows[0]) if rows else 0)
+    ]
+    for row in rows:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS)) + 2
+    lines = [
+        f"  {name:<{width}}{inspect.cleandoc(function.__doc__ or '').splitlines()[0]}"
+        for name, function in COMMANDS.items()
+    ]
+    return "\n".join(
+        [
+            "usage: xnorpp COMMAND ...",
+            "",
+            "One-bit neural networks: train them, pack them, run them as real bit operations.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "`xnorpp COMMAND --help` shows a command's arguments and examples. Start with `xnorpp demo`.",
+        ]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit status; errors are one sentence on stderr, without a traceback."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"xnorpp {xnorpp.__version__}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        from xnorpp.train.config import nearest
+
+        valid = ", ".join(nearest(name, COMMANDS))
+        print(f"xnorpp: there is no command {name!r}; the commands are {valid}.", file=sys.stderr)
+        return 2
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            return COMMANDS[name](rest)
+        except KeyboardInterrupt:
+            print(f"xnorpp {name}: stopped by the keyboard.", file=sys.stderr)
+            return 130
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        except Exception as error:
+            status = _status(error)
+            if status is None or os.environ.get(SHOW_TRACEBACK):
+                raise
+            print(f"xnorpp {name}: {_sentence(error)}", file=sys.stderr)
+            return status
+
+
+def _status(error: Exception) -> int | None:
+    """2 for input that cannot be used, 1 for a run that failed on the way, None for a fault of ours."""
+    if isinstance(error, (ValueError, OSError)):
+        return 2
+    if isinstance(error, ModuleNotFoundError):
+        return 2 if (error.name or "").partition(".")[0] != "xnorpp" else None
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return 1 if kinds & {"CheckpointError", "NonFiniteLoss"} else None
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"this command needs {error.name}; `pip install 'xnorpp[train]'` brings it."
+    text = str(error).strip() or type(error).__name__
+    return text if text.endswith((".", ")", "?")) else text + "."
+
+
+def _show_warning(message: Any, *_: Any, **__: Any) -> None:
+    print(f"xnorpp: warning: {message}", file=sys.stderr)

@@ -1,0 +1,212 @@
+"""Checkpoints: one safetensors file each, written atomically, verified on reading, nothing in it can execute.
+
+A file holds the weights as `model/NAME`, the optimiser's tensors as `optimizer/NAME/KEY`, and in its
+metadata a JSON text with everything else. A checksum over names, types, shapes, bytes and the JSON tells a
+damaged file. Random numbers need no state: each one is a function of the seed and the step (see `loop.py`).
+
+The writer fills a temporary file, flushes it to the disk, and renames it over its final name; whatever
+moment the process dies at, a reader finds the old set of files or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+FORMAT = "xnorpp-checkpoint"
+VERSION = "1"
+FINAL_NAME = "model.safetensors"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written or read; the message is for the person at the keyboard."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a file holds. `model_config` recreates the network through `create_model`."""
+
+    path: Path
+    model_config: dict[str, Any]
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+def save_checkpoint(
+    path: str | Path,
+    weights: Mapping[str, Tensor],
+    meta: Mapping[str, Any],
+    optimizer: Mapping[str, Tensor] | None = None,
+) -> Path:
+    """Write one file atomically; `meta` must be plain JSON and have `model`, the network's configuration."""
+    path = Path(path)
+    tensors = {f"model/{name}": _plain(tensor) for name, tensor in weights.items()}
+    tensors.update({f"optimizer/{name}": _plain(tensor) for name, tensor in (optimizer or {}).items()})
+    text = json.dumps(meta, sort_keys=True, allow_nan=True)
+    header = {"format": FORMAT, "version": VERSION, "meta": text, "checksum": _checksum(tensors, text)}
+    write_atomically(path, safetensors.torch.save(tensors, header))
+    return path
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """On the CPU, contiguous, and sharing memory with nothing (safetensors refuses shared storage)."""
+    return tensor.detach().cpu().contiguous().clone()
+
+
+def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        if tensor.numel():
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return "sha256:" + digest.hexdigest()
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Temporary file, flush to disk, rename, flush the folder; on an error the old file stays and the new
+    one goes.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            _write(file.fileno(), content)
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _flush_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"{path} could not be written ({len(content)} bytes): {error.strerror or error}; "
+            "files written before it are untouched."
+        ) from error
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view[: 1 << 24]) :]
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Read and verify a checkpoint file, or a run's folder: its final model, else its newest checkpoint
+    that verifies.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return _read(path)
+    if (path / FINAL_NAME).exists():
+        try:
+            return _read(path / FINAL_NAME)
+        except CheckpointError as error:
+            warnings.warn(f"{error} Falling back to the run's checkpoints.", stacklevel=2)
+    found = newest_checkpoint(path)
+    if found is None:
+        raise CheckpointError(f"{path} holds no checkpoint.")
+    return found
+
+
+def _read(path: Path) -> Checkpoint:
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            if header.get("format") != FORMAT:
+                raise CheckpointError(f"{path} is a safetensors file but not an xnorpp checkpoint.")
+            if header.get("version") != VERSION:
+                raise CheckpointError(
+                    f"{path} has version {header.get('version')!r}; this release reads {VERSION!r}."
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise CheckpointError(f"There is no checkpoint {path}.") from None
+    except (OSError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"The checkpoint {path} is damaged or truncated ({error}).") from None
+    if header.get("checksum") != _checksum(tensors, header.get("meta", "")):
+        raise CheckpointError(f"The checkpoint {path} is damaged: its checksum does not match its content.")
+    meta = json.loads(header["meta"])
+    return Checkpoint(
+        path=path,
+        model_config=meta["model"],
+        weights=_below("model/", tensors),
+        optimizer=_below("optimizer/", tensors),
+        meta=meta,
+    )
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn.Module, dict[str, Any]]:
+    """The trained network of a checkpoint (file or run folder), in evaluation mode, and what is known about
+    it.
+    """
+    from xnorpp.models import create_model
+
+    checkpoint = load_checkpoint(path)
+    model = create_model(**checkpoint.model_config)
+    model.load_state_dict(checkpoint.weights)
+    return model.to(device).eval(), checkpoint.meta
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step-{step:09d}.safetensors"
+
+
+def list_checkpoints(run: Path) -> list[Path]:
+    """The checkpoints of a run, newest first."""
+    return sorted((run / "checkpoints").glob("step-*.safetensors"), reverse=True)
+
+
+def newest_checkpoint(run: Path) -> Checkpoint | None:
+    """The newest checkpoint that verifies; a damaged one is named in a warning and the previous one taken."""
+    paths = list_checkpoints(run)
+    problems: list[str] = []
+    for path in paths:
+        try:
+            found = _read(path)
+        except CheckpointError as error:
+            problems.append(str(error))
+            continue
+        for problem in problems:
+            warnings.warn(f"{problem} Using the previous one, {path}.", stacklevel=2)
+        return found
+    if problems:
+        raise CheckpointError(" ".join([*problems, f"No checkpoint of {run} is left to use."]))
+    return None
+
+
+def forget_old(run: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints."""
+    for path in list_checkpoints(run)[keep:]:
+        path.unlink(missing_ok=True)
+
+
+def clear_temporary(run: Path) -> None:
+    """Delete what a killed writer left half-written."""
+    for folder in (run, run / "checkpoints"):
+        for path in folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)

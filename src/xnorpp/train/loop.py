@@ -1,0 +1,469 @@
+"""Training: a recipe and a data set in, a trained checkpoint out.
+
+Everything is a function of the recipe, the seed and the step: the batches (the loader's contract), the
+random numbers of each part of a batch (`_seed`), the learning rate (`schedule.py`). So a checkpoint
+holds weights, the optimiser's tensors and the step, and a run that was killed ends like one that was not.
+
+A batch is taken in world size * `run.accumulate` parts. Part i of a step holds the same pictures and draws
+the same random numbers whichever process computes it, so two processes, and one that accumulates two parts,
+do the same arithmetic; only the order of the additions differs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from xnorpp.nn import binary_layers, calibrate_scales, clip_latent_weights_, set_progress, set_stage
+from xnorpp.train.accuracy import autocast, evaluate
+from xnorpp.train.checkpoint import (
+    FINAL_NAME,
+    Checkpoint,
+    checkpoint_path,
+    clear_temporary,
+    forget_old,
+    list_checkpoints,
+    newest_checkpoint,
+    save_checkpoint,
+    write_atomically,
+)
+from xnorpp.train.config import Recipe, RecipeError
+from xnorpp.train.diagnose import NonFiniteLoss, first_bad_layer
+from xnorpp.train.distributed import World, average_buffers, join_world, mean_over_world, wait_for_all, wrap
+from xnorpp.train.initial import initialise
+from xnorpp.train.journal import Journal, read_metrics, time_left
+from xnorpp.train.optimizer import make_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate
+from xnorpp.train.record import describe_hardware, source_commit
+from xnorpp.train.report import draw_curves
+from xnorpp.train.schedule import first_stage_steps, learning_rate, total_steps
+from xnorpp.train.setup import build_model, make_loaders, open_data
+from xnorpp.train.teacher import load_teacher, training_loss
+
+# What may change between a run and its resumption: nothing that enters the arithmetic.
+FREE_TO_CHANGE = {
+    "name", "about", "data.workers", "run.save_epochs", "run.save_steps", "run.keep", "run.log_steps",
+    "run.eval_epochs", "run.tensorboard", "run.threads",
+}  # fmt: skip
+
+
+def train(
+    recipe: Recipe,
+    *,
+    out: str | Path,
+    data: str | Path | None = None,
+    resume: bool = False,
+    init_from: str | Path | None = None,
+    device: str = "auto",
+    download: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train `recipe` and return the summary that is also written to `out`/summary.json.
+
+    `out` gets model.safetensors (the result), checkpoints/, metrics.jsonl, summary.json and curves.png.
+    With `resume` the run in `out` goes on from its newest checkpoint that verifies, or starts if there is
+    none.
+    """
+    if recipe.run.threads:
+        torch.set_num_threads(recipe.run.threads)
+    with join_world(device) as world:
+        return _Run(recipe, Path(out), world, quiet).go(data, resume, init_from, download)
+
+
+@dataclass
+class _Position:
+    """Where the run stands."""
+
+    step: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    best: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class _Run:
+    """One training run in one process. The methods are its phases, in order."""
+
+    def __init__(self, recipe: Recipe, out: Path, world: World, quiet: bool) -> None:
+        self.recipe, self.out, self.world, self.quiet = recipe, out, world, quiet
+        self.at = _Position()
+        self.facts: dict[str, Any] = {}
+        self.last_saved: Path | None = None
+
+    def go(
+        self, data: str | Path | None, resume: bool, init_from: str | Path | None, download: bool
+    ) -> dict[str, Any]:
+        found = self._find_checkpoint(resume)
+        self._build(data, download, init_from, found)
+        recipe, world = self.recipe, self.world
+        with Journal(
+            self.out,
+            active=world.leader,
+            total_images=self.total * recipe.data.batch_size,
+            done_images=self.at.step * recipe.data.batch_size,
+            from_step=self.at.step,
+            tensorboard=recipe.run.tensorboard,
+            quiet=self.quiet,
+        ) as journal:
+            if found is not None:
+                journal.say(
+                    f"Resuming {recipe.name} at step {self.at.step} of {self.total} from {found.path}"
+                )
+            self._epochs(journal)
+            return self._finish(journal)
+
+    def _find_checkpoint(self, resume: bool) -> Checkpoint | None:
+        """The checkpoint to go on from, after refusing to overwrite a run or to continue it with another
+        recipe.
+        """
+        if not resume:
+            if list_checkpoints(self.out) or (self.out / FINAL_NAME).exists():
+                raise RecipeError(
+                    f"`out` (={str(self.out)!r}) already holds a run; pass --resume to go on with it, "
+                    "or choose another folder."
+                )
+            return None
+        if self.world.leader:
+            clear_temporary(self.out)
+        found = newest_checkpoint(self.out)
+        if found is not None:
+            _check_same_recipe(self.recipe, Recipe.from_dict(found.meta["recipe"]), self.out)
+        return found
+
+    def _build(
+        self,
+        data: str | Path | None,
+        download: bool,
+        init_from: str | Path | None,
+        found: Checkpoint | None,
+    ) -> None:
+        """Data, network, optimiser; restored from `found` if given."""
+        recipe, world = self.recipe, self.world
+        self.sets = open_data(recipe, data, download=download, world=world)
+        self.loaders, self.test_loader = make_loaders(recipe, self.sets, world)
+        self.steps_per_epoch = self.loaders[0].steps_per_epoch
+        if self.steps_per_epoch < 1:
+            raise RecipeError(
+                f"`data.batch_size` (={recipe.data.batch_size}) must be at most {len(self.sets.train)}, "
+                "the number of training pictures."
+            )
+        self.total = total_steps(recipe.schedule, self.steps_per_epoch)
+        _seed(recipe.run.seed, "weights")
+        self.model = build_model(recipe, self.sets)
+        if found is not None:
+            self.model.load_state_dict(found.weights)
+            self.facts = {key: found.meta[key] for key in ("init_from", "calibration") if key in found.meta}
+        elif init_from is not None:
+            self.facts["init_from"] = initialise(self.model, init_from).to_dict()
+        memory_format = torch.channels_last if recipe.run.channels_last else torch.contiguous_format
+        self.model.to(device=world.device, memory_format=memory_format)  # type: ignore[call-overload]
+        if recipe.model.calibrate and found is None:
+            self.facts["calibration"] = self._calibrate()
+        if recipe.run.sync_batch_norm and world.device.type == "cuda":  # pragma: cuda only
+            self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)  # type: ignore[no-untyped-call]
+        self.optimizer = make_optimizer(self.model, recipe.optimizer, world.device)
+        self.scaler = torch.amp.GradScaler(world.device.type) if recipe.run.amp == "fp16" else None
+        if found is not None:
+            self._restore(found)
+        compiled: Any = torch.compile(self.model) if recipe.run.compile else self.model
+        self.stepped = wrap(compiled, world)
+        self.teacher: nn.Module | None = None
+        if recipe.loss.teacher:
+            self.teacher = load_teacher(recipe.loss.teacher, len(self.sets.train.classes), world.device)
+
+    def _restore(self, found: Checkpoint) -> None:
+        restore_optimizer(self.model, self.optimizer, found.optimizer)
+        if self.scaler is not None and "scaler" in found.meta:
+            self.scaler.load_state_dict(found.meta["scaler"])
+        self.last_saved = found.path
+        self.at = _Position(
+            step=found.meta["step"],
+            metrics=found.meta["metrics"],
+            best=found.meta["best"],
+            seconds=found.meta["seconds"],
+        )
+
+    def _calibrate(self) -> dict[str, Any]:
+        """The scales' start, fitted to the first batch; the sums run over all processes."""
+        firsts = [next(iter(loader.epoch(0)))[0] for loader in self.loaders]
+        return calibrate_scales(self.model, torch.cat(firsts))
+
+    def _epochs(self, journal: Journal) -> None:
+        """Step by step to the end, evaluating and saving on the way."""
+        recipe, run = self.recipe, self.recipe.run
+        self.model.train()
+        guard = _LossGuard(self)
+        first_stage = first_stage_steps(recipe.schedule, self.steps_per_epoch)
+        set_stage(self.model, weights_binary=self.at.step >= first_stage)
+        anneals = any(
+            "tanh" in (layer.surrogate, layer.weight_surrogate) for _, layer in binary_layers(self.model)
+        )
+        clock = _Clock(recipe.data.batch_size)
+        started = time.perf_counter() - self.at.seconds
+        while self.at.step < self.total:
+            epoch, offset = divmod(self.at.step, self.steps_per_epoch)
+            for parts in _zip_parts([loader.epoch(epoch, start_step=offset) for loader in self.loaders]):
+                step = self.at.step
+                if first_stage and step == first_stage:
+                    set_stage(self.model, weights_binary=True)
+                    self.optimizer.state.clear()
+                lr = learning_rate(recipe.schedule, recipe.optimizer, step, self.steps_per_epoch)
+                set_learning_rate(self.optimizer, lr)
+                if anneals:
+                    set_progress(self.model, step / self.total)
+                loss = self._step(parts, step, guard)
+                self.at.step = step + 1
+                self.at.seconds = time.perf_counter() - started
+                clock.tick()
+                ends_epoch = self.at.step % self.steps_per_epoch == 0 or self.at.step == self.total
+                if self.at.step % run.log_steps == 0 or ends_epoch:
+                    guard.check()
+                    self._log(journal, clock, epoch, lr, float(loss))
+                journal.advance(recipe.data.batch_size)
+                if ends_epoch:
+                    break
+                if run.save_steps and self.at.step % run.save_steps == 0:
+                    self._save()
+            if self.at.step % self.steps_per_epoch and self.at.step < self.total:
+                raise RuntimeError(f"The data ended at step {self.at.step}, inside epoch {epoch}")
+            self._end_of_epoch(journal, epoch)
+            clock.restart()
+
+    def _step(self, parts: list[tuple[Tensor, Tensor]], step: int, guard: _LossGuard) -> Tensor:
+        """Gradients over all parts, one update; the mean loss over the world."""
+        recipe = self.recipe
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.world.device)
+        for index, (images, labels) in enumerate(parts):
+            _seed(recipe.run.seed, "part", step, self.world.rank * len(parts) + index)
+            last = index == len(parts) - 1
+            share_gradients = last or self.world.size == 1
+            with contextlib.nullcontext() if share_gradients else self.stepped.no_sync():  # type: ignore[operator]
+                loss = self.loss(self.stepped, images, labels) / len(parts)
+                (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        total = mean_over_world(total, self.world)
+        guard.see(total, step)
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        if recipe.optimizer.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), recipe.optimizer.clip_norm)
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        clip_latent_weights_(self.model)
+        return total
+
+    def loss(self, model: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Tensor:
+        recipe = self.recipe
+        if recipe.run.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        teacher_logits = None
+        with autocast(recipe.run.amp, images.device):
+            if self.teacher is not None:
+                with torch.no_grad():
+                    teacher_logits = self.teacher(images)
+            logits = model(images)
+        return training_loss(
+            logits,
+            labels,
+            label_smoothing=recipe.loss.label_smoothing,
+            teacher_logits=teacher_logits,
+            distill_weight=recipe.loss.distill_weight,
+            temperature=recipe.loss.temperature,
+        )
+
+    def _log(self, journal: Journal, clock: _Clock, epoch: int, lr: float, loss: float) -> None:
+        journal.row(
+            "train",
+            self.at.step,
+            epoch=epoch,
+            loss=loss,
+            lr=lr,
+            images_per_s=round(clock.images_per_second(), 1),
+        )
+
+    def _end_of_epoch(self, journal: Journal, epoch: int) -> None:
+        """Evaluate where the recipe says so, tell, save."""
+        recipe, last = self.recipe, self.at.step == self.total
+        due = (epoch + 1) % recipe.run.eval_epochs == 0 or last
+        if due:
+            average_buffers(self.model, self.world)
+            metrics = evaluate(self.model, self.test_loader, amp=recipe.run.amp, world=self.world)
+            self.at.metrics = {key: metrics[key] for key in ("top1", "top5", "loss")}
+            if not self.at.best or metrics["top1"] > self.at.best["top1"]:
+                self.at.best = {"top1": metrics["top1"], "epoch": epoch}
+            journal.row("eval", self.at.step, epoch=epoch, **self.at.metrics)
+            left = self.at.seconds / self.at.step * (self.total - self.at.step)
+            journal.say(
+                f"epoch {epoch + 1:>3}/{math.ceil(self.total / self.steps_per_epoch)}  "
+                f"top-1 {metrics['top1']:6.2f} %  top-5 {metrics['top5']:6.2f} %  "
+                f"loss {metrics['loss']:.4f}  "
+                f"{self.at.step * recipe.data.batch_size / max(self.at.seconds, 1e-9):,.0f} img/s  "
+                f"{time_left(left)} left"
+            )
+        if last or (epoch + 1) % recipe.run.save_epochs == 0:
+            self._save()
+
+    def meta(self) -> dict[str, Any]:
+        """All that is needed to resume, pack or predict."""
+        recipe, sets = self.recipe, self.sets
+        meta: dict[str, Any] = {
+            "model": self.model.config,
+            "recipe": recipe.to_dict(),
+            "dataset": recipe.data.dataset,
+            "classes": list(sets.train.classes),
+            "preprocess": sets.preprocess.to_dict(),
+            "step": self.at.step,
+            "steps_per_epoch": self.steps_per_epoch,
+            "epoch": self.at.step // self.steps_per_epoch,
+            "metrics": self.at.metrics,
+            "best": self.at.best,
+            "seconds": self.at.seconds,
+            "seed": recipe.run.seed,
+            "commit": source_commit(),
+            "hardware": describe_hardware(self.world.device),
+            **self.facts,
+        }
+        if self.scaler is not None:
+            meta["scaler"] = self.scaler.state_dict()
+        return meta
+
+    def _save(self) -> None:
+        average_buffers(self.model, self.world)
+        if self.world.leader:
+            path = checkpoint_path(self.out, self.at.step)
+            tensors = optimizer_tensors(self.model, self.optimizer)
+            save_checkpoint(path, self.model.state_dict(), self.meta(), tensors)
+            self.last_saved = path
+            forget_old(self.out, self.recipe.run.keep)
+        wait_for_all(self.world)
+
+    def _finish(self, journal: Journal) -> dict[str, Any]:
+        meta = self.meta()
+        skipped = [name for loader in (*self.loaders, self.test_loader) for name in loader.skipped]
+        summary = {**meta, "out": str(self.out), "skipped_pictures": len(skipped)}
+        if self.world.leader:
+            save_checkpoint(self.out / FINAL_NAME, self.model.state_dict(), meta)
+            write_atomically(self.out / "summary.json", json.dumps(summary, indent=1).encode())
+            drawn = draw_curves(
+                read_metrics(self.out / "metrics.jsonl"), self.recipe, self.out / "curves.png"
+            )
+            top1, top5 = self.at.metrics["top1"], self.at.metrics["top5"]
+            journal.say(
+                f"{self.recipe.name}: top-1 {top1:.2f} %, top-5 {top5:.2f} % after {self.at.step} steps in "
+                f"{time_left(self.at.seconds)}; model in {self.out / FINAL_NAME}"
+                + (f", curves in {self.out / 'curves.png'}" if drawn else "")
+            )
+        wait_for_all(self.world)
+        return summary
+
+
+class _LossGuard:
+    """Ends the run at the first loss that is not finite, before the update that would spread it.
+
+    On the CPU the loss is looked at in every step. On a GPU that would make the host wait for the device,
+    so the flag stays on the device, the fused optimiser skips updates from the bad step on, and the host
+    looks now and then.
+    """
+
+    def __init__(self, run: _Run) -> None:
+        self.run = run
+        self.lazy = run.world.device.type == "cuda" and run.scaler is None
+        if self.lazy:  # pragma: cuda only
+            self.flag = torch.zeros((), device=run.world.device)
+            self.step = torch.full((), -1, device=run.world.device, dtype=torch.int64)
+            run.optimizer.found_inf = self.flag  # type: ignore[attr-defined]
+
+    def see(self, loss: Tensor, step: int) -> None:
+        if self.lazy:  # pragma: cuda only
+            bad = ~torch.isfinite(loss)
+            self.step.copy_(torch.where(bad & (self.step < 0), step, self.step))
+            self.flag.copy_(torch.maximum(self.flag, bad.float()))
+        elif not math.isfinite(float(loss)):
+            self._end(float(loss), step)
+
+    def check(self) -> None:
+        if self.lazy and int(self.step) >= 0:  # pragma: cuda only
+            self._end(math.nan, int(self.step))
+
+    def _end(self, loss: float, step: int) -> None:
+        """Run the step's parts again, looking at every layer."""
+        run = self.run
+        epoch, offset = divmod(step, run.steps_per_epoch)
+        where = "it is finite in this process, so it arose in another one"
+        for index, loader in enumerate(run.loaders):
+            images, labels = next(iter(loader.epoch(epoch, start_step=offset)))
+            _seed(run.recipe.run.seed, "part", step, run.world.rank * len(run.loaders) + index)
+            with torch.no_grad():
+                bad = not math.isfinite(float(run.loss(run.model, images, labels)))
+            if bad:
+                where = first_bad_layer(run.model, images, lambda x, y=labels: run.loss(run.model, x, y))
+                break
+        raise NonFiniteLoss(loss, step, epoch, where, run.last_saved)
+
+
+class _Clock:
+    """Images a second since the last look, evaluation not counted."""
+
+    def __init__(self, images_per_step: int) -> None:
+        self.images_per_step = images_per_step
+        self.restart()
+
+    def restart(self) -> None:
+        self.steps, self.start = 0, time.perf_counter()
+
+    def tick(self) -> None:
+        self.steps += 1
+
+    def images_per_second(self) -> float:
+        seconds = time.perf_counter() - self.start
+        rate = self.steps * self.images_per_step / max(seconds, 1e-9)
+        self.restart()
+        return rate
+
+
+def _zip_parts(epochs: list[Iterator[tuple[Tensor, Tensor]]]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    for parts in zip(*epochs):
+        yield list(parts)
+
+
+def _seed(*what: Any) -> None:
+    """Seed torch with a number that depends on everything in `what`."""
+    digest = hashlib.sha256(repr(what).encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def _check_same_recipe(new: Recipe, old: Recipe, out: Path) -> None:
+    mine, theirs = _flat(new.to_dict()), _flat(old.to_dict())
+    changed = [
+        key
+        for key in sorted({*mine, *theirs})
+        if mine.get(key) != theirs.get(key) and key not in FREE_TO_CHANGE and not key.startswith("paper.")
+    ]
+    if changed:
+        key = changed[0]
+        raise RecipeError(
+            f"`{key}` is {mine.get(key)!r} here and {theirs.get(key)!r} in the run in {out}; "
+            "a run is resumed with the recipe it was started with."
+        )
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat

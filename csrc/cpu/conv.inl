@@ -1,0 +1,302 @@
+// One driver for every convolution: bits, floats and 8-bit pictures differ only in a trait `D` with
+//   Unit, Result        what a prepared row is made of, and what a tile of results holds
+//   kTile, kPair        base pointers a tile, and pixels a base pointer (2 where one look-up serves two pixels)
+//   prepare(k, in, r, row, scratch)   row `r` of the padded picture (may lie outside) -> units
+//   dot(bases, n, segments, count, panel, result)   n base pointers (all kTile are readable) -> result[pixel][32]
+//
+// A band of output rows needs the rows y0*s - p ... of the picture; they are brought into units once, with their
+// padding, and then used by every block of 32 output channels. For an output pixel its window is, for each
+// kernel row, one run of kw*units consecutive units (one a tap where dilated or grouped): the segments. No
+// window is ever copied.
+
+namespace {
+
+// The words of a padded row of bits: [cols + stride + 1][groups][words]. A group's channels begin at a word.
+inline const uint32_t *padded_words(const Conv &k, const uint32_t *in, int row, uint32_t *out) {
+    const int pixel = k.groups * k.words;
+    const int total = k.cols + k.sw + 1;
+    const bool inside = row >= 0 && row < k.h;
+    const uint32_t tail = k.fan % 32 ? (1u << k.fan % 32) - 1 : ~0u;
+    for (int x = 0; x < total; x++) {
+        uint32_t *to = out + (size_t)x * pixel;
+        const int from = x - k.pw;
+        if (inside && from >= 0 && from < k.w) {
+            if (from == 0 && k.groups == 1) {  // the whole row at once
+                __builtin_memcpy(to, in + (size_t)row * k.w * k.in_stride, (size_t)k.w * pixel * 4);
+                x += k.w - 1;
+                continue;
+            }
+            const uint32_t *bits = in + ((size_t)row * k.w + from) * k.in_stride;
+            for (int g = 0; g < k.groups; g++)
+                for (int j = 0; j < k.words; j++) {
+                    const long at = (long)g * k.fan + j * 32;
+                    const int shift = (int)(at % 32);
+                    uint64_t pair = bits[at / 32];
+                    if (shift && at / 32 + 1 < k.in_stride) pair |= (uint64_t)bits[at / 32 + 1] << 32;
+                    to[g * k.words + j] = (uint32_t)(pair >> shift) & (j == k.words - 1 ? tail : ~0u);
+                }
+        } else {
+            const bool ones = k.pad_value > 0 && x < k.cols;
+            for (int g = 0; g < k.groups; g++)
+                for (int j = 0; j < k.words; j++) to[g * k.words + j] = !ones ? 0u : j == k.words - 1 ? tail : ~0u;
+        }
+    }
+    return out;
+}
+
+struct FloatDot {
+    using Unit = float;
+    using Result = float;
+    static constexpr int kTile = kFloatTile, kPair = 1, kSlack = 16;
+    static constexpr bool kBits = false;
+    static void prepare(const Conv &k, const void *in, int row, float *out, char *) {
+        const bool inside = row >= 0 && row < k.h;
+        for (int x = 0; x < k.cols; x++) {
+            float *to = out + (size_t)x * k.c;
+            const int from = x - k.pw;
+            if (inside && from >= 0 && from < k.w) {
+                const float *pixel = (const float *)in + ((size_t)row * k.w + from) * k.in_stride;
+                if (k.in_stride == k.c) {
+                    __builtin_memcpy(to, pixel, (size_t)k.w * k.c * sizeof(float));
+                    x += k.w - 1;
+                } else {
+                    __builtin_memcpy(to, pixel, (size_t)k.c * sizeof(float));
+                }
+            } else {
+                __builtin_memset(to, 0, (size_t)k.c * sizeof(float));
+            }
+        }
+    }
+    // Panels of 2N channels: [kBlock/2N][unit][2N].
+    template <int P>
+    static void dot_pixels(const float *const *bases, const Segment *segments, int count, const float *w, float *result) {
+        for (int half = 0; half < kBlock; half += 2 * N) {
+            F sum[P][2];
+            for (int i = 0; i < P; i++) sum[i][0] = sum[i][1] = zero();
+            for (int s = 0; s < count; s++) {
+                const float *p[P];
+                for (int i = 0; i < P; i++) p[i] = bases[i] + segments[s].offset;
+                const int length = segments[s].length;
+                for (int u = 0; u < length; u++, w += 2 * N) {
+                    const F w0 = load(w), w1 = load(w + N);
+#pragma GCC unroll 16
+                    for (int i = 0; i < P; i++) {
+                        const F a = set1(p[i][u]);
+                        sum[i][0] = fma(a, w0, sum[i][0]);
+                        sum[i][1] = fma(a, w1, sum[i][1]);
+                    }
+                }
+            }
+            for (int i = 0; i < P; i++) {
+                store(result + i * kBlock + half, sum[i][0]);
+                store(result + i * kBlock + half + N, sum[i][1]);
+            }
+        }
+    }
+    static void dot(const float *const *bases, int n, const Segment *segments, int count, const void *w, float *result) {
+        if (n == 1) return dot_pixels<1>(bases, segments, count, (const float *)w, result);
+        dot_pixels<kTile>(bases, segments, count, (const float *)w, result);
+    }
+};
+
+// uint8 pictures as 16-bit numbers: neighbouring numbers in pairs, two products a 32-bit lane.
+struct PictureDot {
+    using Unit = int16_t;
+    using Result = int32_t;
+    static constexpr int kTile = kFloatTile, kPair = 1, kSlack = 16;
+    static constexpr bool kBits = false;
+    static void prepare(const Conv &k, const void *in, int row, int16_t *out, char *) {
+        const bool inside = row >= 0 && row < k.h;
+        const int left = k.pw * k.c, wide = k.w * k.c, total = k.cols * k.c;
+        if (!inside) {
+            __builtin_memset(out, 0, (size_t)(total + 1) * 2);
+            return;
+        }
+        const uint8_t *bytes = (const uint8_t *)in + (size_t)row * wide;
+        for (int i = 0; i < left; i++) out[i] = 0;
+        for (int i = 0; i < wide; i++) out[left + i] = bytes[i];
+        for (int i = left + wide; i <= total; i++) out[i] = 0;
+    }
+    static void dot(const int16_t *const *bases, int, const Segment *segments, int count, const void *weights,
+                    int32_t *result) {
+        const int16_t *w = (const int16_t *)weights;
+        for (int half = 0; half < kBlock; half += 2 * N) {
+            I sum[kTile][2];
+            for (int i = 0; i < kTile; i++) sum[i][0] = sum[i][1] = zero_ints();
+            for (int s = 0; s < count; s++) {
+                const int16_t *p[kTile];
+                for (int i = 0; i < kTile; i++) p[i] = bases[i] + segments[s].offset;
+                const int length = segments[s].length;
+                for (int u = 0; u < length; u += 2, w += 4 * N) {
+                    const I w0 = load_pairs(w), w1 = load_pairs(w + 2 * N);
+#pragma GCC unroll 16
+                    for (int i = 0; i < kTile; i++) {
+                        const I a = set1_pair(p[i] + u);
+                        sum[i][0] = dot_pairs(sum[i][0], a, w0);
+                        sum[i][1] = dot_pairs(sum[i][1], a, w1);
+                    }
+                }
+            }
+            for (int i = 0; i < kTile; i++) {
+                store_ints(result + i * kBlock + half, sum[i][0]);
+                store_ints(result + i * kBlock + half + N, sum[i][1]);
+            }
+        }
+    }
+};
+
+// The pixels of one tile: where each begins in the prepared rows, and where its result goes.
+template <class D>
+struct Tile {
+    const typename D::Unit *bases[D::kTile];
+    int pixels[D::kTile * D::kPair];
+    const int32_t *base[D::kTile * D::kPair];
+    const float *offset[D::kTile * D::kPair];
+    int n = 0;
+
+    void take(const Conv &k, const typename D::Unit *at, int y, int x, int second_y, int second_x) {
+        bases[n] = at;
+        put(k, n * D::kPair, y, x);
+        if (D::kPair == 2) put(k, n * D::kPair + 1, second_y, second_x);
+        n++;
+    }
+    void put(const Conv &k, int i, int y, int x) {
+        const bool real = y >= 0;
+        pixels[i] = real ? y * k.ow + x : -1;
+        const int border = real ? k.row_case[y] * k.col_cases + k.col_case[x] : 0;
+        if (k.base) base[i] = k.base + (size_t)border * k.channels_padded;
+        if (k.offset) offset[i] = k.offset + (size_t)border * k.channels_padded;
+    }
+};
+
+// Calls `use(source)` with the tile's results as something that gives floats.
+template <class D, class Use>
+void tile_sums(const Conv &k, Tile<D> &tile, int group, int block, char *memory, Use use) {
+    auto *result = (typename D::Result *)memory;
+    const char *panel = (const char *)k.weights + (size_t)(group * k.blocks_per_group + block) * k.panel_bytes;
+    const typename D::Unit *bases[D::kTile];
+    for (int i = 0; i < D::kTile; i++) bases[i] = tile.bases[i < tile.n ? i : 0] + (size_t)group * k.units;
+    if constexpr (D::kBits) {
+        if (k.total_units <= D::kMostUnits) {
+            D::dot(bases, tile.n, k.segments, k.segment_count, panel, result);
+            if constexpr (sizeof(typename D::Result) == 2) use(BaseMinus{result, tile.base});
+            else use(WideBaseMinus{result, tile.base});
+            return;
+        }
+        // More inputs than a 16-bit count holds: sum pieces of the window in 32 bits.
+        auto *wide = (int32_t *)(memory + kMaxTile * kBlock * 4);
+        const int pixels = tile.n * D::kPair;
+        for (int i = 0; i < pixels * kBlock; i++) wide[i] = 0;
+        for (int s = 0; s < k.segment_count;) {
+            long units = 0;
+            int end = s;
+            while (end < k.segment_count && units + k.segments[end].length <= D::kMostUnits) units += k.segments[end++].length;
+            D::dot(bases, tile.n, k.segments + s, end - s, panel, result);
+            for (int i = 0; i < pixels * kBlock; i++) wide[i] += result[i];
+            panel += (size_t)units * D::kWeightBytes;
+            s = end;
+        }
+        use(WideBaseMinus{wide, tile.base});
+    } else {
+        D::dot(bases, tile.n, k.segments, k.segment_count, panel, result);
+        if constexpr (sizeof(typename D::Unit) == 4) use(Biased{result, k.offset});
+        else use(Dequantised{result, k.scale, tile.offset});
+    }
+}
+
+template <class D>
+void tile_done(const Conv &k, const Epilogue &e, Tile<D> &tile, int block, char *memory) {
+    const int pixels = tile.n * D::kPair;
+    if (k.groups == 1) {
+        tile_sums(k, tile, 0, block, memory, [&](const auto &source) {
+            finish_tile(e, source, tile.pixels, pixels, block * kBlock);
+        });
+    } else {  // groups need not begin at a block: gather all channels, then finish
+        const int stride = (int)round_up(k.o, kBlock);
+        float *all = (float *)(memory + (size_t)kMaxTile * kBlock * 4 * 3);
+        for (int g = 0; g < k.groups; g++)
+            for (int b = 0; b < k.blocks_per_group; b++)
+                tile_sums(k, tile, g, b, memory, [&](const auto &source) {
+                    const int padded = (g * k.blocks_per_group + b) * kBlock;
+                    const int left = k.og - b * kBlock;
+                    for (int i = 0; i < pixels; i++)
+                        for (int l = 0; l < (left < kBlock ? left : kBlock); l++)
+                            all[(size_t)i * stride + g * k.og + b * kBlock + l] = source.one(i, l, padded + l);
+                });
+        for (int c0 = 0; c0 < k.o; c0 += kBlock) finish_tile(e, Plain{all, stride}, tile.pixels, pixels, c0);
+    }
+    tile.n = 0;
+}
+
+template <class D>
+void conv_rows(const Conv &k, const Epilogue &e, const void *in, int y0, int y1, int b0, int b1, char *scratch) {
+    using Unit = typename D::Unit;
+    scratch = (char *)round_up((size_t)scratch, kLine);
+    char *memory = scratch;
+    Unit *rows = (Unit *)(scratch + tile_bytes(k));
+    const size_t band_rows = (size_t)(k.band - 1) * k.sh + (size_t)(k.kh - 1) * k.dh + 1;
+    char *spare = (char *)round_up((size_t)(rows + band_rows * k.row_units + D::kSlack), kLine);
+    if (k.groups > 1) b0 = 0, b1 = 1;
+    for (int top = y0; top < y1; top += k.band) {
+        const int bottom = top + k.band < y1 ? top + k.band : y1;
+        const int count = (bottom - top - 1) * k.sh + (k.kh - 1) * k.dh + 1;
+        for (int r = 0; r < count; r++)
+            D::prepare(k, in, top * k.sh - k.ph + r, rows + (size_t)r * k.row_units, spare);
+        for (int block = b0; block < b1; block++) {
+            Tile<D> tile;
+            for (int y = top; y < bottom; y++) {
+                const Unit *row = rows + (size_t)(y - top) * k.sh * k.row_units;
+                for (int x = 0; x < k.ow; x += D::kPair) {
+                    const Unit *at = row + (size_t)x * k.sw * k.groups * k.units;
+                    tile.take(k, at, y, x, x + 1 < k.ow ? y : -1, x + 1);
+                    if (tile.n == D::kTile) tile_done(k, e, tile, block, memory);
+                }
+            }
+            if (tile.n) tile_done(k, e, tile, block, memory);
+        }
+    }
+}
+
+// Weight panels. Bits come as [o][kh*kw][ceil(fan/8)] bytes; `nibble` and friends give what a lane needs.
+inline unsigned weight_bits(const Conv &k, const uint8_t *weight, int o, int tap, int first, int count) {
+    const int bytes = (k.fan + 7) / 8;
+    unsigned value = 0;
+    for (int i = 0; i < count; i += 8) {
+        const int at = (first + i) / 8;
+        if (at < bytes) value |= (unsigned)weight[((size_t)o * k.kh * k.kw + tap) * bytes + at] << i;
+    }
+    return count < 8 ? (value >> first % 8) & ((1u << count) - 1) : value;
+}
+
+// Calls put(panel, unit, lane, tap, j) for every unit j of every tap of every real output channel.
+template <class Put>
+void each_weight(const Conv &k, void *panels, int units, Put put) {
+    __builtin_memset(panels, 0, (size_t)k.groups * k.blocks_per_group * k.panel_bytes);
+    for (int o = 0; o < k.o; o++) {
+        const int group = o / k.og, within = o % k.og;
+        char *panel = (char *)panels + (size_t)(group * k.blocks_per_group + within / kBlock) * k.panel_bytes;
+        for (int tap = 0; tap < k.kh * k.kw; tap++)
+            for (int j = 0; j < units; j++) put(panel, o, within % kBlock, tap, j);
+    }
+}
+
+void pack_float(const Conv &k, const float *weight, void *panels) {  // weight [o][fan][kh*kw]
+    const int taps = k.kh * k.kw;
+    each_weight(k, panels, k.fan, [&](char *panel, int o, int lane, int tap, int j) {
+        const size_t unit = (size_t)tap * k.fan + j;
+        const size_t half = lane / (2 * N), at = lane % (2 * N);
+        ((float *)panel)[(half * taps * k.fan + unit) * 2 * N + at] = weight[((size_t)o * k.fan + j) * taps + tap];
+    });
+}
+
+void pack_picture(const Conv &k, const int16_t *weight, void *panels) {  // rounded up to pairs a kernel row
+    const int taps = k.kh * k.kw, run = (k.kw * k.fan + 1) / 2 * 2;
+    each_weight(k, panels, k.fan, [&](char *panel, int o, int lane, int tap, int j) {
+        const size_t unit = (size_t)(tap / k.kw) * run + (tap % k.kw) * k.fan + j;
+        const size_t half = lane / (2 * N), at = lane % (2 * N);
+        const size_t pair = half * (run / 2) * k.kh + unit / 2;
+        ((int16_t *)panel)[(pair * 2 * N + at) * 2 + unit % 2] = weight[((size_t)o * k.fan + j) * taps + tap];
+    });
+}
+
+}  // namespace

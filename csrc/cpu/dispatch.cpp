@@ -1,0 +1,92 @@
+#include "dispatch.h"
+
+#include <stdexcept>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace xnorpp {
+namespace {
+
+bool always() { return true; }
+
+#if defined(__x86_64__)
+struct Cpuid {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    Cpuid(unsigned leaf, unsigned sub) {
+        if (__get_cpuid_max(leaf & 0x80000000u, nullptr) >= leaf) __cpuid_count(leaf, sub, a, b, c, d);
+    }
+};
+
+// The operating system saves these register files (XCR0).
+bool saves(unsigned long long mask) {
+    if (!(Cpuid(1, 0).c >> 27 & 1)) return false;
+    unsigned low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return ((low | (unsigned long long)high << 32) & mask) == mask;
+}
+
+bool has_avx2() {
+    const Cpuid one(1, 0), seven(7, 0);
+    const bool fma = one.c >> 12 & 1, popcnt = one.c >> 23 & 1;
+    return fma && popcnt && (seven.b >> 5 & 1) && saves(0x6);
+}
+
+bool has_avx512() {
+    const Cpuid seven(7, 0);
+    const unsigned b = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // F, DQ, BW, VL
+    const unsigned c = 1u << 11 | 1u << 14;                       // VNNI, VPOPCNTDQ
+    return has_avx2() && (seven.b & b) == b && (seven.c & c) == c && saves(0xe6);
+}
+#endif
+
+}  // namespace
+
+const std::vector<IsaRow> &isa_table() {
+    static const std::vector<IsaRow> table = {
+#if defined(XNORPP_HAVE_AVX512)
+        {"avx512", avx512_kernels, has_avx512},
+#else
+        {"avx512", nullptr, nullptr},
+#endif
+#if defined(XNORPP_HAVE_AVX2)
+        {"avx2", avx2_kernels, has_avx2},
+#else
+        {"avx2", nullptr, nullptr},
+#endif
+#if defined(XNORPP_HAVE_NEON)
+        {"neon", neon_kernels, always},
+#else
+        {"neon", nullptr, nullptr},
+#endif
+        {"generic", generic_kernels, always},
+    };
+    return table;
+}
+
+std::vector<std::string> available_isas() {
+    std::vector<std::string> names;
+    for (const IsaRow &row : isa_table())
+        if (row.kernels && row.detected()) names.push_back(row.name);
+    return names;
+}
+
+const Kernels &choose_kernels(const std::string &name) {
+    for (const IsaRow &row : isa_table()) {
+        const bool usable = row.kernels && row.detected();
+        if (name.empty() ? usable : name == row.name && usable) return *row.kernels();
+        if (!name.empty() && name == row.name) {
+            std::string list;
+            for (const std::string &other : available_isas()) list += (list.empty() ? "" : ", ") + other;
+            throw std::invalid_argument("`isa` (='" + name + "') is " +
+                                        (row.kernels ? "not a feature of this processor" : "not built into this package") +
+                                        "; available are " + list);
+        }
+    }
+    std::string list;
+    for (const IsaRow &row : isa_table()) list += (list.empty() ? "" : ", ") + std::string(row.name);
+    throw std::invalid_argument("`isa` (='" + name + "') is unknown; known are " + list);
+}
+
+}  // namespace xnorpp

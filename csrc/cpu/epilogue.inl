@@ -1,0 +1,187 @@
+// The epilogue: from an accumulated tile to floats and bits in memory. Included by every instruction set's file
+// after it has defined its vector `F` of `N` floats; all is in an unnamed namespace, so nothing is shared.
+//
+// The arithmetic. A register starts as the dot product, exact in float32 (below 2**24). With batch norm, scale
+// and bias folded by the packer it becomes  v = (dot*map[pixel])*mult[c] + add[c], then an activation, then the
+// shortcut is added. Each operation rounds as numpy does (multiply and add are not contracted), so the
+// result equals reference.py's bit for bit. The next layer's sign is a comparison: bit = v*map > t[c], or < t[c] in a flipped
+// channel, which is -v*map > -t[c]: `flip` holds the sign bit that is xor-ed in, and the stored threshold is already
+// negated. A NaN compares false either way, so its bit is 0 (-1).
+
+namespace {
+
+struct BaseMinus {  // dot = base[case][c] - 2*differing, from 16-bit counts
+    const uint16_t *counts;
+    const int32_t *const *base;
+    F get(int i, int lane, int c) const { return from_counts16(base[i] + c, counts + i * kBlock + lane); }
+    float one(int i, int lane, int c) const { return (float)(base[i][c] - 2 * (int32_t)counts[i * kBlock + lane]); }
+};
+struct WideBaseMinus {  // the same from 32-bit counts
+    const int32_t *counts;
+    const int32_t *const *base;
+    F get(int i, int lane, int c) const { return from_counts32(base[i] + c, counts + i * kBlock + lane); }
+    float one(int i, int lane, int c) const { return (float)(base[i][c] - 2 * counts[i * kBlock + lane]); }
+};
+struct Biased {  // sum + bias[c]
+    const float *sums, *bias;
+    F get(int i, int lane, int c) const { return add(load(sums + i * kBlock + lane), load(bias + c)); }
+    float one(int i, int lane, int c) const { return sums[i * kBlock + lane] + bias[c]; }
+};
+struct Dequantised {  // scale[c]*sum + offset[case][c]
+    const int32_t *sums;
+    const float *scale;
+    const float *const *offset;
+    F get(int i, int lane, int c) const {
+        return fma(load_ints(sums + i * kBlock + lane), load(scale + c), load(offset[i] + c));
+    }
+    float one(int i, int lane, int c) const { return (float)sums[i * kBlock + lane] * scale[c] + offset[i][c]; }
+};
+struct Plain {  // a float value in memory
+    const float *src;
+    int stride;
+    F get(int i, int, int c) const { return load(src + (size_t)i * stride + c); }
+};
+
+inline int vectors_in(const Epilogue &e, int c0) {
+    int left = (e.channels + 15) / 16 * 16 - c0;
+    return (left < kBlock ? left : kBlock) / N;
+}
+
+// Bits of channels c..c+N that exist; the tail behind `channels` is written as 0.
+inline unsigned channel_mask(int channels, int c) {
+    int left = channels - c;
+    return left >= N ? (unsigned)((1ull << N) - 1) : left <= 0 ? 0u : (1u << left) - 1;
+}
+
+inline void put_bits(uint8_t *pixel, int c, unsigned bits) {
+    if constexpr (N == 16) {
+        uint16_t half = (uint16_t)bits;
+        __builtin_memcpy(pixel + c / 8, &half, 2);
+    } else {
+        pixel[c / 8] = (uint8_t)bits;
+    }
+}
+
+inline void clear_tail_bits(const Epilogue &e, uint8_t *pixel, int c0, int from) {
+    int end = (e.channels + 31) / 32 * 32;
+    for (int c = c0 + from; c < c0 + kBlock && c < end; c += N) put_bits(pixel, c, 0);
+}
+
+template <Act A>
+inline F activate(F v, F slope, F lo, F hi) {
+    if constexpr (A == Act::Relu) return relu(v);
+    if constexpr (A == Act::Prelu) return prelu(v, slope);
+    if constexpr (A == Act::Hardtanh) return clamp(v, lo, hi);
+    return v;
+}
+
+template <bool kMap, bool kAffine, Act A, class Src>
+void fused_tile(const Epilogue &e, const Src &src, const int *pixels, int n, int c0) {
+    const int count = vectors_in(e, c0);
+    const F lo = set1(e.lo), hi = set1(e.hi), lo2 = set1(e.lo2), hi2 = set1(e.hi2);
+    for (int j = 0; j < count; j++) {
+        const int lane = j * N, c = c0 + lane;
+        const F mult = kAffine ? load(e.mult + c) : zero(), bias = kAffine ? load(e.add + c) : zero();
+        const F slope = A == Act::Prelu ? load(e.slope + c) : zero();
+        const F slope2 = e.act2 == Act::Prelu ? load(e.slope2 + c) : zero();
+        const F threshold = e.bits ? load(e.threshold + c) : zero();
+        const F flip = e.bits ? load((const float *)e.flip + c) : zero();
+        const unsigned mask = channel_mask(e.channels, c);
+        for (int i = 0; i < n; i++) {
+            const int p = pixels[i];
+            if (p < 0) continue;
+            F v = src.get(i, lane, c);
+            if (kMap) v = mul(v, set1(e.map[p]));
+            if (kAffine) v = add(mul(v, mult), bias);
+            v = activate<A>(v, slope, lo, hi);
+            if (e.residual) v = add(v, load(e.residual + (size_t)p * e.residual_stride + c));
+            if (e.act2 == Act::Relu) v = relu(v);
+            else if (e.act2 == Act::Prelu) v = prelu(v, slope2);
+            else if (e.act2 == Act::Hardtanh) v = clamp(v, lo2, hi2);
+            if (e.out) store(e.out + (size_t)p * e.out_stride + c, v);
+            if (e.bits) {
+                if (e.sign_map) v = mul(v, set1(e.sign_map[p]));
+                put_bits(e.bits + (size_t)p * e.bits_stride, c, greater(xor_sign(v, flip), threshold) & mask);
+            }
+        }
+    }
+    if (e.bits && count * N < kBlock)
+        for (int i = 0; i < n; i++)
+            if (pixels[i] >= 0) clear_tail_bits(e, e.bits + (size_t)pixels[i] * e.bits_stride, c0, count * N);
+}
+
+// The general line: the tile is materialised and each stage passes over it.
+template <class Src>
+void staged_tile(const Epilogue &e, const Src &src, const int *pixels, int n, int c0) {
+    alignas(64) float tile[kMaxTile * kBlock];
+    const int count = vectors_in(e, c0);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < count; j++) store(tile + i * kBlock + j * N, src.get(i, j * N, c0 + j * N));
+    for (int s = 0; s < e.count; s++) {
+        const Stage &g = e.stages[s];
+        for (int i = 0; i < n; i++) {
+            const int p = pixels[i];
+            if (p < 0) continue;
+            for (int j = 0; j < count; j++) {
+                const int c = c0 + j * N;
+                float *at = tile + i * kBlock + j * N;
+                const F v = load(at);
+                float *memory = (float *)g.value + (size_t)p * g.stride;
+                switch (g.kind) {
+                    case StageKind::Map: store(at, mul(v, set1(g.a[p]))); break;
+                    case StageKind::Full: store(at, mul(v, load(g.a + (size_t)p * e.full_stride + c))); break;
+                    case StageKind::Mult: store(at, mul(v, load(g.a + c))); break;
+                    case StageKind::Add: store(at, add(v, load(g.a + c))); break;
+                    case StageKind::Relu: store(at, relu(v)); break;
+                    case StageKind::Prelu: store(at, prelu(v, load(g.a + c))); break;
+                    case StageKind::Hardtanh: store(at, clamp(v, set1(g.lo), set1(g.hi))); break;
+                    case StageKind::AddValue: store(at, add(v, load(memory + c))); break;
+                    case StageKind::MulValue: store(at, mul(v, load(memory + c))); break;
+                    case StageKind::MulPixel: store(at, mul(v, set1(memory[0]))); break;
+                    case StageKind::Store: store(memory + c, v); break;
+                    case StageKind::Sign: {
+                        uint8_t *bits = (uint8_t *)g.value + (size_t)p * g.stride;
+                        F u = v;
+                        if (g.map) u = mul(u, set1(g.map[p]));
+                        if (g.full) u = mul(u, load(g.full + (size_t)p * e.full_stride + c));
+                        const F turned = xor_sign(u, load((const float *)g.flip + c));
+                        put_bits(bits, c, greater(turned, load(g.a + c)) & channel_mask(e.channels, c));
+                        break;
+                    }
+                }
+            }
+            if (g.kind == StageKind::Sign)
+                clear_tail_bits(e, (uint8_t *)g.value + (size_t)p * g.stride, c0, count * N);
+        }
+    }
+}
+
+template <bool kMap, bool kAffine, class Src>
+void with_act(const Epilogue &e, const Src &src, const int *pixels, int n, int c0) {
+    switch (e.act) {
+        case Act::None: return fused_tile<kMap, kAffine, Act::None>(e, src, pixels, n, c0);
+        case Act::Relu: return fused_tile<kMap, kAffine, Act::Relu>(e, src, pixels, n, c0);
+        case Act::Prelu: return fused_tile<kMap, kAffine, Act::Prelu>(e, src, pixels, n, c0);
+        case Act::Hardtanh: return fused_tile<kMap, kAffine, Act::Hardtanh>(e, src, pixels, n, c0);
+    }
+}
+
+// Pixels with index -1 are computed and thrown away.
+template <class Src>
+void finish_tile(const Epilogue &e, const Src &src, const int *pixels, int n, int c0) {
+    if (!e.fused) return staged_tile(e, src, pixels, n, c0);
+    if (e.map) return e.mult ? with_act<true, true>(e, src, pixels, n, c0) : with_act<true, false>(e, src, pixels, n, c0);
+    return e.mult ? with_act<false, true>(e, src, pixels, n, c0) : with_act<false, false>(e, src, pixels, n, c0);
+}
+
+void finish_pixels(const Epilogue &e, const float *src, int stride, int first, int n) {
+    int pixels[kMaxTile];
+    for (int at = 0; at < n; at += kMaxTile) {
+        const int m = n - at < kMaxTile ? n - at : kMaxTile;
+        for (int i = 0; i < m; i++) pixels[i] = first + at + i;
+        const Plain plain{src + (size_t)at * stride, stride};
+        for (int c0 = 0; c0 < e.channels; c0 += kBlock) finish_tile(e, plain, pixels, m, c0);
+    }
+}
+
+}  // namespace

@@ -1,0 +1,138 @@
+// What an instruction set offers to the engine: one table of functions (`Kernels`), and the plain structs they
+// take. Everything here is plain data, so that files compiled with different flags share no inline code.
+//
+// Layouts. A float value is NHWC with `stride` floats a pixel (channels rounded up to 16; lanes behind the last
+// channel hold anything). A bit value has ceil(c/32) little-endian words a pixel, tail bits 0, bit 1 = +1.
+// Channels of a result are worked on in blocks of 32.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace xnorpp {
+
+constexpr int kBlock = 32;       // output channels a tile
+constexpr int kMaxTile = 16;     // most pixels a tile
+constexpr size_t kLine = 64;     // a cache line: alignment of everything
+
+enum class Source : int { Bits, Float, Picture };
+
+// A run of consecutive units (nibbles, words, floats) in the prepared rows: `offset` from a pixel's first unit.
+struct Segment {
+    int32_t offset, length;
+};
+
+// A convolution (a linear layer is one with a 1x1 picture). Prepared rows: the rows of the padded picture that
+// a band of output rows needs, as units an inner kernel consumes in order; `row_units` is their distance.
+struct Conv {
+    int c, h, w, o, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw, groups;
+    int pad_value;             // bits: -1, 0, +1
+    int in_stride;             // words (bits), floats or bytes of one input pixel
+    int fan, og;               // c/groups, o/groups
+    int words;                 // bits: 32-bit words of one group of one pixel
+    int units;                 // units of one group of one pixel
+    int cols;                  // columns of the padded picture
+    int row_units;             // units from one prepared row to the next
+    int band;                  // output rows prepared at a time
+    int blocks_per_group;      // ceil(og/32)
+    const Segment *segments;   // of group 0; group g adds g*units
+    int segment_count;
+    long total_units;          // sum of segment lengths
+    const void *weights;       // [group][block] panels, each `panel_bytes`
+    size_t panel_bytes;
+    // Borders. The pixel (y, x) belongs to the case row_case[y]*col_cases + col_case[x].
+    // Bits: dot = base[case][o] - 2*differing. Picture: y = scale[o]*sum + offset[case][o]. Float: y = sum + bias[o].
+    const uint16_t *row_case, *col_case;
+    int col_cases;
+    int channels_padded;       // length of one row of base, offset; o rounded up to 32 (per group where grouped)
+    const int32_t *base;
+    const float *scale, *offset;
+};
+
+enum class Act : int { None, Relu, Prelu, Hardtanh };
+
+enum class StageKind : int { Map, Full, Mult, Add, Relu, Prelu, Hardtanh, AddValue, MulValue, MulPixel, Store, Sign };
+
+// One micro-operation on the register; `a` holds its constants, `value` the memory it reads or writes.
+struct Stage {
+    StageKind kind;
+    const float *a;          // map [pixel], full [pixel][stride], mult/add/slope/threshold [channel]
+    const float *map, *full; // Sign: its own spatial factor, [pixel] or [pixel][stride], or null
+    const uint32_t *flip;    // Sign: 0x80000000 where the comparison is turned round
+    float lo, hi;
+    char *value;
+    int stride;              // of `value`: floats a pixel, or bytes a pixel for bits
+};
+
+// The straight line behind a producer. `fused` says that it is
+//   v*map, v*mult + add, act, + residual, act2, store, sign(v*sign_map)
+// with any part absent, and is then done in registers in one go; otherwise `stages` run one by one on the tile.
+struct Epilogue {
+    const Stage *stages;
+    int count;
+    int channels;
+    int full_stride;
+    bool fused;
+    const float *map, *mult, *add, *slope, *residual, *slope2, *sign_map, *threshold;
+    const uint32_t *flip;
+    Act act, act2;
+    float lo, hi, lo2, hi2;
+    float *out;
+    uint8_t *bits;
+    int residual_stride, out_stride, bits_stride;
+};
+
+struct Pool {
+    int c, h, w, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw;
+    bool max, include_pad, box;
+};
+
+// Fixed facts about an inner kernel that the engine needs to lay out memory.
+struct DotTraits {
+    int unit_bytes;      // of a prepared row
+    int unit_channels;   // input channels a unit holds
+    int weight_bytes;    // of a panel for each unit
+    int slack_units;     // the kernel may write or read so many units behind a prepared row
+    int even;            // segments are rounded up to an even length (pairs of 16-bit numbers)
+};
+
+struct Kernels {
+    const char *name;
+    DotTraits bits, real, picture;
+    void (*pack_bits)(const Conv &, const uint8_t *weight, void *panels);
+    void (*pack_float)(const Conv &, const float *weight, void *panels);
+    void (*pack_picture)(const Conv &, const int16_t *weight, void *panels);
+    // Output rows y0..y1 of the channel blocks b0..b1 (all blocks where groups > 1).
+    void (*conv_bits)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch);
+    void (*conv_float)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch);
+    void (*conv_picture)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch);
+    // One row of a pool into `row` (stride as the input's). `in` points at row 0; `ring` > 0: rows live in a ring of so many.
+    void (*pool_row)(const Pool &, const float *in, int stride, int ring, int y, float *row);
+    void (*global_mean)(const float *in, int pixels, int stride, int channels, float *out);
+    void (*abs_mean)(const float *in, int pixels, int stride, int channels, float *out, int out_stride);
+    // The epilogue over pixels first..first+n whose registers start as src[i*stride + channel].
+    void (*finish)(const Epilogue &, const float *src, int stride, int first, int n);
+};
+
+// Scratch bytes one thread needs for a convolution; the carving itself is in conv.inl.
+static inline size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+static inline size_t band_bytes(const Conv &k, const DotTraits &t) {
+    size_t rows = (size_t)(k.band - 1) * k.sh + (size_t)(k.kh - 1) * k.dh + 1;
+    return round_up((rows * k.row_units + t.slack_units) * t.unit_bytes, kLine);
+}
+static inline size_t padded_row_bytes(const Conv &k) {
+    return round_up(((size_t)k.cols + k.sw + 1) * k.groups * k.words * 4 + 64, kLine);
+}
+static inline size_t tile_bytes(const Conv &k) {
+    size_t result = (size_t)kMaxTile * kBlock * 4 * 3;
+    return round_up(result + (k.groups > 1 ? (size_t)kMaxTile * round_up(k.o, kBlock) * 4 : 0), kLine);
+}
+static inline size_t conv_scratch(const Conv &k, const DotTraits &t, bool bits) {
+    return band_bytes(k, t) + (bits ? padded_row_bytes(k) : 0) + tile_bytes(k) + 4 * kLine;
+}
+
+const Kernels *generic_kernels();
+const Kernels *avx2_kernels();
+const Kernels *avx512_kernels();
+const Kernels *neon_kernels();
+
+}  // namespace xnorpp

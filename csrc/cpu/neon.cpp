@@ -1,0 +1,160 @@
+// NEON (AArch64): every 64-bit ARM.
+//
+// The dot product. Eight channels of a pixel are one byte, broadcast to 16 lanes; each lane holds the same byte of another
+// filter. eor, cnt, add: three operations for 128 multiply-adds. A byte sum holds 31 counts of at most 8, then
+// it is added to 16-bit sums.
+#include <arm_neon.h>
+
+#include "kernels.h"
+
+namespace xnorpp {
+namespace {
+
+constexpr int N = 8;
+constexpr int kFloatTile = 6;
+struct F {
+    float32x4_t a, b;
+};
+struct I {
+    int32x4_t a, b;
+};
+
+inline F load(const float *p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
+inline void store(float *p, F v) { vst1q_f32(p, v.a), vst1q_f32(p + 4, v.b); }
+inline F set1(float x) { return {vdupq_n_f32(x), vdupq_n_f32(x)}; }
+inline F zero() { return set1(0.0f); }
+inline F add(F x, F y) { return {vaddq_f32(x.a, y.a), vaddq_f32(x.b, y.b)}; }
+inline F mul(F x, F y) { return {vmulq_f32(x.a, y.a), vmulq_f32(x.b, y.b)}; }
+inline F div(F x, F y) { return {vdivq_f32(x.a, y.a), vdivq_f32(x.b, y.b)}; }
+inline F fma(F x, F y, F z) { return {vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)}; }
+// fmax and fmin give NaN where one operand is NaN.
+inline F max_nan(F x, F y) { return {vmaxq_f32(x.a, y.a), vmaxq_f32(x.b, y.b)}; }
+inline F relu(F v) { return max_nan(v, zero()); }
+inline F clamp(F v, F lo, F hi) {
+    const F x = max_nan(v, lo);
+    return {vminq_f32(x.a, hi.a), vminq_f32(x.b, hi.b)};
+}
+inline F prelu(F v, F slope) {
+    const F scaled = mul(v, slope);
+    return {vbslq_f32(vcgtzq_f32(v.a), v.a, scaled.a), vbslq_f32(vcgtzq_f32(v.b), v.b, scaled.b)};
+}
+inline F absolute(F v) { return {vabsq_f32(v.a), vabsq_f32(v.b)}; }
+inline float32x4_t xor4(float32x4_t v, float32x4_t m) {
+    return vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(v), vreinterpretq_u32_f32(m)));
+}
+inline F xor_sign(F v, F mask) { return {xor4(v.a, mask.a), xor4(v.b, mask.b)}; }
+inline unsigned greater(F x, F y) {
+    const uint32x4_t low = {1, 2, 4, 8}, high = {16, 32, 64, 128};
+    return vaddvq_u32(vorrq_u32(vandq_u32(vcgtq_f32(x.a, y.a), low), vandq_u32(vcgtq_f32(x.b, y.b), high)));
+}
+inline F from_counts16(const int32_t *base, const uint16_t *counts) {
+    const uint16x8_t twice = vld1q_u16(counts);
+    const int32x4_t low = vreinterpretq_s32_u32(vshll_n_u16(vget_low_u16(twice), 1));
+    const int32x4_t high = vreinterpretq_s32_u32(vshll_n_u16(vget_high_u16(twice), 1));
+    return {vcvtq_f32_s32(vsubq_s32(vld1q_s32(base), low)), vcvtq_f32_s32(vsubq_s32(vld1q_s32(base + 4), high))};
+}
+inline F from_counts32(const int32_t *base, const int32_t *counts) {
+    return {vcvtq_f32_s32(vsubq_s32(vld1q_s32(base), vshlq_n_s32(vld1q_s32(counts), 1))),
+            vcvtq_f32_s32(vsubq_s32(vld1q_s32(base + 4), vshlq_n_s32(vld1q_s32(counts + 4), 1)))};
+}
+inline I zero_ints() { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
+inline F load_ints(const int32_t *p) { return {vcvtq_f32_s32(vld1q_s32(p)), vcvtq_f32_s32(vld1q_s32(p + 4))}; }
+inline void store_ints(int32_t *p, I v) { vst1q_s32(p, v.a), vst1q_s32(p + 4, v.b); }
+inline I load_pairs(const int16_t *p) {
+    return {vreinterpretq_s32_s16(vld1q_s16(p)), vreinterpretq_s32_s16(vld1q_s16(p + 8))};
+}
+inline I set1_pair(const int16_t *p) {
+    int32_t pair;
+    __builtin_memcpy(&pair, p, 4);
+    return {vdupq_n_s32(pair), vdupq_n_s32(pair)};
+}
+inline int32x4_t dot4(int32x4_t sum, int32x4_t a, int32x4_t w) {
+    const int16x8_t x = vreinterpretq_s16_s32(a), y = vreinterpretq_s16_s32(w);
+    const int32x4_t low = vmull_s16(vget_low_s16(x), vget_low_s16(y)), high = vmull_high_s16(x, y);
+    return vaddq_s32(sum, vpaddq_s32(low, high));
+}
+inline I dot_pairs(I sum, I a, I w) { return {dot4(sum.a, a.a, w.a), dot4(sum.b, a.b, w.b)}; }
+
+struct BitDot {
+    using Unit = uint8_t;
+    using Result = uint16_t;
+    static constexpr int kTile = 8, kPair = 1, kSlack = 16, kWeightBytes = kBlock;
+    static constexpr bool kBits = true;
+    static constexpr long kMostUnits = 8191;  // 65535 bits a count
+
+    static void prepare(const Conv &k, const void *in, int row, uint8_t *out, char *spare);
+
+    template <int P>
+    static void dot_pixels(const uint8_t *const *bases, const Segment *segments, int count, const uint8_t *w,
+                           uint16_t *result) {
+        uint8x16_t sum[P][2];
+        for (int i = 0; i < P; i++) sum[i][0] = sum[i][1] = vdupq_n_u8(0);
+        for (int i = 0; i < P * kBlock; i++) result[i] = 0;
+        int left = 31;
+        for (int s = 0; s < count; s++) {
+            const uint8_t *p[P];
+            for (int i = 0; i < P; i++) p[i] = bases[i] + segments[s].offset;
+            for (int u = 0; u < segments[s].length; u++, w += kBlock) {
+                const uint8x16_t w0 = vld1q_u8(w), w1 = vld1q_u8(w + 16);
+#pragma GCC unroll 8
+                for (int i = 0; i < P; i++) {
+                    const uint8x16_t a = vdupq_n_u8(p[i][u]);
+                    sum[i][0] = vaddq_u8(sum[i][0], vcntq_u8(veorq_u8(a, w0)));
+                    sum[i][1] = vaddq_u8(sum[i][1], vcntq_u8(veorq_u8(a, w1)));
+                }
+                if (--left == 0 || (s == count - 1 && u == segments[s].length - 1)) {
+                    for (int i = 0; i < P; i++)
+                        for (int h = 0; h < 2; h++) {
+                            uint16_t *to = result + i * kBlock + h * 16;
+                            vst1q_u16(to, vaddw_u8(vld1q_u16(to), vget_low_u8(sum[i][h])));
+                            vst1q_u16(to + 8, vaddw_high_u8(vld1q_u16(to + 8), sum[i][h]));
+                            sum[i][h] = vdupq_n_u8(0);
+                        }
+                    left = 31;
+                }
+            }
+        }
+    }
+
+    static void dot(const uint8_t *const *bases, int n, const Segment *segments, int count, const void *panel,
+                    uint16_t *result) {
+        const uint8_t *w = (const uint8_t *)panel;
+        if (n == kTile) return dot_pixels<kTile>(bases, segments, count, w, result);
+        for (int i = 0; i < n; i++) dot_pixels<1>(bases + i, segments, count, w, result + i * kBlock);
+    }
+};
+
+}  // namespace
+
+#include "epilogue.inl"
+#include "conv.inl"
+#include "pool.inl"
+
+namespace {
+
+// A pixel's group keeps only the bytes that hold channels.
+void BitDot::prepare(const Conv &k, const void *in, int row, uint8_t *out, char *spare) {
+    const uint32_t *words = padded_words(k, (const uint32_t *)in, row, (uint32_t *)spare);
+    for (int x = 0; x < k.cols * k.groups; x++)
+        __builtin_memcpy(out + (size_t)x * k.units, words + (size_t)x * k.words, (size_t)k.units);
+}
+
+void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {
+    each_weight(k, panels, k.units, [&](char *panel, int o, int lane, int tap, int j) {
+        panel[((size_t)tap * k.units + j) * kBlock + lane] = (char)weight_bits(k, weight, o, tap, j * 8, 8);
+    });
+}
+
+}  // namespace
+
+const Kernels *neon_kernels() {
+    static const Kernels kernels = {
+        "neon",       {1, 8, kBlock, 16, 0}, {4, 1, 4 * kBlock, 16, 0}, {2, 1, 2 * kBlock, 16, 1},
+        pack_bits,    pack_float,            pack_picture,              conv_rows<BitDot>,
+        conv_rows<FloatDot>, conv_rows<PictureDot>, pool_row,           global_mean,
+        abs_mean,     finish_pixels,
+    };
+    return &kernels;
+}
+
+}  // namespace xnorpp

@@ -1,0 +1,201 @@
+// The real-valued first layer on 8-bit pictures: k x k convolution of stride 2, affine, activation, 3x3 max pooling of
+// stride 2 and the first sign, in one pass over the bytes.
+//
+// A picture is 8-bit, so its bytes are the exact left operand of an integer product. Normalisation is folded into the
+// filters; each filter is 16-bit (its own scale), stored as two signed bytes, w = 256*hi + lo: one pass over the taps
+// with hi, the sum shifted by 8, one pass with lo, all exact in 32 bits. The only rounding is that of the filters, to
+// 2^-16 of the largest (tf32 rounds each to 2^-11 of itself). The fourth byte of a pixel is 255 inside the picture and
+// 0 outside; its filter carries the folded mean, so zero padding *after* normalisation is exact at the border.
+//
+// Pooling takes the maximum of the integers: affine (made increasing by the sign of the filter) and activation keep
+// order, so they run once a pooled pixel. A warp owns 8 pooled columns and 16*NP channels and walks down R pooled rows;
+// tile rows g are the even, g+8 the odd convolution columns of pooled column g. The odd row below is carried to the next
+// pooled row in registers, the odd column to the left comes from the neighbouring lane, or warp through `edge`.
+//
+// Macros: IH, IW, KH, PY, PX (kernel at most 8 wide), CH, CW (convolution), OH, OW (pooled), OC, TABLES, EPILOGUE, SIGNS,
+// STREAM, OPITCH, OPAIR, OROW, OHALO, OHP; R, XG (groups of 8 columns), NP, BLOCKS.
+#include "device.cuh"
+#include "epilogue.cuh"
+
+struct StemArguments {
+    const u8* input;        // [image][IH][IW][3]
+    const uint4* weight;    // [OC/16][hi, lo][KH][32]
+    const float* channel;   // [TABLES][OC]
+    const void* stream_in[1];
+    void* stream_out[1];
+    u8* bits_out[2];
+    int images;
+};
+
+constexpr int WN = OC / (16 * NP);
+constexpr int THREADS = XG * WN * 32;
+constexpr int LEFT = 4;                              // words before a row's first pixel
+constexpr int WIDE = (LEFT + 32 * XG + 8 + 3) / 4 * 4;  // words a row
+constexpr int DEEP = 4 * R + 2 + KH;
+constexpr int GROUPS = (OH + R - 1) / R;
+constexpr int WEIGHT_AT = DEEP * WIDE * 4;
+constexpr int WEIGHT_WORDS = OC / 16 * 2 * KH * 32;  // of 16 bytes
+constexpr int TABLE_AT = WEIGHT_AT + WEIGHT_WORDS * 16;
+constexpr int EDGE_AT = TABLE_AT + TABLES * OC * 4;
+constexpr int SHARED_BYTES = EDGE_AT + 2 * XG * OC * 4;
+constexpr int LOWEST = -2147483647 - 1;
+
+#define word0 words[0]
+#define word1 words[1]
+
+XN_INLINE u32 opaque(u32 rgb) { return (rgb & 0xFFFFFFu) | 0xFF000000u; }
+
+XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args) {
+    XN_SHARED;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int g = lane >> 2, t = lane & 3;
+    const int xg = warp % XG, wn = warp / XG;
+    const int image = blockIdx.x / GROUPS, first = blockIdx.x % GROUPS * R;
+    u32* picture = (u32*)shared_memory;
+    uint4* weights = (uint4*)(shared_memory + WEIGHT_AT);
+    float* tables = (float*)(shared_memory + TABLE_AT);
+    int* edge = (int*)(shared_memory + EDGE_AT);
+
+    for (int i = threadIdx.x; i < WEIGHT_WORDS; i += THREADS) weights[i] = args.weight[i];
+    for (int i = threadIdx.x; i < TABLES * OC; i += THREADS) tables[i] = args.channel[i];
+    const int top = 4 * (first - 1) - PY;  // picture row in shared row 0
+    const u8* source = args.input + (size_t)image * IH * IW * 3;
+    dependency_wait();
+    dependency_release();
+    for (int i = threadIdx.x; i < DEEP * (WIDE / 4); i += THREADS) {
+        const int row = i / (WIDE / 4), quad = i % (WIDE / 4);
+        const int y = top + row, x = 4 * quad - LEFT;
+        uint4 four = make_uint4(0, 0, 0, 0);
+        if (y >= 0 && y < IH && x >= 0 && x < IW) {
+#if IW % 4 == 0
+            const u32* from = (const u32*)(source + (y * IW + x) * 3);
+            const u32 w0 = from[0], w1 = from[1], w2 = from[2];
+            four = make_uint4(opaque(w0), opaque(__byte_perm(w0, w1, 0x0543)), opaque(__byte_perm(w1, w2, 0x0432)),
+                              opaque(w2 >> 8));
+#else
+            u32 pixels[4];
+            for (int k = 0; k < 4; ++k) {
+                const u8* from = source + (y * IW + x + k) * 3;
+                pixels[k] = x + k < IW ? opaque(from[0] | from[1] << 8 | from[2] << 16) : 0;
+            }
+            four = make_uint4(pixels[0], pixels[1], pixels[2], pixels[3]);
+#endif
+        }
+        *(uint4*)(picture + row * WIDE + 4 * quad) = four;
+    }
+    __syncthreads();
+
+    int carry[2 * NP][4];
+#pragma unroll
+    for (int n = 0; n < 2 * NP; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) carry[n][i] = LOWEST;
+    const u32* corner = picture + LEFT - PX + 4 * (8 * xg + g) + t;
+
+#pragma unroll 1
+    for (int py = first == 0 ? 0 : first - 1; py < first + R && py < OH; ++py) {
+        int acc[2][2 * NP][4];
+#pragma unroll
+        for (int m = 0; m < 2; ++m)
+#pragma unroll
+            for (int n = 0; n < 2 * NP; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) acc[m][n][i] = 0;
+        const u32* rows_of_step = corner + 4 * (py - first + 1) * WIDE;
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+#pragma unroll
+            for (int ky = 0; ky < KH; ++ky) {
+                u32 a[2][4];
+#pragma unroll
+                for (int m = 0; m < 2; ++m) {
+                    const u32* from = rows_of_step + (2 * m + ky) * WIDE;
+                    a[m][0] = from[0];
+                    a[m][1] = from[2];
+                    a[m][2] = from[4];
+                    a[m][3] = from[6];
+                }
+#pragma unroll
+                for (int p = 0; p < NP; ++p) {
+                    const uint4 b = weights[(((wn * NP + p) * 2 + part) * KH + ky) * 32 + lane];
+#pragma unroll
+                    for (int m = 0; m < 2; ++m) {
+                        mma_u8s8(acc[m][2 * p], a[m][0], a[m][1], a[m][2], a[m][3], b.x, b.y);
+                        mma_u8s8(acc[m][2 * p + 1], a[m][0], a[m][1], a[m][2], a[m][3], b.z, b.w);
+                    }
+                }
+            }
+            if (part == 0) {
+#pragma unroll
+                for (int m = 0; m < 2; ++m)
+#pragma unroll
+                    for (int n = 0; n < 2 * NP; ++n)
+#pragma unroll
+                        for (int i = 0; i < 4; ++i) acc[m][n][i] <<= 8;
+            }
+        }
+        // Down: rows 2py-1 (carried), 2py, 2py+1. Convolution rows and columns past the picture never win.
+        const bool below = 2 * py + 1 < CH;
+        const int column = 8 * xg + g;
+        const bool even = 2 * column < CW, odd = 2 * column + 1 < CW;
+        int best[2 * NP][4];
+#pragma unroll
+        for (int n = 0; n < 2 * NP; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int under = below ? acc[1][n][i] : LOWEST;
+                best[n][i] = max(max(carry[n][i], acc[0][n][i]), under);
+                carry[n][i] = under;
+                if (!(i < 2 ? even : odd)) best[n][i] = LOWEST;
+            }
+        int* mine = edge + ((py & 1) * XG + xg) * OC + wn * NP * 16 + t * NP * 4;
+        if (g == 7) {
+#pragma unroll
+            for (int n = 0; n < 2 * NP; ++n) {
+                mine[2 * n] = best[n][2];
+                mine[2 * n + 1] = best[n][3];
+            }
+        }
+        __syncthreads();
+        const int* left_edge = mine - OC;
+        int pooled[2 * NP][2];
+#pragma unroll
+        for (int n = 0; n < 2 * NP; ++n)
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                int left = __shfl_up_sync(~0u, best[n][2 + j], 4);
+                if (g == 0) left = xg > 0 ? left_edge[2 * n + j] : LOWEST;
+                pooled[n][j] = max(max(best[n][j], best[n][2 + j]), left);
+            }
+        const bool live = py >= first && column < OW;
+        const long pixel = ((long)image * OH + py) * OW + column;
+        u32 words[SIGNS > 0 ? SIGNS : 1];
+#pragma unroll
+        for (int n = 0; n < (SIGNS > 0 ? SIGNS : 1); ++n) words[n] = 0;
+#pragma unroll
+        for (int p = NP - 1; p >= 0; --p) {
+            const int channel = (wn * NP + p) * 16 + t * 4;
+            float y[4];
+#define table(k, v) load4(tables + (k) * OC + channel, v);
+            EACH4(y[e] = __int2float_rn(pooled[2 * p + e / 2][e % 2]))
+            EPILOGUE
+        }
+        const int unit = wn * NP / 4;
+        const int lane_byte = NP == 4 ? 2 * t : 2 * t + wn * NP % 4 / 2;
+        if (live) {
+#pragma unroll
+            for (int n = 0; n < SIGNS; ++n) {
+                u8* to = args.bits_out[n] + (size_t)(image * OHP + py + OHALO) * OROW + (column + OHALO) * OPITCH +
+                         8 * unit + lane_byte;
+                const bool twice = OPAIR && (OHALO > 0 || column > 0);  // the copy beside the left neighbour
+                if (NP == 4) {
+                    *(u16*)to = (u16)words[n];
+                    if (twice) *(u16*)(to - OPITCH + 8) = (u16)words[n];
+                } else {
+                    *to = (u8)words[n];
+                    if (twice) *(to - OPITCH + 8) = (u8)words[n];
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+// Border cases. A convolution's outputs differ at the border in which taps lie inside the picture; output rows
+// with the same set of inside kernel rows share a case, columns likewise. Per case and filter one constant:
+//
+// bits, padding 0: a tap outside reads bits 0, so it counts popcount(w_tap) differing bits that should not count,
+//     dot = n_inside - 2*(differing - sum_outside popcount(w_tap)) = base - 2*differing,
+//     base = n_inside + 2*sum_outside popcount(w_tap).
+//   Padding -1 or +1 is a real bit: base = n, one case.
+// picture: x stands for (x/255 - mean_c)/std_c, and padding is zero *after* that, so
+//     y = sum_inside x * w/(255*std_c) + (bias - sum_inside w*mean_c/std_c):
+//   the second part depends on the case. w/(255*std_c) is rounded to 16 bits with one scale a filter (an error of 2**-16 of
+//   the largest weight), and the scale leaves room that no sum of 255*w overflows 32 bits.
+#include "conv_build.h"
+
+#include <cmath>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+namespace xnorpp {
+namespace {
+
+constexpr size_t kMostScratch = (size_t)1 << 31;
+constexpr int kLongestSegment = 8184;  // a multiple of 3: a piece fits every kernel's counters
+
+int windows(int size, int kernel, int stride, int padding, int dilation) {
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1;
+}
+
+// The taps inside the picture are an interval of the kernel's rows (or columns).
+struct Inside {
+    int begin, end;
+    bool operator<(const Inside &other) const { return begin != other.begin ? begin < other.begin : end < other.end; }
+};
+
+// The case of each output position, and the interval of each case. `one`: padding counts as inside.
+std::vector<Inside> cases(int out, int size, int kernel, int stride, int padding, int dilation, bool one,
+                          std::vector<uint16_t> &of) {
+    std::map<Inside, int> seen;
+    std::vector<Inside> list;
+    of.assign((size_t)out, 0);
+    for (int y = 0; y < out; y++) {
+        const long first = (long)y * stride - padding;
+        Inside inside{0, kernel};
+        while (!one && inside.begin < kernel && first + (long)inside.begin * dilation < 0) inside.begin++;
+        while (!one && inside.end > inside.begin && first + (long)(inside.end - 1) * dilation >= size) inside.end--;
+        const auto found = seen.emplace(inside, (int)list.size());
+        if (found.second) list.push_back(inside);
+        if (list.size() > 65535) throw std::length_error("a convolution has too many border cases");
+        of[(size_t)y] = (uint16_t)found.first->second;
+    }
+    return list;
+}
+
+// Sums over rectangles of kernel taps in constant time.
+class TapSums {
+  public:
+    TapSums(int kh, int kw) : kh_(kh), kw_(kw), sums_((size_t)(kh + 1) * (kw + 1)) {}
+    template <class Value>
+    void fill(Value value) {
+        for (int i = 0; i < kh_; i++)
+            for (int j = 0; j < kw_; j++) at(i + 1, j + 1) = at(i, j + 1) + at(i + 1, j) - at(i, j) + value(i * kw_ + j);
+    }
+    double inside(const Inside &r, const Inside &c) {
+        return at(r.end, c.end) - at(r.begin, c.end) - at(r.end, c.begin) + at(r.begin, c.begin);
+    }
+    double all() { return at(kh_, kw_); }
+
+  private:
+    double &at(int i, int j) { return sums_[(size_t)i * (kw_ + 1) + j]; }
+    int kh_, kw_;
+    std::vector<double> sums_;
+};
+
+ConvStore lay_out(const Kernels &kernels, const ConvSpec &s, Source source) {
+    ConvStore store;
+    store.source = source;
+    const DotTraits &t = traits_of(kernels, source);
+    Conv &k = store.conv;
+    k.c = s.c, k.h = s.h, k.w = s.w, k.o = s.o, k.kh = s.kh, k.kw = s.kw, k.sh = s.sh, k.sw = s.sw;
+    k.ph = s.ph, k.pw = s.pw, k.dh = s.dh, k.dw = s.dw, k.groups = s.groups;
+    k.pad_value = s.pad_value, k.in_stride = s.in_stride;
+    k.oh = windows(s.h, s.kh, s.sh, s.ph, s.dh), k.ow = windows(s.w, s.kw, s.sw, s.pw, s.dw);
+    k.fan = s.c / s.groups, k.og = s.o / s.groups;
+    k.words = (k.fan + 31) / 32;
+    k.units = (k.fan + t.unit_channels - 1) / t.unit_channels;
+    k.cols = s.w + 2 * s.pw;
+    const size_t row_units = (size_t)k.cols * s.groups * k.units;
+    const size_t least_rows = (size_t)(s.kh - 1) * s.dh + 1;
+    if (row_units * least_rows * 4 > kMostScratch || ((size_t)k.cols + s.sw + 1) * s.groups * k.words * 4 > kMostScratch)
+        throw std::length_error("a convolution over a " + std::to_string(s.h) + "x" + std::to_string(s.w) + " picture of " +
+                                std::to_string(s.c) + " channels needs more memory than the engine allows");
+    k.row_units = (int)row_units;
+    k.blocks_per_group = (k.og + kBlock - 1) / kBlock;
+    k.channels_padded = s.groups * k.blocks_per_group * kBlock;
+    // As many rows at a time as keep the prepared rows in the first-level cache beside a weight panel.
+    k.band = 1;
+    while (k.band < k.oh && ((size_t)k.band * s.sh + least_rows) * row_units * t.unit_bytes <= 24 * 1024) k.band++;
+    const int bands = (k.oh + k.band - 1) / k.band;
+    k.band = (k.oh + bands - 1) / bands;
+
+    const bool whole_rows = s.groups == 1 && s.dw == 1;
+    for (int i = 0; i < s.kh; i++)
+        for (int j = 0; j < (whole_rows ? 1 : s.kw); j++) {
+            int length = whole_rows ? s.kw * k.units : k.units;
+            if (t.even) length = (length + 1) / 2 * 2;
+            const int offset = i * s.dh * k.row_units + j * s.dw * s.groups * k.units;
+            for (int done = 0; done < length; done += kLongestSegment) {
+                const int piece = length - done < kLongestSegment ? length - done : kLongestSegment;
+                store.segments.push_back({offset + done, piece});
+                k.total_units += piece;
+            }
+        }
+    k.segments = store.segments.data();
+    k.segment_count = (int)store.segments.size();
+    k.panel_bytes = (size_t)k.total_units * t.weight_bytes;
+    store.weights = Buffer((size_t)s.groups * k.blocks_per_group * k.panel_bytes);
+    k.weights = store.weights.as();
+    return store;
+}
+
+int padded_channel(const Conv &k, int o) {
+    return (o / k.og * k.blocks_per_group + o % k.og / kBlock) * kBlock + o % k.og % kBlock;
+}
+
+}  // namespace
+
+const DotTraits &traits_of(const Kernels &kernels, Source source) {
+    return source == Source::Bits ? kernels.bits : source == Source::Float ? kernels.real : kernels.picture;
+}
+
+ConvStore build_bit_conv(const Kernels &kernels, const ConvSpec &s, const uint8_t *weight) {
+    ConvStore store = lay_out(kernels, s, Source::Bits);
+    Conv &k = store.conv;
+    kernels.pack_bits(k, weight, store.weights.as());
+    const bool one = s.pad_value != 0;
+    const auto rows = cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, one, store.row_case);
+    const auto cols = cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, one, store.col_case);
+    k.row_case = store.row_case.data(), k.col_case = store.col_case.data(), k.col_cases = (int)cols.size();
+    store.base = Buffer(rows.size() * cols.size() * (size_t)k.channels_padded * 4);
+    int32_t *base = store.base.as<int32_t>();
+    k.base = base;
+    const size_t taps = (size_t)s.kh * s.kw, bytes = (size_t)(k.fan + 7) / 8;
+    TapSums ones(s.kh, s.kw);  // integers below 2**53, so exact
+    for (int o = 0; o < s.o; o++) {
+        ones.fill([&](int tap) {
+            int count = 0;
+            for (size_t b = 0; b < bytes; b++) count += __builtin_popcount(weight[((size_t)o * taps + tap) * bytes + b]);
+            return count;
+        });
+        for (size_t r = 0; r < rows.size(); r++)
+            for (size_t c = 0; c < cols.size(); c++) {
+                const long inside = (long)(rows[r].end - rows[r].begin) * (cols[c].end - cols[c].begin) * k.fan;
+                const long outside = (long)(ones.all() - ones.inside(rows[r], cols[c]));
+                base[(r * cols.size() + c) * k.channels_padded + padded_channel(k, o)] = (int32_t)(inside + 2 * outside);
+            }
+    }
+    return store;
+}
+
+ConvStore build_float_conv(const Kernels &kernels, const ConvSpec &s, const float *weight, const float *bias) {
+    ConvStore store = lay_out(kernels, s, Source::Float);
+    Conv &k = store.conv;
+    kernels.pack_float(k, weight, store.weights.as());
+    cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, true, store.row_case);
+    cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, true, store.col_case);
+    k.row_case = store.row_case.data(), k.col_case = store.col_case.data(), k.col_cases = 1;
+    store.offset = Buffer((size_t)k.channels_padded * 4);
+    k.offset = store.offset.as<float>();
+    for (int o = 0; o < s.o; o++) store.offset.as<float>()[padded_channel(k, o)] = bias ? bias[o] : 0.0f;
+    return store;
+}
+
+ConvStore build_picture_conv(const Kernels &kernels, const ConvSpec &s, const float *weight, const float *bias,
+                             const float *mean, const float *std) {
+    ConvStore store = lay_out(kernels, s, Source::Picture);
+    Conv &k = store.conv;
+    const size_t taps = (size_t)s.kh * s.kw, inputs = taps * s.c;
+    const auto rows = cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, false, store.row_case);
+    const auto cols = cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, false, store.col_case);
+    k.row_case = store.row_case.data(), k.col_case = store.col_case.data(), k.col_cases = (int)cols.size();
+    store.scale = Buffer((size_t)k.channels_padded * 4);
+    store.offset = Buffer(rows.size() * cols.size() * (size_t)k.channels_padded * 4);
+    k.scale = store.scale.as<float>(), k.offset = store.offset.as<float>();
+    std::vector<int16_t> rounded((size_t)s.o * inputs);
+    TapSums shift(s.kh, s.kw);
+    for (int o = 0; o < s.o; o++) {
+        const float *w = weight + (size_t)o * inputs;
+        double largest = 0, sum = 0;
+        for (size_t i = 0; i < inputs; i++) {
+            const double folded = std::fabs((double)w[i] / (255.0 * std[i / taps]));
+            largest = folded > largest ? folded : largest;
+            sum += folded;
+        }
+        double scale = largest / 32767.0;
+        const double room = (2147483647.0 - 256.0 * inputs) / 255.0;
+        if (sum > scale * room) scale = sum / room;
+        if (!(scale > 0)) scale = 1;
+        for (size_t i = 0; i < inputs; i++)
+            rounded[(size_t)o * inputs + i] = (int16_t)std::lrint((double)w[i] / (255.0 * std[i / taps]) / scale);
+        store.scale.as<float>()[o] = (float)scale;
+        shift.fill([&](int tap) {
+            double value = 0;
+            for (int ch = 0; ch < s.c; ch++) value += (double)w[(size_t)ch * taps + tap] * mean[ch] / std[ch];
+            return value;
+        });
+        for (size_t r = 0; r < rows.size(); r++)
+            for (size_t c = 0; c < cols.size(); c++)
+                store.offset.as<float>()[(r * cols.size() + c) * k.channels_padded + o] =
+                    (float)((bias ? bias[o] : 0.0) - shift.inside(rows[r], cols[c]));
+    }
+    kernels.pack_picture(k, rounded.data(), store.weights.as());
+    return store;
+}
+
+}  // namespace xnorpp

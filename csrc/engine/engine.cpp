@@ -1,0 +1,325 @@
+#include "engine.h"
+
+#include "../cpu/dispatch.h"
+
+#include <cmath>
+#include <stdexcept>
+
+namespace xnorpp {
+
+struct Engine::Call {
+    Context *context;
+    bool picture;
+};
+
+Engine::Engine(const std::string &isa, int threads) : kernels_(choose_kernels(isa)), threads_(threads) {
+    if (threads < 1) throw std::invalid_argument("`threads` (=" + std::to_string(threads) + ") must be at least 1");
+}
+
+Engine::~Engine() = default;
+
+int Engine::add_value(const ValueSpec &value) {
+    values_.push_back(value);
+    return (int)values_.size() - 1;
+}
+
+void Engine::add_step(Step step) { steps_.push_back(std::move(step)); }
+
+bool Engine::fuses_pool(size_t index) const {
+    const Step &step = steps_[index];
+    if (!step.feeds_pool || step.kind != StepKind::Conv || index + 1 >= steps_.size()) return false;
+    const Step &next = steps_[index + 1];
+    return next.kind == StepKind::MaxPool && next.pool.kh <= 8 && is_fusable(step.stages);
+}
+
+void Engine::finish(int input, int output, size_t arena_bytes, std::vector<float> table) {
+    input_ = input, output_ = output, table_ = std::move(table);
+    arena_bytes_ = arena_bytes;
+    for (const ValueSpec &v : values_) {
+        const size_t bytes = (size_t)v.pixels() * (size_t)v.stride * (v.bits ? 1 : 4);
+        if (v.offset + bytes > arena_bytes) throw std::logic_error("a value lies outside the arena");
+    }
+    fused_pool_.assign(steps_.size(), false);
+    for (size_t i = 0; i < steps_.size(); i++) fused_pool_[i] = fuses_pool(i);
+    for (size_t i = 0; i < steps_.size(); i++) {
+        const size_t need = scratch_bytes(i);
+        scratch_bytes_ = need > scratch_bytes_ ? need : scratch_bytes_;
+    }
+    free_.reserve(64);
+    if (threads_ > 1) pool_ = std::make_unique<ThreadPool>(threads_);
+    give_context(take_context());
+}
+
+size_t Engine::scratch_bytes(size_t index) const {
+    const Step &step = steps_[index];
+    const size_t stride = round_up((size_t)step.c, 16);
+    size_t bytes = round_up((size_t)step.w * stride * 4, kLine) + kLine;
+    if (step.kind == StepKind::Flatten || step.kind == StepKind::Softmax) bytes = round_up(stride * 4, kLine) + kLine;
+    for (const auto *conv : {step.conv.get(), step.picture.get()})
+        if (conv) {
+            const size_t need = conv_scratch(conv->conv, traits_of(kernels_, conv->source), conv->source == Source::Bits);
+            bytes = need > bytes ? need : bytes;
+        }
+    if (fused_pool_[index]) {  // a ring of rows and a row of the pool beside the convolution's own
+        const Step &next = steps_[index + 1];
+        bytes += round_up((size_t)next.pool.kh * step.w * stride * 4, kLine) + round_up((size_t)next.w * stride * 4, kLine) + 4 * kLine;
+    }
+    return bytes;
+}
+
+std::unique_ptr<Context> Engine::take_context() {
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!free_.empty()) {
+            auto context = std::move(free_.back());
+            free_.pop_back();
+            return context;
+        }
+        made_++;
+    }
+    auto context = std::make_unique<Context>();
+    context->arena = Buffer(arena_bytes_);
+    for (int i = 0; i < threads_; i++) context->scratch.emplace_back(scratch_bytes_);
+    context->stages.resize(steps_.size());
+    for (size_t i = 0; i < steps_.size(); i++) {
+        context->stages[i].reserve(steps_[i].stages.size());
+        context->epilogues.push_back(resolve(steps_[i], context->arena.as(), context->stages[i]));
+    }
+    return context;
+}
+
+void Engine::give_context(std::unique_ptr<Context> context) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(std::move(context));
+}
+
+size_t Engine::memory() const {
+    size_t bytes = made_ * (arena_bytes_ + (size_t)threads_ * scratch_bytes_);
+    for (const Step &step : steps_) {
+        for (const auto *conv : {step.conv.get(), step.picture.get()})
+            if (conv) bytes += conv->weights.size() + conv->base.size() + conv->offset.size() + conv->scale.size();
+        for (const StageSpec &s : step.stages) bytes += s.a.size() + s.map.size() + s.full.size() + s.flip.size();
+    }
+    return bytes;
+}
+
+namespace {
+
+struct Share {
+    int begin, end;
+};
+Share share_of(int count, int thread, int threads) {
+    return {(int)((long)count * thread / threads), (int)((long)count * (thread + 1) / threads)};
+}
+
+}  // namespace
+
+// One picture from the caller's layout to ours.
+void Engine::picture_in(const Call &call, const void *x, int thread, int threads) const {
+    const ValueSpec &v = values_[(size_t)input_];
+    if (call.picture && table_.empty()) return;  // the first convolution reads the bytes themselves
+    float *to = (float *)(call.context->arena.as() + v.offset);
+    const Share rows = share_of(v.h, thread, threads);
+    for (int y = rows.begin; y < rows.end; y++) {
+        float *row = to + (size_t)y * v.w * v.stride;
+        for (int c = 0; c < v.c; c++) {
+            if (call.picture) {
+                const uint8_t *from = (const uint8_t *)x + (size_t)y * v.w * v.c + c;
+                for (int i = 0; i < v.w; i++) row[(size_t)i * v.stride + c] = table_[(size_t)from[(size_t)i * v.c] * v.c + c];
+            } else {
+                const float *from = (const float *)x + ((size_t)c * v.h + y) * v.w;
+                for (int i = 0; i < v.w; i++) row[(size_t)i * v.stride + c] = from[i];
+            }
+        }
+    }
+}
+
+void Engine::run_conv(const Call &call, size_t index, const void *x, int thread, int threads) const {
+    const Step &step = steps_[index];
+    const bool picture = call.picture && step.picture;
+    const ConvStore &store = picture ? *step.picture : *step.conv;
+    const Conv &k = store.conv;
+    const void *in = picture ? x : call.context->arena.as() + values_[(size_t)step.in].offset;
+    // Split rows or channel blocks, whichever leaves the slowest thread less work; rows where equal and plenty.
+    const int blocks = k.groups == 1 ? k.blocks_per_group : 1;
+    const double row_waste = (double)((k.oh + threads - 1) / threads) * threads / k.oh;
+    const double block_waste = (double)((blocks + threads - 1) / threads) * threads / blocks;
+    const bool by_row = row_waste < block_waste || (row_waste == block_waste && k.oh >= 8 * threads);
+    const Share rows = by_row ? share_of(k.oh, thread, threads) : Share{0, k.oh};
+    const Share part = by_row ? Share{0, blocks} : share_of(blocks, thread, threads);
+    if (rows.begin >= rows.end || part.begin >= part.end) return;
+    const auto run = store.source == Source::Bits ? kernels_.conv_bits
+                     : store.source == Source::Float ? kernels_.conv_float
+                                                     : kernels_.conv_picture;
+    run(k, call.context->epilogues[index], in, rows.begin, rows.end, part.begin, part.end,
+        call.context->scratch[(size_t)thread].as());
+}
+
+// Rows of the convolution go to a small ring, and each row of the pool is taken from it at once.
+void Engine::run_conv_pool(const Call &call, size_t index, const void *x, int thread, int threads) const {
+    const Step &step = steps_[index], &next = steps_[index + 1];
+    const bool picture = call.picture && step.picture;
+    const ConvStore &store = picture ? *step.picture : *step.conv;
+    const Conv &k = store.conv;
+    const void *in = picture ? x : call.context->arena.as() + values_[(size_t)step.in].offset;
+    const int stride = (int)round_up((size_t)step.c, 16), ring = next.pool.kh;
+    char *scratch = (char *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
+    float *lines = (float *)scratch;
+    float *pooled = (float *)(scratch + round_up((size_t)ring * step.w * stride * 4, kLine));
+    char *rest = (char *)pooled + round_up((size_t)next.w * stride * 4, kLine);
+    const auto run = store.source == Source::Bits ? kernels_.conv_bits
+                     : store.source == Source::Float ? kernels_.conv_float
+                                                     : kernels_.conv_picture;
+    Epilogue e = call.context->epilogues[index];
+    e.out_stride = stride;
+    const Share rows = share_of(next.h, thread, threads);
+    int done = 0;  // rows of the convolution below this are in the ring or gone
+    for (int y = rows.begin; y < rows.end; y++) {
+        const int first = y * next.pool.sh - next.pool.ph;
+        const int begin = first < 0 ? 0 : first, end = first + next.pool.kh < step.h ? first + next.pool.kh : step.h;
+        for (int r = begin > done ? begin : done; r < end; r++) {
+            e.out = lines + ((long)(r % ring) - r) * step.w * stride;  // pixel r*w + x lands in its line
+            run(k, e, in, r, r + 1, 0, k.groups == 1 ? k.blocks_per_group : 1, rest);
+        }
+        done = end > done ? end : done;
+        kernels_.pool_row(next.pool, lines, stride, ring, y, pooled);
+        kernels_.finish(call.context->epilogues[index + 1], pooled, stride, y * next.w, next.w);
+    }
+}
+
+// Steps that make one row at a time from a float or bit value.
+void Engine::run_rows(const Call &call, size_t index, int thread, int threads) const {
+    const Step &step = steps_[index];
+    const ValueSpec &v = values_[(size_t)step.in];
+    const char *in = call.context->arena.as() + v.offset;
+    const float *floats = (const float *)in;
+    const Epilogue &e = call.context->epilogues[index];
+    float *row = (float *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
+    const int stride = (int)round_up((size_t)step.c, 16);
+    const Share rows = share_of(step.h, thread, threads);
+    for (int y = rows.begin; y < rows.end; y++) {
+        switch (step.kind) {
+            case StepKind::Pointwise:
+                kernels_.finish(e, floats + (size_t)y * v.w * v.stride, v.stride, y * v.w, v.w);
+                continue;
+            case StepKind::AbsMean:
+                kernels_.abs_mean(floats + (size_t)y * v.w * v.stride, v.w, v.stride, v.c, row, stride);
+                break;
+            case StepKind::Signs:
+                for (int x = 0; x < v.w; x++)
+                    for (int c = 0; c < v.c; c++) {
+                        const uint8_t *bits = (const uint8_t *)in + ((size_t)y * v.w + x) * v.stride;
+                        row[(size_t)x * stride + c] = bits[c / 8] >> c % 8 & 1 ? 1.0f : -1.0f;
+                    }
+                break;
+            case StepKind::Pad:
+                for (int x = 0; x < step.w; x++)
+                    for (int c = 0; c < step.c; c++) {
+                        const int fc = c - step.pad[0], fy = y - step.pad[2], fx = x - step.pad[4];
+                        const bool inside = fc >= 0 && fc < v.c && fy >= 0 && fy < v.h && fx >= 0 && fx < v.w;
+                        row[(size_t)x * stride + c] = inside ? floats[((size_t)fy * v.w + fx) * v.stride + fc] : step.pad_value;
+                    }
+                break;
+            default: kernels_.pool_row(step.pool, floats, v.stride, 0, y, row); break;
+        }
+        kernels_.finish(e, row, stride, y * step.w, step.w);
+    }
+}
+
+// Steps with one pixel of output.
+void Engine::run_single(const Call &call, size_t index) const {
+    const Step &step = steps_[index];
+    const ValueSpec &v = values_[(size_t)step.in];
+    const float *in = (const float *)(call.context->arena.as() + v.offset);
+    float *row = (float *)round_up((size_t)call.context->scratch[0].as(), kLine);
+    if (step.kind == StepKind::GlobalMean) {
+        kernels_.global_mean(in, v.pixels(), v.stride, v.c, row);
+    } else if (step.kind == StepKind::Flatten) {  // the logical order is channel, row, column
+        const int pixels = v.pixels();
+        for (int c = 0; c < v.c; c++)
+            for (int p = 0; p < pixels; p++) row[(size_t)c * pixels + p] = in[(size_t)p * v.stride + c];
+    } else {
+        float most = in[0], sum = 0;
+        for (int c = 1; c < v.c; c++) most = in[c] > most || in[c] != in[c] ? in[c] : most;
+        for (int c = 0; c < v.c; c++) sum += row[c] = std::exp(in[c] - most);
+        for (int c = 0; c < v.c; c++) row[c] /= sum;
+    }
+    kernels_.finish(call.context->epilogues[index], row, (int)round_up((size_t)step.c, 16), 0, 1);
+}
+
+void Engine::run_step(const Call &call, size_t index, const void *x, int thread, int threads) const {
+    if (fused_pool_[index]) return run_conv_pool(call, index, x, thread, threads);
+    if (index > 0 && fused_pool_[index - 1]) return;
+    switch (steps_[index].kind) {
+        case StepKind::Conv: return run_conv(call, index, x, thread, threads);
+        case StepKind::GlobalMean:
+        case StepKind::Flatten:
+        case StepKind::Softmax:
+            if (thread == 0) run_single(call, index);
+            return;
+        default: return run_rows(call, index, thread, threads);
+    }
+}
+
+void Engine::walk(const Call &call, const void *x, float *y, int thread, int threads, Barrier *barrier) const {
+    picture_in(call, x, thread, threads);
+    for (size_t i = 0; i < steps_.size(); i++) {
+        if (barrier && !(i > 0 && fused_pool_[i - 1])) barrier->wait();
+        run_step(call, i, x, thread, threads);
+    }
+    if (barrier) barrier->wait();
+    const ValueSpec &v = values_[(size_t)output_];
+    const float *from = (const float *)(call.context->arena.as() + v.offset);
+    if (thread != 0) return;
+    const int pixels = v.pixels();
+    for (int p = 0; p < pixels; p++)
+        for (int c = 0; c < v.c; c++) y[(size_t)c * pixels + p] = from[(size_t)p * v.stride + c];
+}
+
+void Engine::run(const void *x, bool picture, long n, float *y) {
+    const size_t in_bytes = input_elements() * (picture ? 1 : 4), out = output_elements();
+    struct Job {
+        const Engine *engine;
+        Call call;
+        const char *x;
+        float *y;
+        Barrier barrier;
+    };
+    struct Batch {
+        Engine *engine;
+        const char *x;
+        float *y;
+        size_t in_bytes, out;
+        long n;
+        bool picture;
+        std::atomic<long> next{0};
+    };
+    const char *bytes = (const char *)x;
+    if (pool_ && n >= threads_) {  // enough pictures: each thread takes whole ones
+        std::vector<std::unique_ptr<Context>> ready;  // made here, where running out of memory can be reported
+        for (int i = 0; i < threads_; i++) ready.push_back(take_context());
+        for (auto &context : ready) give_context(std::move(context));
+        Batch batch{this, bytes, y, in_bytes, out, n, picture};
+        const auto work = [](void *argument, int) {
+            Batch &b = *(Batch *)argument;
+            auto context = b.engine->take_context();
+            const Call call{context.get(), b.picture};
+            for (long i; (i = b.next.fetch_add(1)) < b.n;)
+                b.engine->walk(call, b.x + (size_t)i * b.in_bytes, b.y + (size_t)i * b.out, 0, 1, nullptr);
+            b.engine->give_context(std::move(context));
+        };
+        if (pool_->run(work, &batch)) return;
+    }
+    auto context = take_context();
+    for (long i = 0; i < n; i++) {
+        Job job{this, {context.get(), picture}, bytes + (size_t)i * in_bytes, y + (size_t)i * out, Barrier(threads_)};
+        const auto work = [](void *argument, int thread) {
+            Job &j = *(Job *)argument;
+            j.engine->walk(j.call, j.x, j.y, thread, j.engine->threads_, &j.barrier);
+        };
+        if (!pool_ || !pool_->run(work, &job)) walk(job.call, job.x, job.y, 0, 1, nullptr);
+    }
+    give_context(std::move(context));
+}
+
+}  // namespace xnorpp

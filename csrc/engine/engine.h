@@ -1,0 +1,104 @@
+// A planned network: values at fixed places of an arena, and steps that are run in order.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "conv_build.h"
+#include "thread_pool.h"
+
+namespace xnorpp {
+
+struct ValueSpec {
+    bool bits = false;
+    int c = 1, h = 1, w = 1;
+    int stride = 16;       // floats of a pixel; bytes of a pixel for bits
+    size_t offset = 0;     // in the arena
+    int pixels() const { return h * w; }
+};
+
+enum class StepKind { Conv, MaxPool, AvgPool, BoxFilter, GlobalMean, AbsMean, Pointwise, Flatten, Softmax, Pad, Signs };
+
+// A stage with its constants, before memory is known.
+struct StageSpec {
+    StageKind kind{};
+    Buffer a, map, full, flip;
+    float lo = 0, hi = 0;
+    int value = -1;
+};
+
+struct Step {
+    StepKind kind{};
+    int in = -1;
+    int c = 0, h = 0, w = 0;  // shape of the register
+    std::vector<StageSpec> stages;
+    std::unique_ptr<ConvStore> conv, picture;
+    Pool pool{};
+    int pad[6] = {};          // front, back, top, bottom, left, right
+    float pad_value = 0;
+    bool feeds_pool = false;  // the next step pools this one's only result: both run row by row, nothing is stored
+};
+
+// What one call in flight needs: an arena, scratch for every thread, the epilogues with their addresses.
+struct Context {
+    Buffer arena;
+    std::vector<Buffer> scratch;
+    std::vector<std::vector<Stage>> stages;
+    std::vector<Epilogue> epilogues;
+};
+
+class Engine {
+  public:
+    Engine(const std::string &isa, int threads);
+    ~Engine();
+
+    int add_value(const ValueSpec &value);
+    void add_step(Step step);
+    const Kernels &kernels() const { return kernels_; }
+    const ValueSpec &value(int id) const { return values_.at((size_t)id); }
+    int threads() const { return threads_; }
+    // `table` [256][c]: the float of each uint8 value, for programs that read the picture as floats.
+    void finish(int input, int output, size_t arena_bytes, std::vector<float> table);
+    // n pictures, uint8 [h][w][c] or float [c][h][w] each -> float [c][h][w] each.
+    void run(const void *x, bool picture, long n, float *y);
+
+    size_t input_elements() const { return (size_t)values_[(size_t)input_].c * values_[(size_t)input_].pixels(); }
+    size_t output_elements() const { return (size_t)values_[(size_t)output_].c * values_[(size_t)output_].pixels(); }
+    const ValueSpec &output() const { return values_[(size_t)output_]; }
+    size_t memory() const;  // bytes of weights, constants and contexts
+
+    struct Call;
+
+  private:
+    std::unique_ptr<Context> take_context();
+    void give_context(std::unique_ptr<Context> context);
+    Epilogue resolve(const Step &step, char *arena, std::vector<Stage> &stages) const;
+    void picture_in(const Call &call, const void *x, int thread, int threads) const;
+    void walk(const Call &call, const void *x, float *y, int thread, int threads, Barrier *barrier) const;
+    void run_step(const Call &call, size_t index, const void *x, int thread, int threads) const;
+    void run_conv(const Call &call, size_t index, const void *x, int thread, int threads) const;
+    void run_conv_pool(const Call &call, size_t index, const void *x, int thread, int threads) const;
+    void run_rows(const Call &call, size_t index, int thread, int threads) const;
+    void run_single(const Call &call, size_t index) const;
+    size_t scratch_bytes(size_t index) const;
+    bool fuses_pool(size_t index) const;
+
+    const Kernels &kernels_;
+    int threads_;
+    std::vector<ValueSpec> values_;
+    std::vector<Step> steps_;
+    std::vector<float> table_;
+    std::vector<bool> fused_pool_;  // step i runs with step i+1
+    int input_ = -1, output_ = -1;
+    size_t arena_bytes_ = 0, scratch_bytes_ = 0, made_ = 0;
+    std::unique_ptr<ThreadPool> pool_;
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<Context>> free_;
+};
+
+// Whether the stages are v*map, v*mult + add, act, + value, act, store, sign, each at most once and in this order.
+bool is_fusable(const std::vector<StageSpec> &stages);
+
+}  // namespace xnorpp

@@ -1,0 +1,91 @@
+// Turns a step's stages into an `Epilogue` with addresses in one context's arena.
+#include "engine.h"
+
+namespace xnorpp {
+namespace {
+
+bool is_act(StageKind kind) {
+    return kind == StageKind::Relu || kind == StageKind::Prelu || kind == StageKind::Hardtanh;
+}
+
+Act act_of(StageKind kind) {
+    return kind == StageKind::Relu ? Act::Relu : kind == StageKind::Prelu ? Act::Prelu : Act::Hardtanh;
+}
+
+// The places of the fused line, in order.
+enum Place { kMap, kMult, kAdd, kAct, kResidual, kAct2, kStore, kSign, kEnd };
+
+// Where a stage fits at or behind `from`; kEnd where it does not.
+Place place_of(const StageSpec &stage, int from) {
+    Place place = kEnd;
+    if (stage.kind == StageKind::Map) place = kMap;
+    else if (stage.kind == StageKind::Mult) place = kMult;
+    else if (stage.kind == StageKind::Add) place = kAdd;
+    else if (is_act(stage.kind)) place = from <= kAct ? kAct : kAct2;
+    else if (stage.kind == StageKind::AddValue) place = kResidual;
+    else if (stage.kind == StageKind::Store) place = kStore;
+    else if (stage.kind == StageKind::Sign && !stage.full.as()) place = kSign;
+    return place < from ? kEnd : place;
+}
+
+}  // namespace
+
+bool is_fusable(const std::vector<StageSpec> &stages) {
+    int from = kMap;
+    for (const StageSpec &stage : stages) {
+        const Place place = place_of(stage, from);
+        if (place == kEnd) return false;
+        from = place + 1;
+    }
+    return true;
+}
+
+Epilogue Engine::resolve(const Step &step, char *arena, std::vector<Stage> &stages) const {
+    for (const StageSpec &spec : step.stages) {
+        Stage stage{};
+        stage.kind = spec.kind;
+        stage.a = spec.a.as<const float>();
+        stage.map = spec.map.as<const float>();
+        stage.full = spec.full.as<const float>();
+        stage.flip = spec.flip.as<const uint32_t>();
+        stage.lo = spec.lo, stage.hi = spec.hi;
+        if (spec.value >= 0) {
+            const ValueSpec &value = values_[(size_t)spec.value];
+            stage.value = arena + value.offset;
+            stage.stride = value.stride;
+        }
+        stages.push_back(stage);
+    }
+    Epilogue e{};
+    e.stages = stages.data();
+    e.count = (int)stages.size();
+    e.channels = step.c;
+    e.full_stride = (int)round_up((size_t)step.c, 16);
+    e.fused = is_fusable(step.stages);
+    if (!e.fused) return e;
+    int from = kMap;
+    for (size_t i = 0; i < stages.size(); i++) {
+        const Stage &s = stages[i];
+        const Place place = place_of(step.stages[i], from);
+        from = place + 1;
+        switch (place) {
+            case kMap: e.map = s.a; break;
+            case kMult: e.mult = s.a; break;
+            case kAdd: e.add = s.a; break;
+            case kAct: e.act = act_of(s.kind), e.slope = s.a, e.lo = s.lo, e.hi = s.hi; break;
+            case kAct2: e.act2 = act_of(s.kind), e.slope2 = s.a, e.lo2 = s.lo, e.hi2 = s.hi; break;
+            case kResidual: e.residual = (const float *)s.value, e.residual_stride = s.stride; break;
+            case kStore: e.out = (float *)s.value, e.out_stride = s.stride; break;
+            case kSign:
+                e.bits = (uint8_t *)s.value, e.bits_stride = s.stride;
+                e.threshold = s.a, e.flip = s.flip, e.sign_map = s.map;
+                break;
+            case kEnd: break;
+        }
+    }
+    // Multiply and add come together: an absent one is filled with what changes nothing.
+    e.fused = (e.mult == nullptr) == (e.add == nullptr);
+    return e;
+}
+
+}  // namespace xnorpp

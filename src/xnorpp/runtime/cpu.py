@@ -1,0 +1,245 @@
+"""The CPU engine: a plan's steps handed to the native core, which runs them.
+
+All arithmetic is in `csrc/`; this file only says what each step is. Layouts of the core: a float value is
+`(h, w, c)` with the channels of a pixel rounded up to 16, a bit value has 32-bit words a pixel.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from .bits import unpack_bits, unpack_conv_weight
+from .ops import Value
+from .plan import (
+    AddValue,
+    Affine,
+    Hardtanh,
+    MicroOp,
+    MulValue,
+    Plan,
+    Prelu,
+    Relu,
+    Spatial,
+    Step,
+    StoreBits,
+    StoreFloat,
+    make_plan,
+)
+from .program import INPUT, Program, ProgramError
+from .reference import check_input, normalise
+
+__all__ = ["CpuModel", "available_isas", "isa_table"]
+
+Array = npt.NDArray[Any]
+Stage = dict[str, Any]
+
+_BITS = ("binary_conv2d", "binary_linear")
+_CONVS = (*_BITS, "conv2d", "linear", "bitweight_conv2d", "bitweight_linear")
+_POOLS = ("max_pool2d", "avg_pool2d", "box_filter")
+
+
+def available_isas() -> list[str]:
+    """The instruction sets that were built and that this machine has, best first."""
+    return list(_core.available_isas())
+
+
+def isa_table() -> list[tuple[str, bool, bool]]:
+    """Every row of the dispatch table: (name, built, detected)."""
+    return [tuple(row) for row in _core.isa_table()]
+
+
+class CpuModel:
+    """A program on the native core. Safe to call from several threads."""
+
+    def __init__(self, program: Program, threads: int | None = None, isa: str | None = None) -> None:
+        self.program = program
+        self.threads = threads if threads is not None else min(len(os.sched_getaffinity(0)), 8)
+        self._engine = _core.Engine(isa or "", self.threads)
+        self.isa: str = self._engine.isa
+        try:
+            _build(self._engine, program)
+        except (RuntimeError, MemoryError) as error:
+            raise ProgramError(f"this program cannot be run here: {error}") from None
+        self._output = program.values[program.output].shape
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        return self.program.labels
+
+    @property
+    def preprocess(self) -> Mapping[str, Any] | None:
+        return self.program.preprocess
+
+    @property
+    def memory(self) -> int:
+        """Bytes the core holds: weights, constants and working memory."""
+        return int(self._engine.memory)
+
+    def __call__(self, x: Array) -> npt.NDArray[np.float32]:
+        x = np.ascontiguousarray(check_input(self.program, x))
+        y = np.empty((x.shape[0], *self._output), np.float32)
+        if x.shape[0]:
+            self._engine.run(x, y)
+        return y
+
+
+def _extent(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (shape[0], 1, 1)
+
+
+def _stride(value: Value) -> int:
+    """Floats of a pixel, or bytes of a pixel for bits."""
+    channels = value.shape[0]
+    return (channels + 31) // 32 * 4 if value.kind == "bits" else (channels + 15) // 16 * 16
+
+
+def _build(engine: Any, program: Program) -> None:
+    plan = make_plan(program, lambda value: _size(value, _stride(value)))
+    readers = [step for step in plan.steps if INPUT in step.reads]
+    # A picture that only convolutions read is kept without padding its channels: its rows are then runs of numbers.
+    tight = all(step.kind in _CONVS and step.reads == (INPUT,) for step in readers) and program.output != INPUT
+    direct = tight and len(readers) == 1 and _takes_bytes(readers[0])
+    ids: dict[str, int] = {}
+    for name, offset in plan.offsets.items():
+        value = program.values[name]
+        stride = program.input_shape[0] if name == INPUT and tight else _stride(value)
+        ids[name] = engine.add_value(value.kind == "bits", *_extent(value.shape), stride, offset)
+    for step in plan.steps:
+        _add(engine, plan, step, ids, direct and step is readers[0])
+    table = np.zeros(0, np.float32)
+    if not direct:  # what each byte stands for, a channel
+        c = program.input_shape[0]
+        ramp = np.broadcast_to(np.arange(256, dtype=np.uint8)[None, :, None], (1, 256, c))
+        shaped = normalise(program, np.ascontiguousarray(ramp).reshape(1, 256, 1, c))
+        table = np.ascontiguousarray(shaped[0, :, :, 0].T).ravel()
+    engine.finish(ids[INPUT], ids[program.output], plan.arena, table.tolist())
+
+
+def _size(value: Value, stride: int) -> int:
+    _, h, w = _extent(value.shape)
+    return h * w * stride * (1 if value.kind == "bits" else 4)
+
+
+def _takes_bytes(step: Step) -> bool:
+    """Whether the core convolves the bytes of a picture themselves, normalisation folded into the weights."""
+    return (
+        step.kind in ("conv2d", "bitweight_conv2d")
+        and step.op is not None
+        and step.op.attrs["groups"] == 1
+        and step.op.attrs["dilation"][1] == 1
+    )
+
+
+def _add(engine: Any, plan: Plan, step: Step, ids: dict[str, int], direct: bool) -> None:
+    program = plan.program
+    stages = [stage for micro in step.epilogue for stage in _stages(micro, step, ids)]
+    source = program.values[step.source]
+    if step.kind not in _CONVS:
+        numbers, value = _numbers(step)
+        engine.add_step(step.kind, ids[step.source], _extent(step.shape), numbers, value, stages)
+        return
+    weight = _weight(step, source.shape[0])
+    c, h, w = _extent(source.shape)
+    picture = (np.float32(program.mean), np.float32(program.std)) if direct else None
+    engine.add_conv(
+        step.kind in _BITS,
+        ids[step.source],
+        [c, h, w, step.shape[0], *_window(step)],
+        weight,
+        step.bias if step.bias is None else np.ascontiguousarray(step.bias, np.float32),
+        picture,
+        stages,
+        step.feeds_pool,
+    )
+
+
+def _weight(step: Step, channels: int) -> Array:
+    weight = step.weight
+    assert weight is not None and step.op is not None
+    if step.kind == "bitweight_conv2d":
+        weight = unpack_conv_weight(weight, channels // step.op.attrs["groups"])
+    elif step.kind == "bitweight_linear":
+        weight = unpack_bits(weight, channels)
+    return np.ascontiguousarray(weight, np.uint8 if step.kind in _BITS else np.float32)
+
+
+def _window(step: Step) -> list[int]:
+    """kh, kw, sh, sw, ph, pw, dh, dw, groups, pad_value; a linear layer is a 1x1 convolution of a 1x1 picture."""
+    assert step.op is not None and step.weight is not None
+    if step.kind.endswith("linear"):
+        return [1, 1, 1, 1, 0, 0, 1, 1, 1, 0]
+    attrs = step.op.attrs
+    kernel = step.weight.shape[1:3] if step.weight.dtype == np.uint8 else step.weight.shape[2:]
+    window = [*kernel, *attrs["stride"], *attrs["padding"], *attrs["dilation"]]
+    return [*window, attrs["groups"], attrs.get("pad_value", 0)]
+
+
+def _numbers(step: Step) -> tuple[list[int], float]:
+    if step.op is None:
+        return [], 0.0
+    attrs = step.op.attrs
+    if step.kind in _POOLS:
+        dilation = attrs.get("dilation", [1, 1])
+        include = int(attrs.get("count_include_pad", False))
+        return [*attrs["kernel"], *attrs["stride"], *attrs["padding"], *dilation, include], 0.0
+    if step.kind == "pad2d":
+        return list(attrs["padding"]), float(attrs["value"])
+    return [], 0.0
+
+
+def _factor(spatial: Spatial, shape: tuple[int, ...]) -> tuple[str, Array]:
+    """("map", one number a pixel) or ("full", one a pixel and channel, in the layout of a float value)."""
+    dense = spatial.dense()
+    if dense.ndim == 2:
+        return "map", np.ascontiguousarray(dense, np.float32).ravel()
+    c, h, w = _extent(shape)
+    full = np.zeros((h, w, (c + 15) // 16 * 16), np.float32)
+    full[:, :, :c] = dense.transpose(1, 2, 0)
+    return "full", full.ravel()
+
+
+def _stages(micro: MicroOp, step: Step, ids: dict[str, int]) -> list[Stage]:
+    """The core's stages for one micro-operation."""
+    c = step.shape[0]
+    if isinstance(micro, Affine):
+        stages: list[Stage] = []
+        if micro.spatial is not None:
+            kind, factor = _factor(micro.spatial, step.shape)
+            stages.append({"kind": kind, "a": factor})
+        if micro.mult is not None or micro.add is not None:
+            mult = np.ones(c, np.float32) if micro.mult is None else micro.mult
+            add = np.zeros(c, np.float32) if micro.add is None else micro.add
+            stages.append({"kind": "mult", "a": np.ascontiguousarray(mult, np.float32)})
+            stages.append({"kind": "add", "a": np.ascontiguousarray(add, np.float32)})
+        return stages
+    if isinstance(micro, Relu):
+        return [{"kind": "relu"}]
+    if isinstance(micro, Prelu):
+        return [{"kind": "prelu", "a": np.ascontiguousarray(micro.slope, np.float32)}]
+    if isinstance(micro, Hardtanh):
+        return [{"kind": "hardtanh", "lo": micro.low, "hi": micro.high}]
+    if isinstance(micro, AddValue):
+        return [{"kind": "add_value", "value": ids[micro.value]}]
+    if isinstance(micro, MulValue):
+        return [{"kind": "mul_pixel" if micro.per_pixel else "mul_value", "value": ids[micro.value]}]
+    if isinstance(micro, StoreFloat):
+        return [{"kind": "store", "value": ids[micro.value]}]
+    return [_sign(micro, step, ids)]
+
+
+def _sign(micro: StoreBits, step: Step, ids: dict[str, int]) -> Stage:
+    """A flipped channel compares `-v > -t`: the core xors `flip` into v, and the threshold is negated here."""
+    flipped = micro.flip != 0
+    threshold = np.where(flipped, -micro.threshold, micro.threshold).astype(np.float32)
+    flip = np.where(flipped, np.uint32(0x80000000), np.uint32(0)).astype(np.uint32).view(np.float32)
+    stage: Stage = {"kind": "sign", "a": threshold, "flip": flip, "value": ids[micro.value]}
+    if micro.spatial is not None:
+        kind, factor = _factor(micro.spatial, step.shape)
+        stage[kind] = factor
+    return stage

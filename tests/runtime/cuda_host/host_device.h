@@ -1,0 +1,215 @@
+// The GPU instructions of csrc/cuda, played on the CPU, so that the kernels themselves run in the ordinary tests.
+// A block's threads are coroutines; an instruction of a whole warp (mma, shuffle) waits until its 32 lanes are there.
+// The tensor-core functions spell out the fragment layouts of the PTX manual element by element.
+#pragma once
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <ucontext.h>
+#include <vector>
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+struct alignas(8) uint2 { u32 x, y; };
+struct alignas(16) uint4 { u32 x, y, z, w; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(8) float2 { float x, y; };
+struct dim3_ { u32 x = 0, y = 0, z = 0; };
+inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
+inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+#define XN_KERNEL static
+#define XN_INLINE static inline
+#define XN_CONSTEXPR constexpr
+#define XN_SHARED u8* shared_memory = host_shared
+#define __launch_bounds__(...)
+#define __restrict__
+
+static u8* host_shared;
+struct Warp {
+    int arrived = 0;
+    u64 turn = 0;
+    u32 in[32][8], out[32][4];
+    int which = 0;
+};
+struct Thread {
+    ucontext_t context;
+    std::vector<u8> stack;
+    dim3_ index;
+    bool done = false;
+};
+static std::vector<Thread>* threads;
+static std::vector<Warp>* warps;
+static ucontext_t scheduler;
+static int current;
+static int block_arrived;
+static u64 block_turn;
+static dim3_ blockIdx, gridDim, blockDim;
+#define threadIdx ((*threads)[current].index)
+
+static void pause_thread() { swapcontext(&(*threads)[current].context, &scheduler); }
+
+static void __syncthreads() {
+    const u64 turn = block_turn;
+    if (++block_arrived == (int)threads->size()) {
+        block_arrived = 0;
+        ++block_turn;
+    } else
+        while (block_turn == turn) pause_thread();
+}
+
+// Hands this lane's words in, lets `all` work on the 32 lanes' words once, and returns this lane's result.
+template <class Work>
+static const u32* with_warp(int which, const u32* words, int count, Work all) {
+    Warp& w = (*warps)[current / 32];
+    const int lane = current % 32;
+    if (w.arrived == 0) w.which = which;
+    if (w.which != which) abort();  // lanes of a warp met in different instructions
+    memcpy(w.in[lane], words, count * 4);
+    const u64 turn = w.turn;
+    if (++w.arrived == 32) {
+        all(w);
+        w.arrived = 0;
+        ++w.turn;
+    } else
+        while (w.turn == turn) pause_thread();
+    return w.out[lane];
+}
+
+// A lane has at most four words of a, two of b; rows and columns as in the PTX manual, 32 bits (or 4 bytes) a word.
+template <class Product>
+static void product_16x8(Warp& w, int words_of_a, Product product) {
+    const int halves = words_of_a / 2;  // a0, a1: rows g, g+8 of the first half of k; a2, a3 of the second
+    for (int lane = 0; lane < 32; ++lane)
+        for (int i = 0; i < 4; ++i) {
+            const int row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
+            long sum = 0;
+            for (int h = 0; h < halves; ++h)
+                for (int k = 0; k < 4; ++k)
+                    sum += product(w.in[4 * (row % 8) + k][2 * h + row / 8], w.in[4 * column + k][words_of_a + h]);
+            w.out[lane][i] = (u32)sum;
+        }
+}
+static long and_popc(u32 a, u32 b) { return __builtin_popcount(a & b); }
+static long dot4(u32 a, u32 b) {
+    long sum = 0;
+    for (int i = 0; i < 4; ++i) sum += (long)(u8)(a >> 8 * i) * (long)(signed char)(b >> 8 * i);
+    return sum;
+}
+static void add4(int (&c)[4], const u32* d) { for (int i = 0; i < 4; ++i) c[i] += (int)d[i]; }
+static void mma_b256(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    const u32 words[6] = {a0, a1, a2, a3, b0, b1};
+    add4(c, with_warp(1, words, 6, [](Warp& w) { product_16x8(w, 4, and_popc); }));
+}
+static void mma_b128(int (&c)[4], u32 a0, u32 a1, u32 b0) {
+    const u32 words[3] = {a0, a1, b0};
+    add4(c, with_warp(2, words, 3, [](Warp& w) { product_16x8(w, 2, and_popc); }));
+}
+static void mma_u8s8(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    const u32 words[6] = {a0, a1, a2, a3, b0, b1};
+    add4(c, with_warp(3, words, 6, [](Warp& w) { product_16x8(w, 4, dot4); }));
+}
+static void load_rows(int which, u32 (&a)[4], const u8* row, int pieces) {
+    const u64 at = (u64)row;
+    if (at % 16) abort();
+    const u32 words[2] = {(u32)at, (u32)(at >> 32)};
+    const u32* got = with_warp(which, words, 2, [=](Warp& w) {
+        for (int lane = 0; lane < 32; ++lane)
+            for (int i = 0; i < pieces; ++i) {
+                const u32* from = w.in[8 * i + lane / 4];
+                w.out[lane][i] = ((const u32*)((u64)from[1] << 32 | from[0]))[lane % 4];
+            }
+    });
+    for (int i = 0; i < pieces; ++i) a[i] = got[i];
+}
+static void load_rows4(u32 (&a)[4], const u8* row) { load_rows(7, a, row, 4); }
+static void load_rows2(u32 (&a)[4], const u8* row) { load_rows(8, a, row, 2); }
+template <class Source>
+static u32 shuffle(int which, u32 value, Source source) {
+    return with_warp(which, &value, 1, [&](Warp& w) {
+        for (int lane = 0; lane < 32; ++lane) w.out[lane][0] = w.in[source(lane)][0];
+    })[0];
+}
+static int __shfl_xor_sync(u32, int value, int mask) {
+    return (int)shuffle(4, (u32)value, [=](int lane) { return lane ^ mask; });
+}
+static int __shfl_up_sync(u32, int value, int by) {
+    return (int)shuffle(5, (u32)value, [=](int lane) { return lane < by ? lane : lane - by; });
+}
+static void __syncwarp() { u32 none = 0; with_warp(6, &none, 1, [](Warp&) {}); }
+
+// A copy is made at once: a copy started too early spoils what is still being read, and the test sees it.
+static void copy_init(u64* barrier) { if (threadIdx.x == 0) *barrier = 0; }
+static void copy_init_done() {}
+static void copy_start(u64* barrier, u8* to, const u8* from, u32 bytes) {
+    if (threadIdx.x != 0) return;
+    if (bytes % 16 || (size_t)from % 16 || (size_t)to % 16) abort();
+    memcpy(to, from, bytes);
+    ++*barrier;
+}
+static void copy_wait(u64* barrier, u32 phase, int) { while ((*barrier & 1) == phase) pause_thread(); }
+static void dependency_wait() {}
+static void dependency_release() {}
+
+static float __uint_as_float(u32 x) { float f; memcpy(&f, &x, 4); return f; }
+static u32 __float_as_uint(float x) { u32 u; memcpy(&u, &x, 4); return u; }
+static float __fmul_rn(float a, float b) { return a * b; }
+static float __fadd_rn(float a, float b) { return a + b; }
+static float __fsub_rn(float a, float b) { float d = a - b; return d != d ? __uint_as_float(0x7fffffffu) : d; }
+static float __fmaf_rn(float a, float b, float c) {
+    float d = fmaf(a, b, c);
+    return d != d ? __uint_as_float(0x7fffffffu) : d;
+}
+static float __int2float_rn(int a) { return (float)a; }
+static u32 __funnelshift_l(u32 low, u32 high, int by) { return (u32)((((u64)high << 32 | low) << by) >> 32); }
+static int __popc(u32 x) { return __builtin_popcount(x); }
+static u32 __byte_perm(u32 x, u32 y, u32 selector) {
+    const u64 all = (u64)y << 32 | x;
+    u32 out = 0;
+    for (int i = 0; i < 4; ++i) out |= (u32)(u8)(all >> 8 * (selector >> 4 * i & 7)) << 8 * i;
+    return out;
+}
+static int max(int a, int b) { return a > b ? a : b; }
+static float half_to_float(u16 h) { _Float16 f; memcpy(&f, &h, 2); return (float)f; }
+static u16 float_to_half(float x) { _Float16 f = (_Float16)x; u16 h; memcpy(&h, &f, 2); return h; }
+
+template <class Kernel>
+static void launch_blocks(Kernel kernel, int grid, int block, size_t shared) {
+    std::vector<u8> memory(shared + 256);
+    host_shared = (u8*)(((size_t)memory.data() + 127) / 128 * 128);
+    gridDim.x = grid;
+    blockDim.x = block;
+    static Kernel* running;
+    running = &kernel;
+    for (int b = 0; b < grid; ++b) {
+        blockIdx.x = b;
+        memset(host_shared, 0xA5, shared);
+        std::vector<Thread> team(block);
+        std::vector<Warp> team_warps(block / 32);
+        threads = &team;
+        warps = &team_warps;
+        block_arrived = 0;
+        for (int i = 0; i < block; ++i) {
+            team[i].index.x = i;
+            team[i].stack.resize(256 * 1024);
+            getcontext(&team[i].context);
+            team[i].context.uc_stack.ss_sp = team[i].stack.data();
+            team[i].context.uc_stack.ss_size = team[i].stack.size();
+            team[i].context.uc_link = &scheduler;
+            makecontext(&team[i].context, (void (*)())(+[]() { (*running)(); (*threads)[current].done = true; }), 0);
+        }
+        for (bool busy = true; busy;) {
+            busy = false;
+            for (current = 0; current < block; ++current)
+                if (!team[current].done) {
+                    busy = true;
+                    swapcontext(&scheduler, &team[current].context);
+                }
+        }
+    }
+}

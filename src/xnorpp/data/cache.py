@@ -97,8 +97,8 @@ def decode_all(
             if len(bad) > limit:
                 named = "; ".join(f"{name} ({why})" for name, why in list(bad.values())[:3])
                 raise DatasetError(
-                    f"{len(bad)} pictures of {source.name} could not be read, more than `max_skipped` (={limit}); "
-                    f"among them {named}"
+                    f"{len(bad)} pictures of {source.name} could not be read, more than `max_skipped` "
+                    f"(={limit}); among them {named}"
                 )
     progress.close()
     if not bad:

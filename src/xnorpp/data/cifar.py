@@ -18,7 +18,10 @@ from xnorpp.data.dataset import ArrayDataset, Augment, DatasetError, DatasetInfo
 from xnorpp.data.download import Archive, fetch, unpack
 from xnorpp.data.places import candidates, data_home, not_found
 
-_HOW = "use --download, or unpack the official archive {archive} from www.cs.toronto.edu/~kriz/cifar.html into the data folder"
+_HOW = (
+    "use --download, or unpack {archive} from www.cs.toronto.edu/~kriz/cifar.html (or the python version) "
+    "into the data folder"
+)
 CIFAR10 = DatasetInfo(
     name="cifar10",
     classes=10,

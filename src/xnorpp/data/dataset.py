@@ -151,7 +151,7 @@ class ArrayDataset:
     def __post_init__(self) -> None:
         if self.images.dtype != np.uint8 or self.images.ndim != 4:
             raise ValueError(
-                f"`images` (={self.images.dtype} {self.images.shape}) must be a uint8 array of shape (N, H, W, C)"
+                f"`images` (={self.images.dtype} {self.images.shape}) must be uint8 of shape (N, H, W, C)"
             )
         _check_labels(self.labels, len(self.images), len(self.classes))
 
@@ -229,5 +229,5 @@ def _check_labels(labels: Int64Array, samples: int, classes: int) -> None:
         raise ValueError(f"`labels` (={labels.dtype} {labels.shape}) must be int64 of shape ({samples},)")
     if samples and not (labels.min() >= 0 and labels.max() < classes):
         raise DatasetError(
-            f"`labels` (from {labels.min()} to {labels.max()}) must lie between 0 and {classes - 1}, the last class"
+            f"`labels` (from {labels.min()} to {labels.max()}) must lie between 0 and {classes - 1}"
         )

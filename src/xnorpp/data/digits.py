@@ -26,7 +26,7 @@ DIGITS = DatasetInfo(
     train_size=1438,
     test_size=359,
     default_augment=Augment(crop=True, pad=1, flip=False),
-    how_to_get="install scikit-learn (it comes with xnorpp[train]), or give the folder that holds digits.csv.gz",
+    how_to_get="install scikit-learn (it comes with xnorpp[train]), or give the folder of its digits.csv.gz",
 )
 _FILE = "digits.csv.gz"
 

@@ -5,12 +5,14 @@ with a label file.
     ROOT/val/WNID/*.JPEG             or
     ROOT/val/*.JPEG and a label file in ROOT or ROOT/val (or given as `labels`), one of
         file wnid                    a line a picture ("val_annotations.txt", "val.txt")
-        file number                  the number from 0 on, in alphabetical order of the wnids (Caffe's "val.txt")
+        file number                  from 0 on, in alphabetical order of the wnids (Caffe's "val.txt")
         file,wnid box ...            Kaggle's "LOC_val_solution.csv"
         wnid                         a line a picture, in alphabetical order of the files
-        number                       the development kit's "ILSVRC2012_validation_ground_truth.txt", in alphabetical order of
-                                     the files. Its numbers 1..1000 are NOT alphabetical: their order comes from "synsets.txt" or
-                                     "wnids.txt" beside it (line k is the wnid of number k), or from the kit's "meta.mat" (needs scipy).
+        number                       "ILSVRC2012_validation_ground_truth.txt" of the development kit, in
+                                     alphabetical order of the files
+
+The kit's numbers 1..1000 are NOT in alphabetical order of the wnids: their order comes from "synsets.txt" or
+"wnids.txt" beside the file (line k is the wnid of number k), or from the kit's "meta.mat" (needs scipy).
 
 The paper's pre-processing: resize to 256x256, random crop of 224 (227 for AlexNet), the centre crop in
 testing. It names no mirroring; "common practices" has it, so it is on in training by default and `augment =
@@ -114,10 +116,12 @@ def _from_label_file(
     usual = [
         where / name for name in _LABEL_FILES for where in (folder, place, place / "ILSVRC2012_devkit_t12")
     ]
+    usual_names = dict.fromkeys(Path(name).name for name in _LABEL_FILES)
     file = Path(given) if given is not None else next((path for path in usual if path.is_file()), None)
     if file is None or not file.is_file():
         raise DatasetError(
-            f"{folder} has no class folders, so it needs a label file ({', '.join(_LABEL_FILES[:2])}, ... or `labels`)"
+            f"{folder} has no class folders, so it needs a label file: `labels`, or one of "
+            f"{', '.join(usual_names)}"
         )
     rows = [line.replace(",", " ").split() for line in file.read_text().splitlines() if line.strip()]
     if rows and rows[0][0] == "ImageId":
@@ -159,13 +163,13 @@ def _kit_order(file: Path, place: Path) -> dict[str, str]:
                 wnids = (folder / name).read_text().split()
                 return {str(number): wnid for number, wnid in enumerate(wnids, 1)}
         if (folder / "meta.mat").is_file():
-            from scipy.io import loadmat
+            from scipy.io import loadmat  # type: ignore[import-untyped]
 
             synsets = loadmat(folder / "meta.mat", squeeze_me=True)["synsets"]
             return {str(int(row["ILSVRC2012_ID"])): str(row["WNID"]) for row in synsets}
     raise DatasetError(
-        f"{file} holds the development kit's numbers, whose order must be given by synsets.txt or wnids.txt (line k: the "
-        "wnid of number k) or the kit's meta.mat beside it"
+        f"{file} holds the development kit's numbers, whose order must be given beside it by synsets.txt or "
+        "wnids.txt (line k: the wnid of number k) or the kit's meta.mat"
     )
 
 

@@ -34,12 +34,14 @@ FASHION_MNIST = DatasetInfo(
     train_size=60_000,
     test_size=10_000,
     default_augment=Augment(crop=True, pad=2, flip=True),
-    how_to_get="install Debian's package dataset-fashion-mnist, use --download, or put the four idx files into the data folder",
+    how_to_get="install Debian's package dataset-fashion-mnist, use --download, or put the four idx files "
+    "(gzipped or not) into the data folder",
 )
 _CLASSES = {
     "mnist": tuple("0123456789"),
     "fashion_mnist": (
-        "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+        "T-shirt/top", "trouser", "pullover", "dress", "coat",
+        "sandal", "shirt", "sneaker", "bag", "ankle boot",
     ),
 }  # fmt: skip
 _FOLDERS = {
@@ -95,7 +97,7 @@ def _read(info: DatasetInfo, split: str, images: Path, labels: Path) -> ArrayDat
     pixels, classes = read_idx(images), read_idx(labels)
     if pixels.ndim != 3 or classes.ndim != 1 or len(pixels) != len(classes):
         raise DatasetError(
-            f"{images} (shape {pixels.shape}) and {labels} (shape {classes.shape}) must be N images and N labels"
+            f"{images} (shape {pixels.shape}) and {labels} (shape {classes.shape}) must have one length"
         )
     numbers: Int64Array = classes.astype(np.int64)
     return ArrayDataset(info, split, _CLASSES[info.name], pixels[:, :, :, None], numbers)
@@ -116,4 +118,5 @@ def read_idx(path: Path) -> UInt8Array:
     values = np.frombuffer(data, np.uint8, offset=min(4 + 4 * rank, len(data)))
     if len(shape) != rank or len(values) != int(np.prod(shape, dtype=np.int64)):
         raise DatasetError(f"{path} says shape {shape} but holds {len(values)} values")
-    return values.reshape(shape).copy()
+    pixels: UInt8Array = values.reshape(shape).copy()
+    return pixels

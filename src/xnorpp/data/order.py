@@ -54,8 +54,8 @@ class Share:
             )
         if self.train and self.samples < self.batch_size * self.world_size:
             raise ValueError(
-                f"`batch_size` (={self.batch_size}) times `world_size` (={self.world_size}) must be at most the number "
-                f"of training samples (={self.samples})"
+                f"`batch_size` (={self.batch_size}) times `world_size` (={self.world_size}) must be at most "
+                f"the number of training samples (={self.samples})"
             )
 
     @property

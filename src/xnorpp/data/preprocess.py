@@ -82,7 +82,7 @@ class Preprocess:
         """uint8 (N, H, W, C) to float32 (N, C, H, W)."""
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != self.channels:
             raise ValueError(
-                f"`images` (={images.dtype} {images.shape}) must be a uint8 array of shape (N, H, W, {self.channels})"
+                f"`images` (={images.dtype} {images.shape}) must be uint8 of shape (N, H, W, {self.channels})"
             )
         mean = np.asarray(self.mean, np.float32)
         std = np.asarray(self.std, np.float32)
@@ -100,6 +100,6 @@ def as_image(picture: Image | UInt8Array) -> Image:
         picture = picture[:, :, 0]
     if picture.dtype != np.uint8 or not (picture.ndim == 2 or (picture.ndim == 3 and picture.shape[2] == 3)):
         raise ValueError(
-            f"`picture` (={picture.dtype} {picture.shape}) must be a uint8 array of shape (H, W) or (H, W, 1 or 3)"
+            f"`picture` (={picture.dtype} {picture.shape}) must be uint8 of shape (H, W) or (H, W, 1 or 3)"
         )
     return Image.fromarray(np.ascontiguousarray(picture))

@@ -52,7 +52,7 @@ SHARDS = DatasetInfo(
     train_size=0,
     test_size=0,
     default_augment=Augment(crop=True, pad=0, flip=True),
-    how_to_get="give a folder with train-*.tar and val-*.tar, or a pattern such as shards/train-{000..146}.tar; "
+    how_to_get="give a folder with train-*.tar and val-*.tar, or a pattern such as train-{000..146}.tar; "
     "xnorpp.data.write_shards makes them from another data set",
 )
 _PICTURES = ("jpg", "jpeg", "png", "webp", "npy")

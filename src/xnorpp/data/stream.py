@@ -9,7 +9,6 @@ end the run.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +16,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from xnorpp.data.dataset import Augment, DatasetError, Int64Array, Skipped, StreamDataset, skip_limit
+from xnorpp.data.dataset import (
+    Augment,
+    DatasetError,
+    Int64Array,
+    Skipped,
+    StreamDataset,
+    UInt8Array,
+    skip_limit,
+)
 from xnorpp.data.loader import Batch, Normaliser
 from xnorpp.data.order import BoolArray, Share
 from xnorpp.data.worker import Answer, Geometry, Item, Task
@@ -117,7 +124,7 @@ class StreamLoader:
     def _open(self) -> WorkerPool:
         if self._pool is None:
             self._pool = WorkerPool(self._workers, self._slots * self._slot_bytes)
-            if self.device.type == "cuda" and self._workers:
+            if self.device.type == "cuda" and self._workers:  # pragma: cuda only
                 _pin(self._pool.memory)
         return self._pool
 
@@ -185,8 +192,8 @@ class StreamLoader:
         if len(self.skipped) > self._limit:
             named = "; ".join(f"{name} ({why})" for name, why in self.skipped[-3:])
             raise DatasetError(
-                f"{len(self.skipped)} pictures of {self.dataset.name} could not be read, more than `max_skipped` "
-                f"(={self._limit}); the last are {named}"
+                f"{len(self.skipped)} pictures of {self.dataset.name} could not be read, more than "
+                f"`max_skipped` (={self._limit}); the last are {named}"
             )
 
     def _replace(self, batch: _Pending, position: int) -> bool:
@@ -209,11 +216,9 @@ class StreamLoader:
         pixels = pool.memory[start : start + count * self._geometry.bytes_per_image]
         shared = torch.from_numpy(pixels).reshape(count, side, side, channels)
         labels = torch.from_numpy(self.dataset.labels[batch.indices]).to(self.device)
-        if self.device.type == "cuda":
+        if self.device.type == "cuda":  # pragma: cuda only
             images = shared.to(self.device, non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-            self._events[batch.slot] = event
+            self._events[batch.slot] = torch.cuda.current_stream(self.device).record_event()
         else:
             images = shared.to(self.device)
         flips = torch.from_numpy(batch.flips).to(self.device)
@@ -227,7 +232,7 @@ class StreamLoader:
     def close(self) -> None:
         """Ends the decoding processes; a later `epoch` starts new ones."""
         if self._pool is not None:
-            if self.device.type == "cuda" and self._workers:
+            if self.device.type == "cuda" and self._workers:  # pragma: cuda only
                 _unpin(self._pool.memory)
             self._pool.close()
             self._pool = None
@@ -237,12 +242,12 @@ class StreamLoader:
             self.close()
 
 
-def _pin(memory: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> None:  # pragma: no cover (CUDA)
-    """Page-locks the shared memory, so that batches go to the device straight from where they were decoded."""
-    pointer, size = memory.ctypes.data, math.ceil(memory.nbytes / 4096) * 4096
-    torch.cuda.cudart().cudaHostRegister(pointer, size, 0)
+def _pin(memory: UInt8Array) -> None:  # pragma: cuda only
+    """Page-locks the shared memory: batches go to the device straight from where they were decoded."""
+    size = -(-memory.nbytes // 4096) * 4096  # the mapping ends on a page
+    torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, size, 0)  # type: ignore[no-untyped-call]
 
 
-def _unpin(memory: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> None:  # pragma: no cover (CUDA)
+def _unpin(memory: UInt8Array) -> None:  # pragma: cuda only
     torch.cuda.synchronize()
-    torch.cuda.cudart().cudaHostUnregister(memory.ctypes.data)
+    torch.cuda.cudart().cudaHostUnregister(memory.ctypes.data)  # type: ignore[no-untyped-call]

@@ -77,9 +77,9 @@ def perform(task: Task, memory: UInt8Array) -> Answer:
 
 
 def main() -> None:
-    """The arguments are the pipe and the shared memory, as inherited file descriptors, and the memory's size."""
+    """Arguments: the pipe and the shared memory, as inherited file descriptors, and the memory's size."""
     pipe, memory, size = (int(value) for value in sys.argv[1:4])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which then closes the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the pipe
     with Connection(pipe) as connection, mmap.mmap(memory, size) as shared:
         os.close(memory)
         pixels = np.frombuffer(shared, np.uint8)

@@ -1,8 +1,8 @@
-"""The CPU training step: binary ResNet-18 against its real-valued twin, best of eager and compiled on both sides.
+"""The CPU training step: binary ResNet-18 against its real twin, best of eager and compiled on both sides.
 
-Set-up: 64-pixel pictures, 3x3 stem with max pooling (32x32 trunk), 200 classes, batch 32, Case 4, Adam, float32,
-channels_last. A step is forward, loss, backward, optimiser. The four variants take turns, so that a slow moment of
-the machine hits all of them, and each counts with its fastest step.
+Set-up: 64-pixel pictures, 3x3 stem with max pooling (32x32 trunk), 200 classes, batch 32, Case 4, Adam,
+float32, channels_last. A step is forward, loss, backward, optimiser. The four variants take turns, so that a
+slow moment of the machine hits all of them, and each counts with its fastest step.
 
     python benchmarks/train_step.py [--rounds 6] [--json FILE]
 """
@@ -73,7 +73,9 @@ def measure(rounds: int, batch: int, size: int) -> dict[str, object]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=6, help="timed steps a variant")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=64)

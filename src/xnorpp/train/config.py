@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import sys
@@ -182,6 +183,7 @@ def recipe_keys() -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
     return keys
 
 
+@functools.cache
 def _fields(cls: Any) -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
     hints = get_type_hints(cls)
     return {spec.name: (hints[spec.name], spec) for spec in dataclasses.fields(cls)}

@@ -22,6 +22,10 @@ from torch import Tensor, nn
 TIME_LIMIT_VARIABLE = "XNORPP_COLLECTIVE_TIMEOUT"
 
 
+class LostWorker(RuntimeError):
+    """Another process of the run ended or stopped answering."""
+
+
 @dataclass(frozen=True)
 class World:
     """This process among the others."""
@@ -67,10 +71,29 @@ def join_world(device: str = "auto") -> Iterator[World]:
     dist.init_process_group(
         backend="nccl" if chosen.type == "cuda" else "gloo", timeout=datetime.timedelta(seconds=seconds)
     )
+    world = World(dist.get_rank(), dist.get_world_size(), chosen)
     try:
-        yield World(dist.get_rank(), dist.get_world_size(), chosen)
-    finally:
-        dist.destroy_process_group()
+        yield world
+    except RuntimeError as error:
+        if _is_lost_connection(error):
+            raise LostWorker(
+                f"process {world.rank} of {world.size} lost another one, whose own error comes before this "
+                f"or in its log ({str(error).splitlines()[0]})."
+            ) from error
+        raise
+    dist.destroy_process_group()  # not after an error: it would wait for processes that are gone
+
+
+def _is_lost_connection(error: RuntimeError) -> bool:
+    """Whether a collective failed because another process is gone; gloo says so in words alone."""
+    signs = (
+        "Connection closed",
+        "Connection reset",
+        "Timed out waiting",
+        "Broken pipe",
+        "Connection refused",
+    )
+    return isinstance(error, dist.DistError) or any(sign in str(error) for sign in signs)
 
 
 def wrap(trained: nn.Module, world: World) -> nn.Module:

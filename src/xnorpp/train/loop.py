@@ -117,8 +117,12 @@ class _Run:
                 journal.say(
                     f"Resuming {recipe.name} at step {self.at.step} of {self.total} from {found.path}"
                 )
-            self._epochs(journal)
-            return self._finish(journal)
+            try:
+                self._epochs(journal)
+                return self._finish(journal)
+            finally:
+                for loader in (*self.loaders, self.test_loader):
+                    loader.close()
 
     def _find_checkpoint(self, resume: bool) -> Checkpoint | None:
         """The checkpoint to go on from, after refusing to overwrite a run or to continue it with another

@@ -7,6 +7,7 @@ rows of the paper's tables are names too (`table1-case4`): the recipe says which
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 from collections.abc import Mapping, Sequence
@@ -89,7 +90,7 @@ def _resolve(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
         title = paper_rows().get(name, name)
         if title not in _tables():
             raise RecipeError(unknown_recipe(name))
-        table = dict(_tables()[title])
+        table = copy.deepcopy(_tables()[title])
     parent = table.pop("extends", None)
     if parent is not None:
         if not isinstance(parent, str):

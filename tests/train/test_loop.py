@@ -1,0 +1,315 @@
+"""The training loop: it learns, it resumes, and each option does what it says."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from xnorpp.nn import binary_layers
+from xnorpp.train import (
+    CheckpointError,
+    NonFiniteLoss,
+    RecipeError,
+    evaluate,
+    load_checkpoint,
+    load_model,
+    loop,
+    train,
+)
+from xnorpp.train.config import Recipe
+from xnorpp.train.journal import read_metrics
+
+Quick = Callable[..., Recipe]
+Same = Callable[[Any, Any], bool]
+
+
+def run(recipe: Recipe, out: Path, **more: Any) -> dict[str, Any]:
+    return train(recipe, out=out, device="cpu", quiet=True, **more)
+
+
+def losses(out: Path) -> list[float]:
+    return [row["loss"] for row in read_metrics(out / "metrics.jsonl") if row["kind"] == "train"]
+
+
+def test_a_run_learns_and_leaves_everything_behind(
+    tmp_path: Path, quick: Quick, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = quick("schedule.epochs=3", "run.tensorboard=true", "model.options.width=8")
+    summary = train(recipe, out=tmp_path, device="cpu")
+    said = capsys.readouterr().out
+    assert "epoch   1/3" in said
+    assert "img/s" in said
+    assert "left" in said
+    assert "digits-small-case4: top-1" in said
+    assert summary["metrics"]["top1"] > 30
+    assert summary["metrics"]["top5"] >= summary["metrics"]["top1"]
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(1, 34))
+    assert [row["step"] for row in rows if row["kind"] == "eval"] == [11, 22, 33]
+    assert losses(tmp_path)[-1] < 0.7 * losses(tmp_path)[0]
+    assert (tmp_path / "curves.png").read_bytes()[1:4] == b"PNG"
+    assert list((tmp_path / "tensorboard").glob("events*"))
+    assert json.loads((tmp_path / "summary.json").read_text()) == json.loads(json.dumps(summary))
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+
+
+def test_the_final_checkpoint_knows_all_that_packing_and_predicting_need(
+    tmp_path: Path, quick: Quick
+) -> None:
+    summary = run(quick("schedule.max_steps=2"), tmp_path)
+    model, meta = load_model(tmp_path)
+    assert meta["model"] == model.config
+    assert meta["dataset"] == "digits"
+    assert meta["classes"] == list("0123456789")
+    assert meta["preprocess"]["crop"] == 8
+    assert meta["recipe"] == quick("schedule.max_steps=2").to_dict()
+    assert meta["seed"] == 0
+    assert meta["step"] == 2
+    assert meta["commit"]
+    assert meta["hardware"]["cpu"]
+    assert meta["metrics"] == summary["metrics"]
+    assert not load_checkpoint(tmp_path).optimizer
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(
+    tmp_path: Path, quick: Quick, same: Same
+) -> None:
+    results = []
+    for index, seed in enumerate((0, 0, 1)):
+        run(quick("schedule.max_steps=3", f"run.seed={seed}"), tmp_path / str(index))
+        results.append(load_checkpoint(tmp_path / str(index)).weights)
+    assert same(results[0], results[1])
+    assert not same(results[0], results[2])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("optimizer.name=adam",),
+        ("optimizer.name=sgd", "optimizer.lr=0.05", "optimizer.nesterov=true"),
+        ("optimizer.name=adamw", "run.channels_last=true", "schedule.warmup_epochs=0.3"),
+        ("run.accumulate=2", "optimizer.decay_scales=true", "optimizer.decay_norms=false"),
+        ("run.amp=fp16", "run.channels_last=true"),
+        ("run.amp=bf16", "model.options.clip_weights=true", "model.options.surrogate=tanh"),
+        ("schedule.first_stage_epochs=1", "loss.label_smoothing=0.1"),
+        ("model.calibrate=true", "optimizer.clip_norm=1.0"),
+    ],
+    ids=lambda options: options[0],
+)
+def test_every_way_of_training_resumes_in_the_middle_of_an_epoch_to_the_same_bits(
+    tmp_path: Path, quick: Quick, same: Same, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = quick("run.save_steps=4", *options)
+    run(recipe, tmp_path / "whole")
+
+    class Stop(Exception):
+        pass
+
+    step = loop._Run._step
+
+    def stopping(self: Any, parts: Any, at: int, guard: Any) -> Any:
+        if at == 18:
+            raise Stop
+        return step(self, parts, at, guard)
+
+    monkeypatch.setattr(loop._Run, "_step", stopping)
+    with pytest.raises(Stop):
+        run(recipe, tmp_path / "halves")
+    monkeypatch.undo()
+    assert load_checkpoint(tmp_path / "halves").meta["step"] == 16
+    run(recipe, tmp_path / "halves", resume=True)
+    whole, halves = load_checkpoint(tmp_path / "whole"), load_checkpoint(tmp_path / "halves")
+    assert same(whole.weights, halves.weights)
+    assert losses(tmp_path / "whole") == losses(tmp_path / "halves")
+    assert whole.meta["metrics"] == halves.meta["metrics"]
+    newest = [
+        load_checkpoint(max((tmp_path / kind / "checkpoints").iterdir())) for kind in ("whole", "halves")
+    ]
+    assert newest[0].optimizer
+    assert same(newest[0].optimizer, newest[1].optimizer)
+
+
+def test_a_finished_run_is_not_overwritten_and_resuming_it_changes_nothing(
+    tmp_path: Path, quick: Quick, same: Same
+) -> None:
+    recipe = quick("schedule.max_steps=2")
+    run(recipe, tmp_path)
+    before = load_checkpoint(tmp_path).weights
+    with pytest.raises(RecipeError, match="already holds a run; pass --resume"):
+        run(recipe, tmp_path)
+    run(recipe, tmp_path, resume=True)
+    assert same(before, load_checkpoint(tmp_path).weights)
+
+
+def test_a_run_is_resumed_with_its_own_recipe(tmp_path: Path, quick: Quick) -> None:
+    run(quick("schedule.max_steps=2"), tmp_path)
+    with pytest.raises(RecipeError, match=r"`optimizer.lr` is 0.5 here and 0.\d+ in the run"):
+        run(quick("schedule.max_steps=2", "optimizer.lr=0.5"), tmp_path, resume=True)
+    run(quick("schedule.max_steps=2", "run.log_steps=7"), tmp_path, resume=True)
+
+
+def test_resuming_where_nothing_is_starts_from_the_beginning(tmp_path: Path, quick: Quick) -> None:
+    assert run(quick("schedule.max_steps=1"), tmp_path / "new", resume=True)["step"] == 1
+
+
+def test_a_truncated_newest_checkpoint_resumes_from_the_previous_one(
+    tmp_path: Path, quick: Quick, same: Same
+) -> None:
+    recipe = quick()
+    run(recipe, tmp_path)
+    before = load_checkpoint(tmp_path).weights
+    (tmp_path / "model.safetensors").unlink()
+    newest = max((tmp_path / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:1000])
+    with pytest.warns(UserWarning, match="damaged or truncated"):
+        run(recipe, tmp_path, resume=True)
+    assert same(before, load_checkpoint(tmp_path).weights)
+
+
+def test_a_full_disk_ends_the_run_with_a_clear_error_and_it_can_go_on(
+    tmp_path: Path, quick: Quick, same: Same, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = quick()
+    run(recipe, tmp_path / "whole")
+    save = loop.save_checkpoint
+    saved: list[Any] = []
+
+    def full(*arguments: Any, **more: Any) -> Any:
+        if saved:
+            raise CheckpointError("x could not be written (9 bytes): No space left on device")
+        saved.append(1)
+        return save(*arguments, **more)
+
+    monkeypatch.setattr(loop, "save_checkpoint", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        run(recipe, tmp_path / "again")
+    monkeypatch.undo()
+    run(recipe, tmp_path / "again", resume=True)
+    assert same(load_checkpoint(tmp_path / "whole").weights, load_checkpoint(tmp_path / "again").weights)
+
+
+@pytest.mark.parametrize("amp", ["off", "bf16"])
+def test_a_loss_that_is_not_finite_names_step_layer_and_last_checkpoint(
+    tmp_path: Path, quick: Quick, monkeypatch: pytest.MonkeyPatch, amp: str
+) -> None:
+    step = loop._Run._step
+
+    def poison(self: Any, parts: Any, at: int, guard: Any) -> Any:
+        if at == 13:
+            self.model.get_submodule("blocks.1.bn2").weight.data[1] = math.inf
+            self.model.get_submodule("norm").weight.data[0] = math.nan
+        return step(self, parts, at, guard)
+
+    monkeypatch.setattr(loop._Run, "_step", poison)
+    with pytest.raises(NonFiniteLoss) as caught:
+        run(quick(f"run.amp={amp}"), tmp_path)
+    text = str(caught.value)
+    assert "at step 13 (epoch 1)" in text
+    assert "first in the layer `blocks.1.bn2` (BatchNorm2d, whose parameter `weight` is not finite)" in text
+    assert "step-000000011.safetensors" in text
+    assert caught.value.step == 13
+
+
+def test_a_loss_that_is_not_finite_before_any_checkpoint(
+    tmp_path: Path, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "training_loss", lambda logits, *_, **__: logits.sum() * math.inf)
+    with pytest.raises(NonFiniteLoss, match="arose in the loss itself; no checkpoint was written yet"):
+        run(quick(), tmp_path)
+
+
+def test_accumulated_parts_take_the_same_pictures_as_one_batch(tmp_path: Path, quick: Quick) -> None:
+    run(quick("schedule.max_steps=1", name="digits-small-real"), tmp_path / "one")
+    run(quick("schedule.max_steps=1", "run.accumulate=4", name="digits-small-real"), tmp_path / "four")
+    assert losses(tmp_path / "one")[0] == pytest.approx(losses(tmp_path / "four")[0], rel=0.05)
+
+
+def test_compiled_training_follows_eager(
+    tmp_path: Path, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through dynamo, without the slow code generation; the compiled layers have tests of their own."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    run(quick("schedule.max_steps=4"), tmp_path / "eager")
+    run(quick("schedule.max_steps=4", "run.compile=true"), tmp_path / "compiled")
+    assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "eager"), rel=1e-3)
+
+
+def test_the_first_stage_has_real_weights_and_the_second_binary_ones(
+    tmp_path: Path, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    step = loop._Run._step
+
+    def look(self: Any, *arguments: Any) -> Any:
+        seen.append(next(iter(binary_layers(self.model)))[1].binarize_weights)
+        return step(self, *arguments)
+
+    monkeypatch.setattr(loop._Run, "_step", look)
+    run(quick("schedule.first_stage_epochs=1"), tmp_path)
+    assert seen == [False] * 11 + [True] * 11
+
+
+def test_calibration_is_recorded(tmp_path: Path, quick: Quick) -> None:
+    meta = run(quick("model.calibrate=true", "schedule.max_steps=1"), tmp_path)
+    assert meta["calibration"]["samples"] == 128
+
+
+def test_held_out_pictures_are_evaluated_on_instead_of_the_test_set(tmp_path: Path, quick: Quick) -> None:
+    recipe = quick("data.holdout=0.25", "schedule.max_steps=1")
+    run(recipe, tmp_path)
+    fit = load_checkpoint(tmp_path).meta["steps_per_epoch"]
+    assert fit == round(1437 * 0.75) // 128
+
+
+def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path, quick: Quick) -> None:
+    with pytest.raises(ValueError, match="must be at most"):
+        run(quick("data.batch_size=4096"), tmp_path)
+
+
+def test_threads_are_the_recipes(tmp_path: Path, quick: Quick) -> None:
+    run(quick("schedule.max_steps=1", "run.threads=2"), tmp_path)
+    assert torch.get_num_threads() == 2
+
+
+def test_an_unknown_device_is_refused(tmp_path: Path, quick: Quick) -> None:
+    with pytest.raises(ValueError, match=r"`device` \(='gpu'\) must be auto, cpu, cuda or cuda:N"):
+        train(quick(), out=tmp_path, device="gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="needs a CUDA device and torch finds none"):
+            train(quick(), out=tmp_path, device="cuda:3")
+
+
+class _Fixed:
+    """A loader with two batches, and a network that says what it is told."""
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Any:
+        logits = torch.eye(7)
+        yield logits[:4], torch.tensor([0, 1, 2, 4])
+        yield logits[4:], torch.tensor([4, 6, 0])
+
+
+def test_evaluation_counts_first_and_five_best() -> None:
+    model = torch.nn.Identity().train()
+    found = evaluate(model, _Fixed())
+    assert found["images"] == 7
+    assert found["top1"] == pytest.approx(100 * 4 / 7)
+    assert found["top5"] >= found["top1"]
+    expected = sum(math.log(math.e + 6) - hit for hit in (1, 1, 1, 0, 1, 0, 0)) / 7
+    assert found["loss"] == pytest.approx(expected, rel=1e-5)
+    assert model.training
+
+
+def test_an_empty_evaluation_is_refused() -> None:
+    class Empty:
+        def epoch(self, epoch: int, start_step: int = 0) -> Any:
+            return iter(())
+
+    with pytest.raises(ValueError, match="gave no pictures"):
+        evaluate(torch.nn.Identity(), Empty())

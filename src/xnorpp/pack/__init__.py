@@ -13,8 +13,9 @@ from .assemble import assemble
 from .fold import fold
 from .graph import PackError
 from .trace import trace, unwrap
+from .verify import Verification, verify
 
-__all__ = ["PackError", "pack", "pack_to_file"]
+__all__ = ["PackError", "Verification", "pack", "pack_to_file", "verify"]
 
 
 def pack(
@@ -38,9 +39,10 @@ def pack(
     settings = _settings(preprocess)
     mean, std = (_channels(settings, key, shape[0]) for key in ("mean", "std"))
     output = fold(trace(model, shape))
-    return assemble(
+    program, _ = assemble(
         output, shape, mean=mean, std=std, preprocess=settings, labels=labels, half=half, meta=meta
     )
+    return program
 
 
 def pack_to_file(

@@ -27,9 +27,10 @@ def assemble(
     labels: Sequence[str] | None = None,
     half: bool = False,
     meta: Mapping[str, Any] | None = None,
-) -> Program:
-    """The program of a folded graph."""
+) -> tuple[Program, dict[str, Node]]:
+    """The program of a folded graph, and the node behind each of its values."""
     names: dict[int, str] = {}
+    nodes: dict[str, Node] = {}
     ops: list[Op] = []
     store = _Store(half)
     for node in order(output):
@@ -41,12 +42,13 @@ def assemble(
                 f"{node.path}: torch.sign is 0 at 0, which has no bit; use xnorpp.nn.sign ({node.line})"
             )
         names[id(node)] = f"v{len(ops)}"
+        nodes[f"v{len(ops)}"] = node
         tensors = {role: store.name(node, role, tensor) for role, tensor in node.tensors.items()}
         inputs = tuple(names[id(source)] for source in node.inputs)
         ops.append(Op(node.op, node.path, inputs, names[id(node)], node.attrs, tensors))
     if names[id(output)] == INPUT:
         raise PackError("the model returns its input unchanged; there is nothing to pack")
-    return Program(
+    program = Program(
         input_shape=shape,
         ops=tuple(ops),
         output=names[id(output)],
@@ -57,6 +59,7 @@ def assemble(
         labels=None if labels is None else tuple(str(label) for label in labels),
         meta=dict(meta or {}),
     )
+    return program, nodes
 
 
 class _Store:

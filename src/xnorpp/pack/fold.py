@@ -67,7 +67,25 @@ def _compose(first: Node, second: Node) -> Node:
     assert inner is not None
     assert outer is not None
     where = (first.path, first.line, second.serial)
-    return Node("affine", first.inputs, first.shape, {}, tensors, *where, _chain([inner, outer]))
+    merged = Node("affine", first.inputs, first.shape, {}, tensors, *where, _chain([inner, outer]))
+    merged.size = _size_behind(first.size, second)
+    return merged
+
+
+def _size_behind(size: Array | None, node: Node) -> Array | None:
+    """How large the summands of a shift are behind one more pointwise node."""
+    if size is None:
+        return node.size
+    return size * _gain(node) + (0.0 if node.size is None else node.size)
+
+
+def _gain(node: Node) -> Array:
+    """How much a pointwise node magnifies a difference, a channel."""
+    if node.op == "affine":
+        return np.abs(node.tensors.get("mult", np.ones(1)))
+    if node.op == "prelu":
+        return np.maximum(np.abs(node.tensors["slope"].astype(np.float64)), 1.0)
+    return np.ones(1)
 
 
 def _chain(functions: list[Trained]) -> Trained:
@@ -99,7 +117,9 @@ def _into_weights(output: Node) -> Node:
             scaled = 0.0 if bias is None else bias.astype(np.float64) * (1.0 if mult is None else mult)
             tensors["bias"] = np.asarray(scaled + (0.0 if add is None else add), np.float64)
         where = (source.path, source.line, node.serial)
-        return Node(source.op, source.inputs, source.shape, source.attrs, tensors, *where)
+        merged = Node(source.op, source.inputs, source.shape, source.attrs, tensors, *where)
+        merged.size = _size_behind(None if bias is None else np.abs(bias), node)
+        return merged
 
     return _rewrite(output, rule)
 
@@ -128,7 +148,13 @@ def _thresholds(output: Node) -> Node:
         else:
             t, flip = real_threshold(trained, node.shape[0])
         tensors = {**spatial, "threshold": t, "flip": flip}
-        return Node("sign", [value], node.shape, {}, tensors, node.path, node.line, node.serial)
+        folded = Node("sign", [value], node.shape, {}, tensors, node.path, node.line, node.serial)
+        folded.argument = node.argument
+        folded.gain = np.ones(1)
+        for link in chain:
+            folded.gain = folded.gain * _gain(link)
+            folded.size = _size_behind(folded.size, link)
+        return folded
 
     return _rewrite(output, rule)
 

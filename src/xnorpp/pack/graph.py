@@ -27,8 +27,13 @@ class PackError(ValueError):
 
 @dataclass(eq=False)
 class Node:
-    """One operation. `shape` leaves out the batch; `path` is the module it came from, `line` its source line,
-    `serial` its place in the order the model ran, behind that of its inputs."""
+    """One operation. `shape` leaves out the batch; `path` is the module it came from, `line` its source line.
+
+    `serial` is its place in the order the model ran, behind that of its inputs; a folded node keeps the serial
+    of the last one in it, whose value it has. For `verify.py`: `size` is how large the summands of a shift are
+    in all, a channel (a batch norm's |bias| + |mean*mult|, which may cancel), `gain` how much a sign's folded
+    chain magnifies, and `argument` the serial of what the trained network takes the sign of.
+    """
 
     op: str
     inputs: list[Node]
@@ -39,6 +44,9 @@ class Node:
     line: str = ""
     serial: int = 0
     trained: Trained | None = None
+    size: Array | None = None
+    gain: Array | None = None
+    argument: int = -1
 
     @property
     def spatial(self) -> dict[str, Array]:

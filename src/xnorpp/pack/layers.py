@@ -54,7 +54,7 @@ def _binary_conv2d(trace: Trace, layer: BinaryConv2d, source: Node, shape: tuple
             y = trace.emit("bitweight_conv2d", [source], shape, attrs, {"weight": packed})
         return _scaled(trace, layer, y, None)
     k = _input_scale(trace, layer, source, shape, attrs) if _uses_input(layer) else None
-    bits = trace.emit("sign", [source], source.shape)
+    bits = trace.emit_sign(source)
     if layer.binarize_weights:
         attrs["pad_value"] = layer.padding_value
         packed = pack_conv_weight(_array(layer.binary_weight()))
@@ -75,7 +75,7 @@ def _binary_linear(trace: Trace, layer: BinaryLinear, source: Node, shape: tuple
         raise trace.fail(f"is applied to {len(source.shape) + 1} axes; (n, c) is needed")
     k = trace.emit("abs_mean", [source], (1,)) if _uses_input(layer) else None
     if layer.binarizes_input:
-        source = trace.emit("sign", [source], source.shape)
+        source = trace.emit_sign(source)
     if layer.binarize_weights:
         op = "binary_linear" if layer.binarizes_input else "bitweight_linear"
         y = trace.emit(

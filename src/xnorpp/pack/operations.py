@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..runtime.bits import pack_conv_weight, pack_linear_weight
 from .graph import Array, Node, Trained
-from .trace import BATCH, Trace
+from .trace import Trace
 
 _IDENTITY = ("contiguous", "clone", "detach", "float", "to", "type", "type_as", "requires_grad_", "__get__")
 _LARGEST = float(np.finfo(np.float32).max)
@@ -119,7 +119,7 @@ def _shifted(trace: Trace, dot: Node, bias: Any) -> Node:
 
 def affine(
     trace: Trace, source: Node, mult: Array | None, add: Array | None,
-    spatial: dict[str, Array] | None = None, trained: Trained | None = None,
+    spatial: dict[str, Array] | None = None, trained: Trained | None = None, size: Array | None = None,
 ) -> Node:  # fmt: skip
     """`(x*spatial)*mult + add` with per-channel vectors; `trained` defaults to just that in float32."""
     channels = source.shape[0]
@@ -136,7 +136,9 @@ def affine(
             v = v if m is None else v * m
             return v if a is None else v + a
 
-    return trace.emit("affine", [source], source.shape, None, tensors, trained)
+    node = trace.emit("affine", [source], source.shape, None, tensors, trained)
+    node.size = np.abs(tensors["add"]) if size is None and add is not None else size
+    return node
 
 
 def batch_norm(
@@ -154,7 +156,9 @@ def batch_norm(
     # torch's own order in float32: x*alpha + (bias - mean*alpha)
     alpha = (w / np.sqrt(var + np.asarray(eps, var.dtype))).astype(np.float32)
     beta = (b - mean * alpha).astype(np.float32)
-    return affine(trace, source, mult, wide[3] - wide[0] * mult, None, lambda v: v * alpha + beta)
+    shift = wide[0] * mult
+    size = np.abs(wide[3]) + np.abs(shift)
+    return affine(trace, source, mult, wide[3] - shift, None, lambda v: v * alpha + beta, size)
 
 
 def _constant_parts(trace: Trace, node: Node, constant: Any) -> tuple[Array | None, dict[str, Array]]:
@@ -322,8 +326,7 @@ def threshold(
 ) -> Node:
     source = trace.node(input)
     if source.op == "three_way_sign" and threshold == 0 and value == -1:
-        bits = trace.emit("sign", source.inputs, source.shape)
-        return trace.emit("signs", [bits], source.shape)
+        return trace.emit("signs", [trace.emit_sign(source.inputs[0])], source.shape)
     if threshold == 0 and value == 0:
         return relu(trace, result, input)
     raise trace.fail("is not supported")
@@ -403,9 +406,9 @@ def mean(
 def reshape(trace: Trace, result: Tensor, input: Any, *args: Any, **kwargs: Any) -> Node:
     """Any reshaping: nothing where the shape stays, `flatten` where an image becomes a vector."""
     source, shape = trace.node(input), _shape(result)
-    if result.shape[0] == BATCH and shape == source.shape:
+    if result.shape[0] == trace.batch and shape == source.shape:
         return source
-    if result.shape[0] != BATCH or len(shape) != 1:
+    if result.shape[0] != trace.batch or len(shape) != 1:
         raise trace.fail(f"from {source.shape} to {shape} is not supported; flattening an image is")
     return trace.emit("flatten", [source], shape)
 

@@ -51,7 +51,7 @@ def integer_threshold(f: Trained, channels: int, largest: int) -> tuple[F32, npt
 def _bracket(
     f: Callable[[I64], F32], first: np.int64, last: np.int64, channels: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], I64, I64]:
-    """Per channel: whether `f > 0` rises or falls from first to last, and the two neighbours it changes at."""
+    """Per channel: whether `f > 0` rises or falls from first to last, and the two neighbours there."""
     with np.errstate(all="ignore"):
         low, high = np.full(channels, first), np.full(channels, last)
         at_low, at_high = _positive(f(low)), _positive(f(high))

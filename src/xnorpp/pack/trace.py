@@ -37,8 +37,10 @@ _PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 class Trace(TorchFunctionMode):
     """Records nodes while a model runs. `operations.py` calls `node`, `constant`, `emit` and `fail`."""
 
-    def __init__(self, model: nn.Module, x: Tensor) -> None:
+    def __init__(self, model: nn.Module, x: Tensor, keep: bool = False) -> None:
         super().__init__()
+        self.batch = x.shape[0]
+        self.values: dict[int, Tensor] | None = {0: x} if keep else None  # a node's serial -> its value
         self.paths = ["model"]
         self.inside = 0  # how many whole-taken layers we are in
         self.input = Node("input", [], tuple(x.shape[1:]))
@@ -83,10 +85,13 @@ class Trace(TorchFunctionMode):
 
     def bind(self, tensor: Tensor, node: Node) -> None:
         """From now on this tensor is that node's value."""
-        if tuple(tensor.shape[1:]) != node.shape or tensor.shape[0] != BATCH:
+        if tuple(tensor.shape[1:]) != node.shape or tensor.shape[0] != self.batch:
             raise self.fail(f"gives shape {tuple(tensor.shape)}, which mixes images or is not supported")
         self._remember(tensor)
         self.nodes[id(tensor)] = node
+        if self.values is not None and node.serial not in self.values:
+            with _no_modes():
+                self.values[node.serial] = tensor.detach().clone()
 
     def _remember(self, tensor: Tensor) -> None:
         self.alive.append(tensor)
@@ -142,6 +147,11 @@ class Trace(TorchFunctionMode):
         self.serial += 1
         where = (self.paths[-1], self._line(), self.serial)
         return Node(op, inputs, shape, attrs or {}, tensors or {}, *where, trained)
+
+    def emit_sign(self, source: Node) -> Node:
+        node = self.emit("sign", [source], source.shape)
+        node.argument = source.serial
+        return node
 
     def fail(self, message: str) -> PackError:
         return PackError(f"{self.paths[-1]}: {self.operation} {message} ({self._line()})")
@@ -209,10 +219,16 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def trace(model: nn.Module, shape: tuple[int, int, int]) -> Node:
     """Run `model` on pictures of this (c, h, w) and return the node of its output."""
+    output, _ = trace_values(model, torch.zeros((BATCH, *shape)), keep=False)
+    return output
+
+
+def trace_values(model: nn.Module, x: Tensor, keep: bool = True) -> tuple[Node, dict[int, Tensor]]:
+    """Run `model` on `x`: the node of its output and, with `keep`, the value of every node by its serial."""
     weights = [p for p in [*model.parameters(), *model.buffers()] if p.is_floating_point()]
-    device, dtype = (weights[0].device, weights[0].dtype) if weights else (torch.device("cpu"), torch.float32)
-    x = torch.zeros((BATCH, *shape), device=device, dtype=dtype)
-    recorder = Trace(model, x)
+    if weights:
+        x = x.to(weights[0].device, weights[0].dtype)
+    recorder = Trace(model, x, keep)
     hooks = []
     try:
         for path, module in model.named_modules():
@@ -228,7 +244,7 @@ def trace(model: nn.Module, shape: tuple[int, int, int]) -> Node:
         raise PackError(f"the model returns {type(result).__name__}; one tensor is needed")
     if id(result) not in recorder.nodes:
         raise PackError("the model's output does not depend on its input through supported operations")
-    return recorder.nodes[id(result)]
+    return recorder.nodes[id(result)], recorder.values or {}
 
 
 def _hooks(recorder: Trace, path: str, whole: bool) -> tuple[Any, Any]:

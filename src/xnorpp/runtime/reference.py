@@ -90,7 +90,7 @@ def _pad_picture(x: Array, padding: Any, value: Any) -> Array:
     return np.pad(x, edges, constant_values=value) if ph or pw else x
 
 
-def _convolve(op: Op, x: Array, weight: Array, pad_value: int) -> F32:
+def convolve(op: Op, x: Array, weight: Array, pad_value: int) -> F32:
     """`out[n,o,y,x] = sum over c,i,j of in[n,c,y*s+i*d-p,...] * weight[o,c,i,j]`, in float32."""
     stride, padding, dilation, groups = (op.attrs[k] for k in ("stride", "padding", "dilation", "groups"))
     o, fan, *kernel = weight.shape
@@ -118,7 +118,7 @@ def per_channel(vector: Array, ndim: int) -> Array:
 def _conv2d(program: Program, op: Op, x: Array) -> Array:
     weight = program.real(op, "weight")
     assert weight is not None
-    return _with_bias(program, op, _convolve(op, x, weight, 0))
+    return _with_bias(program, op, convolve(op, x, weight, 0))
 
 
 def _linear(program: Program, op: Op, x: Array) -> Array:
@@ -137,7 +137,7 @@ def _signs(program: Program, op: Op, x: Array) -> Array:
 
 def _binary_conv2d(program: Program, op: Op, x: Array) -> Array:
     # Sums of -1, 0 and +1 below 2**24 are exact in float32 in any order: the float product is the dot.
-    return _convolve(op, x, _signs(program, op, x), op.attrs["pad_value"]).astype(np.int32)
+    return convolve(op, x, _signs(program, op, x), op.attrs["pad_value"]).astype(np.int32)
 
 
 def _binary_linear(program: Program, op: Op, x: Array) -> Array:
@@ -145,7 +145,7 @@ def _binary_linear(program: Program, op: Op, x: Array) -> Array:
 
 
 def _bitweight_conv2d(program: Program, op: Op, x: Array) -> Array:
-    return _convolve(op, x, _signs(program, op, x), 0)
+    return convolve(op, x, _signs(program, op, x), 0)
 
 
 def _bitweight_linear(program: Program, op: Op, x: Array) -> Array:

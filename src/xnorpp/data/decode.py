@@ -1,9 +1,10 @@
 """Decoding a picture with Pillow: bytes to uint8 (H, W, C), resized and cropped in one step. No torch.
 
-The crop of a resized picture is computed alone: Pillow's `resize(box=...)` takes the source region that the
-crop comes from, and its filter still sees the pixels around that region. The box's corners are multiples of
-1/256 of the picture's side, exact in floating point, so the result equals "resize the whole, then crop" bit
-for bit (a test holds it to that).
+The crop of a resized picture is computed alone: Pillow's `resize(box=...)` takes the source region that the crop
+comes from, and its filter still sees the pixels around that region. The box's corners are multiples of 1/256 of
+the picture's side, exact in floating point, so the result is that of "resize the whole, then crop": bit for bit
+for nearly all sizes, and within one grey level where Pillow takes the two directions in another order. Training,
+testing and prediction all go through `fit`, so they agree exactly with each other.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from xnorpp.data.progress import Progress
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files`, each answer cut after `cut` bytes, ranges honoured if `ranges`; `log`: ranges asked for."""
+    """Serves `files`, each answer cut after `cut` bytes; `ranges`: honour them; `log`: those asked for."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

@@ -1,10 +1,10 @@
 """Decoding a picture with Pillow: bytes to uint8 (H, W, C), resized and cropped in one step. No torch.
 
-The crop of a resized picture is computed alone: Pillow's `resize(box=...)` takes the source region that the crop
-comes from, and its filter still sees the pixels around that region. The box's corners are multiples of 1/256 of
-the picture's side, exact in floating point, so the result is that of "resize the whole, then crop": bit for bit
-for nearly all sizes, and within one grey level where Pillow takes the two directions in another order. Training,
-testing and prediction all go through `fit`, so they agree exactly with each other.
+The crop of a resized picture is computed alone: Pillow's `resize(box=...)` takes the source region that the
+crop comes from, and its filter still sees the pixels around that region. The box's corners are multiples of
+1/256 of the picture's side, exact in floating point, so the result is that of "resize the whole, then crop": bit
+for bit for nearly all sizes, and within one grey level where Pillow takes the two directions in another order.
+Training, testing and prediction all go through `fit`, so they agree exactly with each other.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from xnorpp.data.preprocess import as_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -37,17 +39,6 @@ def read_blob(blob: Blob) -> bytes:
     if len(data) != blob.size:
         raise CorruptImageError(f"{len(data)} bytes where {blob.size} were expected")
     return data
-
-
-def open_picture(data: bytes) -> Image:
-    """Opens without decoding yet; a raw `.npy` array (uint8, (H, W, 3) or (H, W)) counts as a picture too."""
-    from PIL import Image
-
-    from xnorpp.data.preprocess import as_image
-
-    if data[:6] == b"\x93NUMPY":
-        return as_image(np.load(io.BytesIO(data), allow_pickle=False))
-    return Image.open(io.BytesIO(data))
 
 
 def fit(image: Image, resize: int, crop: int, top: int, left: int, channels: int) -> UInt8Array:
@@ -88,7 +79,9 @@ def decode(
     from PIL import Image
 
     try:
-        image = open_picture(data)
+        if data[:6] == b"\x93NUMPY":
+            return _cut(data, resize, crop, top, left, channels)
+        image = Image.open(io.BytesIO(data))
         if fast and image.format == "JPEG":
             least = int(0.7 * resize)
             image.draft(_MODES[channels], (least, least))
@@ -97,6 +90,15 @@ def decode(
         raise
     except (Image.DecompressionBombError, Exception) as error:
         raise CorruptImageError(f"{type(error).__name__}: {error}") from error
+
+
+def _cut(data: bytes, resize: int, crop: int, top: int, left: int, channels: int) -> UInt8Array:
+    """The window of a raw `.npy` array, uint8 (H, W, C): nothing to decode, and nothing to resize if it fits."""
+    pixels = np.load(io.BytesIO(data), allow_pickle=False)
+    if pixels.dtype == np.uint8 and pixels.shape == (resize, resize, channels):
+        window: UInt8Array = pixels[top : top + crop, left : left + crop]
+        return window
+    return fit(as_image(pixels), resize, crop, top, left, channels)
 
 
 def decode_blob(

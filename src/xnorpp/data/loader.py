@@ -132,7 +132,7 @@ class ArrayLoader:
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         steps = self.share.order(self.seed, epoch)
         for step in range(start_step, len(steps)):
-            indices = _to_device(steps[step], self.device)
+            indices = to_device(steps[step], self.device)
             yield self._normalise(self._pick(indices, epoch, step)), self.labels[indices]
 
     def _pick(self, indices: Tensor, epoch: int, step: int) -> Tensor:
@@ -140,7 +140,7 @@ class ArrayLoader:
         if not (pad or self.augment.flip):
             return self.images[indices]
         tops, lefts, flips = self.share.draw(self.seed, epoch, step, 2 * pad)
-        packed = _to_device(np.stack([tops - pad, lefts - pad, flips & self.augment.flip]), self.device)
+        packed = to_device(np.stack([tops - pad, lefts - pad, flips & self.augment.flip]), self.device)
         return crop_and_flip(self.images, indices, packed[0], packed[1], packed[2].bool())
 
     def close(self) -> None:
@@ -164,10 +164,10 @@ def crop_and_flip(images: Tensor, indices: Tensor, tops: Tensor, lefts: Tensor, 
     return windows.mul_(inside[:, :, :, None])
 
 
-def _to_device(values: np.ndarray[Any, Any], device: torch.device) -> Tensor:
+def to_device(values: np.ndarray[Any, Any], device: torch.device) -> Tensor:
     """A small array to the device; through pinned memory where that lets the copy overlap with computing."""
     tensor = torch.from_numpy(values)
-    if device.type == "cuda":
+    if device.type == "cuda":  # pragma: cuda only
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 

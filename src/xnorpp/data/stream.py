@@ -25,7 +25,7 @@ from xnorpp.data.dataset import (
     UInt8Array,
     skip_limit,
 )
-from xnorpp.data.loader import Batch, Normaliser
+from xnorpp.data.loader import Batch, Normaliser, to_device
 from xnorpp.data.order import BoolArray, Share
 from xnorpp.data.worker import Answer, Geometry, Item, Task
 from xnorpp.data.workers import WorkerPool
@@ -215,17 +215,17 @@ class StreamLoader:
         start = batch.slot * self._slot_bytes
         pixels = pool.memory[start : start + count * self._geometry.bytes_per_image]
         shared = torch.from_numpy(pixels).reshape(count, side, side, channels)
-        labels = torch.from_numpy(self.dataset.labels[batch.indices]).to(self.device)
+        labels = to_device(self.dataset.labels[batch.indices], self.device)
         if self.device.type == "cuda":  # pragma: cuda only
             images = shared.to(self.device, non_blocking=True)
             self._events[batch.slot] = torch.cuda.current_stream(self.device).record_event()
         else:
             images = shared.to(self.device)
-        flips = torch.from_numpy(batch.flips).to(self.device)
         if self.augment.flip:
+            flips = to_device(batch.flips, self.device)
             images = torch.where(flips[:, None, None, None], images.flip(2), images)
         if batch.dropped:
-            kept = torch.from_numpy(np.setdiff1d(np.arange(count), batch.dropped)).to(self.device)
+            kept = to_device(np.setdiff1d(np.arange(count), batch.dropped), self.device)
             images, labels = images[kept], labels[kept]
         return self._normalise(images), labels
 

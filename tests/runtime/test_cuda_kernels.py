@@ -1,4 +1,5 @@
-"""The CUDA kernels themselves, compiled for the CPU with their GPU instructions played in C++ (cuda_host/host_device.h).
+"""The CUDA kernels themselves, compiled for the CPU with their GPU instructions played in C++
+(cuda_host/host_device.h).
 
 What this cannot show (timing, memory ordering of the real machine) is left to tests/gpu.
 """
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from xnorpp.runtime import cuda_layout as lay
+from xnorpp.runtime.cuda_source import ConvArguments, StemArguments
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "csrc" / "cuda"
@@ -22,17 +24,9 @@ KERNELS = ROOT / "csrc" / "cuda"
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
-class Arguments(ctypes.Structure):
-    _fields_ = [
-        ("input", ctypes.c_void_p), ("weight", ctypes.c_void_p), ("channel", ctypes.c_void_p),
-        ("constant", ctypes.c_void_p), ("pixel", ctypes.c_void_p), ("full", ctypes.c_void_p),
-        ("stream_in", ctypes.c_void_p * 2), ("stream_out", ctypes.c_void_p * 2), ("bits_out", ctypes.c_void_p * 3),
-        ("side", ctypes.c_void_p), ("side_weight", ctypes.c_void_p), ("side_constant", ctypes.c_void_p),
-        ("images", ctypes.c_int), ("tiles", ctypes.c_int),
-    ]  # fmt: skip
-
-
-def build(kernel: str, entry: str, macros: dict[str, int | str], folder: Path, arguments: str = "Arguments") -> ctypes.CDLL:
+def build(
+    kernel: str, entry: str, macros: dict[str, int | str], folder: Path, arguments: str = "Arguments"
+) -> ctypes.CDLL:
     """Compiles a kernel for the CPU."""
     text = "".join(f"#define {k} {v}\n" for k, v in macros.items())
     text += f'#include "{kernel}"\n'
@@ -45,7 +39,13 @@ def build(kernel: str, entry: str, macros: dict[str, int | str], folder: Path, a
     source, library = folder / f"{name}.cpp", folder / f"{name}.so"
     source.write_text(text)
     command = ["g++", "-std=c++17", "-O1", "-fpermissive", "-w", "-ffp-contract=off", "-fno-strict-aliasing"]
-    command += ["-shared", "-fPIC", "-DXNORPP_HOST", f"-I{KERNELS}", f"-I{Path(__file__).parent / 'cuda_host'}"]
+    command += [
+        "-shared",
+        "-fPIC",
+        "-DXNORPP_HOST",
+        f"-I{KERNELS}",
+        f"-I{Path(__file__).parent / 'cuda_host'}",
+    ]
     subprocess.run([*command, str(source), "-o", str(library)], check=True)
     return ctypes.CDLL(str(library))
 
@@ -72,21 +72,28 @@ def dots(shape: lay.ConvShape, bits: np.ndarray, weight: np.ndarray) -> np.ndarr
     out = np.zeros((bits.shape[0], weight.shape[0], shape.out_height, shape.out_width), np.int64)
     for ky in range(shape.kernel[0]):
         for kx in range(shape.kernel[1]):
-            part = a[:, :, ky * dh :, kx * dw :][:, :, ::sh, ::sw][:, :, : shape.out_height, : shape.out_width]
+            part = a[:, :, ky * dh :, kx * dw :][:, :, ::sh, ::sw][
+                :, :, : shape.out_height, : shape.out_width
+            ]
             out += np.einsum("nchw,oc->nohw", part, w[:, :, ky, kx])
     return out
 
 
 CASES = {
-    "64, rows that cross": (lay.ConvShape(64, 64, (3, 3), (1, 1), (1, 1), (1, 1), 6, 10), lay.Tile(wm=2, mt=2, ml=2)),
-    "64, long tail": (lay.ConvShape(64, 64, (3, 3), (1, 1), (1, 1), (1, 1), 6, 10), lay.Tile(wm=2, mt=1, tail128=0)),
-    "64, weights held": (lay.ConvShape(64, 64, (3, 3), (1, 1), (1, 1), (1, 1), 5, 7), lay.Tile(wm=1, mt=2, hold=1)),
+    "64, rows that cross": (lay.ConvShape(64, 64, (3, 3), (1, 1), (1, 1), (1, 1), 6, 10), lay.Tile(wm=2,
+    mt=2, ml=2)),
+    "64, long tail": (lay.ConvShape(64, 64, (3, 3), (1, 1), (1, 1), (1, 1), 6, 10), lay.Tile(wm=2, mt=1,
+    tail128=0)),
+    "64, weights held": (lay.ConvShape(64, 64, (3, 3), (1, 1), (1, 1), (1, 1), 5, 7), lay.Tile(wm=1, mt=2,
+    hold=1)),
     "100 channels, +1 outside": (
         lay.ConvShape(100, 64, (3, 3), (1, 1), (1, 1), (1, 1), 5, 5, 1), lay.Tile(wm=1, wn=2, mt=1, np=2)),
-    "128 to 128, stride 2": (lay.ConvShape(128, 128, (3, 3), (2, 2), (1, 1), (1, 1), 9, 9), lay.Tile(wm=1, wn=2, mt=1)),
+    "128 to 128, stride 2": (lay.ConvShape(128, 128, (3, 3), (2, 2), (1, 1), (1, 1), 9, 9), lay.Tile(wm=1,
+    wn=2, mt=1)),
     "256, -1 outside": (
         lay.ConvShape(256, 64, (3, 3), (1, 1), (1, 1), (1, 1), 4, 4, -1), lay.Tile(wm=1, mt=1, stages=1)),
-    "192, dilated": (lay.ConvShape(192, 64, (3, 3), (1, 1), (2, 2), (2, 2), 7, 6), lay.Tile(wm=1, mt=1, wn=2, np=2)),
+    "192, dilated": (lay.ConvShape(192, 64, (3, 3), (1, 1), (2, 2), (2, 2), 7, 6), lay.Tile(wm=1, mt=1, wn=2,
+    np=2)),
     "512, 1x1": (lay.ConvShape(512, 64, (1, 1), (1, 1), (0, 0), (1, 1), 3, 3), lay.Tile(wm=2, mt=1)),
     "64, 5x1, uneven": (lay.ConvShape(64, 64, (5, 1), (2, 1), (2, 0), (1, 1), 9, 4), lay.Tile(wm=1, mt=1)),
 }  # fmt: skip
@@ -125,7 +132,7 @@ def test_bits_and_stream_equal_the_plain_convolution(name: str, tmp_path: Path) 
     stream = np.full((pixels, oc), np.nan, np.float32)
     words = [aligned(np.full(out.size(images), 0x5A, np.uint8)) for _ in range(2)]
     tiles = -(-pixels // tile.block_m)
-    a = Arguments(images=images, tiles=tiles, **{k: address(v) for k, v in arrays.items()})
+    a = ConvArguments(images=images, tiles=tiles, **{k: address(v) for k, v in arrays.items()})
     residual, stream = aligned(residual), aligned(stream)
     a.stream_in[0], a.stream_out[0] = address(residual), address(stream)
     a.bits_out[0], a.bits_out[1] = address(words[0]), address(words[1])
@@ -139,9 +146,11 @@ def test_bits_and_stream_equal_the_plain_convolution(name: str, tmp_path: Path) 
     np.testing.assert_array_equal(got, y)
     np.testing.assert_array_equal(out.unpack(words[0], images), y > threshold[:, None, None])
     t = threshold[:, None, None]
-    np.testing.assert_array_equal(out.unpack(words[1], images), np.where(flip[:, None, None] > 0, y > t, y < t))
+    np.testing.assert_array_equal(
+        out.unpack(words[1], images), np.where(flip[:, None, None] > 0, y > t, y < t)
+    )
     halo = words[0][: images * out.rows * out.row].reshape(images, out.rows, out.row)
-    assert (halo[:, 0] == 0x5A).all() and (halo[:, -1] == 0x5A).all()
+    assert (halo[:, [0, -1]] == 0x5A).all()
     if out.pair:
         pixels = halo[:, 1:-1].reshape(images, shape.out_height, -1, out.pitch)
         np.testing.assert_array_equal(pixels[:, :, :-2, 8:16], pixels[:, :, 1:-1, :8])
@@ -149,7 +158,8 @@ def test_bits_and_stream_equal_the_plain_convolution(name: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("stream", ["float", "u16"])
 def test_a_fused_shortcut_and_a_fused_mean(stream: str, tmp_path: Path) -> None:
-    """Block end of a ResNet: dot, plus a 1x1 shortcut on other bits, bits out, and the bits of the 2x2 mean."""
+    """Block end of a ResNet: dot, plus a 1x1 shortcut on other bits, bits out, and the bits of the 2x2
+    mean."""
     shape = lay.ConvShape(128, 64, (3, 3), (1, 1), (1, 1), (1, 1), 6, 6)
     tile = lay.Tile(wm=2, mt=2, np=4, wn=1)
     rng = np.random.default_rng(0)
@@ -174,12 +184,14 @@ def test_a_fused_shortcut_and_a_fused_mean(stream: str, tmp_path: Path) -> None:
     words = [aligned(np.zeros(x.size(images), np.uint8)) for x in (out, pooled)]
     arrays = {
         "input": layout.pack(bits), "weight": lay.pack_weights(weight), "channel": channel,
-        "constant": constant / lay.SCALE_UP, "pixel": lay.pixel_table(case, *factors, out), "side": side.pack(side_bits),
-        "side_weight": lay.pack_side_weights(side_weight[:, :, 0, 0]), "side_constant": side_constant / lay.SCALE_UP,
+        "constant": constant / lay.SCALE_UP, "pixel": lay.pixel_table(case, *factors, out),
+        "side": side.pack(side_bits),
+        "side_weight": lay.pack_side_weights(side_weight[:, :, 0, 0]),
+        "side_constant": side_constant / lay.SCALE_UP,
     }  # fmt: skip
     arrays = {k: aligned(v) for k, v in arrays.items()}
     tiles = -(-images * 36 // tile.block_m)
-    a = Arguments(images=images, tiles=tiles, **{k: address(v) for k, v in arrays.items()})
+    a = ConvArguments(images=images, tiles=tiles, **{k: address(v) for k, v in arrays.items()})
     a.stream_out[0], a.stream_out[1] = address(results[0]), address(results[1])
     a.bits_out[0], a.bits_out[2] = address(words[0]), address(words[1])
     library.launch(ctypes.byref(a), tiles)
@@ -195,14 +207,6 @@ def test_a_fused_shortcut_and_a_fused_mean(stream: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.moveaxis(got.reshape(n, h, w, oc), 3, 1), want.astype(dtype))
     np.testing.assert_array_equal(out.unpack(words[0], images), y > c[4])
     np.testing.assert_array_equal(pooled.unpack(words[1], images), q > c[5])
-
-
-class StemArguments(ctypes.Structure):
-    _fields_ = [
-        ("input", ctypes.c_void_p), ("weight", ctypes.c_void_p), ("channel", ctypes.c_void_p),
-        ("stream_in", ctypes.c_void_p * 1), ("stream_out", ctypes.c_void_p * 1), ("bits_out", ctypes.c_void_p * 2),
-        ("images", ctypes.c_int),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -223,11 +227,27 @@ def test_the_stem_equals_integers_pooled(
     out = lay.bits_layout(oc, oh, ow, 1)
     threshold = rng.normal(size=oc).astype(np.float32)
     macros = lay.stem_macros(
-        height, width, kernel, padding, oc, out, 3, "AFFINE(0,1) RELU STORE(0) SIGN(0,2)", 1, "float", rows, pairs, 1
+        height,
+        width,
+        kernel,
+        padding,
+        oc,
+        out,
+        3,
+        "AFFINE(0,1) RELU STORE(0) SIGN(0,2)",
+        1,
+        "float",
+        rows,
+        pairs,
+        1,
     )
     library = build("stem.cu", "stem", macros, tmp_path, "StemArguments")
     assert library.shared_bytes() == lay.stem_shared_bytes(macros)
-    arrays = {"input": picture, "weight": filters.packed, "channel": np.stack([filters.factor, add, threshold])}
+    arrays = {
+        "input": picture,
+        "weight": filters.packed,
+        "channel": np.stack([filters.factor, add, threshold]),
+    }
     arrays = {k: aligned(v) for k, v in arrays.items()}
     stream = aligned(np.full((images, oh, ow, oc), np.nan, np.float32))
     words = aligned(np.zeros(out.size(images), np.uint8))
@@ -247,7 +267,8 @@ def test_the_stem_equals_integers_pooled(
     assert np.abs(sums).max() < 2**31
     padded = np.pad(sums, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-(2**31))
     pooled = np.max(
-        [padded[:, i : i + 2 * oh - 1 : 2, j : j + 2 * ow - 1 : 2] for i in range(3) for j in range(3)], axis=0
+        [padded[:, i : i + 2 * oh - 1 : 2, j : j + 2 * ow - 1 : 2] for i in range(3) for j in range(3)],
+        axis=0,
     )
     y = np.maximum(pooled.astype(np.float32) * filters.factor + add, np.float32(0))
     np.testing.assert_array_equal(stream, y)

@@ -1,17 +1,19 @@
 """How bits, weights and constants lie in GPU memory: the numpy side of csrc/cuda/binary_conv.cu.
 
-Everything a kernel is compiled for or reads besides its input is made here, so the arithmetic and the tiling can be
+Everything a kernel is compiled for or reads besides its input is made here, so the arithmetic and the tiling
+can be
 checked without a GPU. The kernel's comment gives the formula; this module gives the tables in it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 
 UNIT = 64  # channels in a group of bits; 8 bytes
 CHUNK = 16  # bytes a tensor-core load takes from a pixel
@@ -44,7 +46,8 @@ def unpack_units(words: npt.NDArray[np.uint32], channels: int) -> npt.NDArray[np
 class BitsLayout:
     """A picture of bits with its halo: [image][row][pixel][pitch bytes].
 
-    At most 64 channels (8 bytes): a pixel's other 8 bytes repeat its right neighbour, so a 16-byte chunk is two taps.
+    At most 64 channels (8 bytes): a pixel's other 8 bytes repeat its right neighbour, so a 16-byte chunk is
+    two taps.
     """
 
     channels: int
@@ -81,10 +84,14 @@ class BitsLayout:
         n = bits.shape[0]
         padded = np.full((n, self.channels, self.rows, self.width + 2 * self.halo), outside)
         padded[:, :, self.halo : self.halo + self.height, self.halo : self.halo + self.width] = bits
-        words = pack_units(np.moveaxis(padded, 1, -1))
+        return self.place(pack_units(np.moveaxis(padded, 1, -1)))
+
+    def place(self, words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
+        """Words (n, rows, width with halo, units, 2) to the bytes of the picture."""
+        n = words.shape[0]
         out = np.zeros(self.size(n), dtype=np.uint8)
         body = out[: n * self.rows * self.row].reshape(n, self.rows, self.row)
-        pixels = body[:, :, : padded.shape[3] * self.pitch].reshape(n, self.rows, -1, self.pitch)
+        pixels = body[:, :, : words.shape[2] * self.pitch].reshape(n, self.rows, -1, self.pitch)
         pixels[..., : 8 * self.units] = words.view(np.uint8).reshape(*words.shape[:-2], -1)
         if self.pair:
             pixels[:, :, :-1, 8:16] = pixels[:, :, 1:, :8]
@@ -95,13 +102,18 @@ class BitsLayout:
         body = raw[: images * self.rows * self.row].reshape(images, self.rows, self.row)
         wide = self.width + 2 * self.halo
         pixels = body[:, :, : wide * self.pitch].reshape(images, self.rows, wide, self.pitch)
-        inner = pixels[:, self.halo : self.halo + self.height, self.halo : self.halo + self.width, : 8 * self.units]
-        words = np.ascontiguousarray(inner).view("<u4").reshape(images, self.height, self.width, self.units, 2)
+        inner = pixels[
+            :, self.halo : self.halo + self.height, self.halo : self.halo + self.width, : 8 * self.units
+        ]
+        words = (
+            np.ascontiguousarray(inner).view("<u4").reshape(images, self.height, self.width, self.units, 2)
+        )
         return np.moveaxis(unpack_units(words, self.channels), -1, 1)
 
 
 def bits_layout(channels: int, height: int, width: int, halo: int = 0) -> BitsLayout:
-    """Chooses the pitch so that a load of 8 neighbouring pixels' chunks falls into different banks of shared memory:
+    """Chooses the pitch so that a load of 8 neighbouring pixels' chunks falls into different banks of shared
+    memory:
     an odd number of chunks a pixel."""
     parts = -(-channels // (8 * CHUNK))
     pitch = CHUNK * (parts + (parts % 2 == 0))
@@ -124,11 +136,15 @@ class ConvShape:
 
     @property
     def out_height(self) -> int:
-        return (self.height + 2 * self.padding[0] - self.dilation[0] * (self.kernel[0] - 1) - 1) // self.stride[0] + 1
+        return (
+            self.height + 2 * self.padding[0] - self.dilation[0] * (self.kernel[0] - 1) - 1
+        ) // self.stride[0] + 1
 
     @property
     def out_width(self) -> int:
-        return (self.width + 2 * self.padding[1] - self.dilation[1] * (self.kernel[1] - 1) - 1) // self.stride[1] + 1
+        return (
+            self.width + 2 * self.padding[1] - self.dilation[1] * (self.kernel[1] - 1) - 1
+        ) // self.stride[1] + 1
 
     def multiply_adds(self, images: int) -> int:
         taps = self.kernel[0] * self.kernel[1] * self.in_channels
@@ -148,7 +164,7 @@ class Tile:
     hold: int = 0
     tail128: int = 1
     blocks: int = 1
-    grid: int = 0  # blocks in flight a multiprocessor (0: one block a tile)
+    stay: int = 0  # blocks stay and walk over the tiles, as many as fit (0: one block a tile)
 
     @property
     def block_m(self) -> int:
@@ -164,7 +180,8 @@ class Tile:
 
 
 def lanes_of(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Words (o, step, 2, 4 lanes of a quad) to [o/16][step][lane][4]: (b0, b1) of the two tiles of 16 channels."""
+    """Words (o, step, 2, 4 lanes of a quad) to [o/16][step][lane][4]: (b0, b1) of the two tiles of 16
+    channels."""
     out, steps = words.shape[:2]
     lane = np.arange(32)
     column, t = lane // 4, lane % 4
@@ -215,7 +232,9 @@ def pack_side_weights(positive: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]
     return lanes_of(np.moveaxis(filled, 1, 2)[:, None])[:, 0]
 
 
-def border_cases(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> tuple[Array, Array]:
+def border_cases(
+    size: int, out: int, kernel: int, stride: int, padding: int, dilation: int
+) -> tuple[Array, Array]:
     """Which taps fall inside, for each output position: (case of each position, [case][tap] booleans)."""
     start = np.arange(out)[:, None] * stride - padding + np.arange(kernel) * dilation
     inside = (start >= 0) & (start < size)
@@ -247,14 +266,17 @@ SCALE_UP = np.float32(2.0**24)
 def pixel_table(
     case: Array, spatial: Array | None, side_spatial: Array | None, out: BitsLayout | None
 ) -> npt.NDArray[np.float32]:
-    """[oh*ow][4]: spatial factor * 2^24, border case, the shortcut's factor * 2^24, offset of the pixel's bits."""
+    """[oh*ow][4]: spatial factor * 2^24, border case, the shortcut's factor * 2^24, offset of the pixel's
+    bits."""
     table = np.zeros((*case.shape, 4), dtype=np.float32)
     table[..., 0] = SCALE_UP if spatial is None else np.asarray(spatial, np.float32) * SCALE_UP
     table[..., 1] = case.astype(np.int32).view(np.float32)
     table[..., 2] = SCALE_UP if side_spatial is None else np.asarray(side_spatial, np.float32) * SCALE_UP
     if out is not None:
         y, x = np.indices(case.shape, dtype=np.int32)
-        table[..., 3] = ((y + out.halo) * out.row + (x + out.halo) * out.pitch).astype(np.int32).view(np.float32)
+        table[..., 3] = (
+            ((y + out.halo) * out.row + (x + out.halo) * out.pitch).astype(np.int32).view(np.float32)
+        )
     return table.reshape(-1, 4)
 
 
@@ -268,7 +290,10 @@ def rows_needed(shape: ConvShape, layout: BitsLayout, block_m: int, pool: bool) 
     def row(pixel: Array, bottom: bool) -> Array:
         if pool:
             window = pixel // 32 * 8 + (7 if bottom else 0)
-            image, y = window // (oh // 2 * (ow // 2)), window % (oh // 2 * (ow // 2)) // (ow // 2) * 2 + int(bottom)
+            image, y = (
+                window // (oh // 2 * (ow // 2)),
+                window % (oh // 2 * (ow // 2)) // (ow // 2) * 2 + int(bottom),
+            )
         else:
             image, y = pixel // (oh * ow), pixel % (oh * ow) // ow
         return np.asarray(image * layout.rows + y * shape.stride[0])
@@ -303,19 +328,23 @@ def conv_macros(
 ) -> dict[str, int | str]:
     """Everything `binary_conv.cu` is compiled for."""
     if shape.out_channels % tile.block_n:
-        raise ValueError(f"`out_channels` (={shape.out_channels}) must be a multiple of the tile's {tile.block_n}")
+        raise ValueError(
+            f"`out_channels` (={shape.out_channels}) must be a multiple of the tile's {tile.block_n}"
+        )
     if fusion.pool and (tile.mt % 2 or shape.out_height % 2 or shape.out_width % 2):
         raise ValueError("a fused 2x2 mean needs an even picture and an even `mt`")
     rows = rows_needed(shape, layout, tile.block_m, fusion.pool)
     empty = BitsLayout(0, 0, 0, 0, 0, 0)
     out, pooled_out, side_layout = out or empty, pooled_out or empty, side or empty
     return {
-        "PARTS": layout.parts, "PAIR": int(layout.pair), "PITCH": layout.pitch, "ROW": layout.row, "HALO": layout.halo, "IHP": layout.rows,
+        "PARTS": layout.parts, "PAIR": int(layout.pair), "PITCH": layout.pitch, "ROW": layout.row,
+        "HALO": layout.halo, "IHP": layout.rows,
         "KH": shape.kernel[0], "KW": shape.kernel[1], "SY": shape.stride[0], "SX": shape.stride[1],
         "DY": shape.dilation[0], "DX": shape.dilation[1], "PY": shape.padding[0], "PX": shape.padding[1],
         "OH": shape.out_height, "OW": shape.out_width, "OC": shape.out_channels,
         "OPITCH": out.pitch, "OPAIR": int(out.pair), "OROW": out.row, "OHALO": out.halo, "OHP": out.rows,
-        "QPITCH": pooled_out.pitch, "QPAIR": int(pooled_out.pair), "QROW": pooled_out.row, "QHALO": pooled_out.halo, "QHP": pooled_out.rows,
+        "QPITCH": pooled_out.pitch, "QPAIR": int(pooled_out.pair), "QROW": pooled_out.row,
+        "QHALO": pooled_out.halo, "QHP": pooled_out.rows,
         "SIDE_U": side_layout.units, "SIDE_PITCH": side_layout.pitch, "SIDE_ROW": side_layout.row,
         "SIDE_HALO": side_layout.halo, "SIDE_HP": side_layout.rows, "SIDE_S": side_stride,
         "CASES": cases, "FULL": int(fusion.full), "TABLES": fusion.tables, "SIGNS": fusion.signs,
@@ -342,7 +371,8 @@ def shared_bytes(macros: dict[str, int | str]) -> int:
 
 @dataclass(frozen=True)
 class StemFilters:
-    """A real-valued convolution on bytes: 16-bit filters as two bytes, and the factor that makes them real again."""
+    """A real-valued convolution on bytes: 16-bit filters as two bytes, and the factor that makes them real
+    again."""
 
     packed: npt.NDArray[np.uint32]  # [o/16][hi, lo][kh][lane][4]
     factor: npt.NDArray[np.float32]  # (o,): |mult| times the filter's step
@@ -350,7 +380,8 @@ class StemFilters:
 
 
 def stem_filters(weight: Array, mean: Array, std: Array, mult: Array) -> StemFilters:
-    """Folds (x/255 - mean)/std and the sign of `mult` into `weight` (o, 3, kh, kw) and rounds to 16 bits a filter.
+    """Folds (x/255 - mean)/std and the sign of `mult` into `weight` (o, 3, kh, kw) and rounds to 16 bits a
+    filter.
 
     sum_c w_c (x_c/255 - mean_c)/std_c = sum_c (w_c/(255 std_c)) x_c + 255 * (-sum_c w_c mean_c/(255 std_c)).
     """
@@ -374,16 +405,20 @@ def stem_filters(weight: Array, mean: Array, std: Array, mult: Array) -> StemFil
 
 
 def stem_macros(
-    height: int, width: int, kernel: int, padding: int, channels: int, out: BitsLayout, tables: int, epilogue: str,
+    height: int, width: int, kernel: int, padding: int, channels: int, out: BitsLayout, tables: int,
+    epilogue: str,
     signs: int, stream: str, rows: int, np_: int, blocks: int,
 ) -> dict[str, int | str]:  # fmt: skip
-    """Everything `stem.cu` is compiled for: convolution of stride 2, then 3x3 max pooling of stride 2 and padding 1."""
+    """Everything `stem.cu` is compiled for: convolution of stride 2, then 3x3 max pooling of stride 2 and
+    padding 1."""
     ch, cw = (height + 2 * padding - kernel) // 2 + 1, (width + 2 * padding - kernel) // 2 + 1
     oh, ow = (ch - 1) // 2 + 1, (cw - 1) // 2 + 1
     return {
-        "IH": height, "IW": width, "KH": kernel, "PY": padding, "PX": padding, "CH": ch, "CW": cw, "OH": oh, "OW": ow,
+        "IH": height, "IW": width, "KH": kernel, "PY": padding, "PX": padding, "CH": ch, "CW": cw, "OH": oh,
+        "OW": ow,
         "OC": channels, "TABLES": tables, "EPILOGUE": epilogue, "SIGNS": signs, "STREAM": stream,
-        "OPITCH": out.pitch, "OPAIR": int(out.pair), "OROW": out.row, "OHALO": out.halo, "OHP": out.rows, "R": rows, "XG": -(-ow // 8),
+        "OPITCH": out.pitch, "OPAIR": int(out.pair), "OROW": out.row, "OHALO": out.halo, "OHP": out.rows,
+        "R": rows, "XG": -(-ow // 8),
         "NP": np_, "BLOCKS": blocks,
     }  # fmt: skip
 

@@ -1,0 +1,354 @@
+"""The NVIDIA driver and its run-time compiler through ctypes: no CUDA toolkit, no CuPy, no torch at the
+user's.
+
+The driver (`libcuda`) comes with the GPU; the compiler (`libnvrtc`) comes with torch's CUDA wheels, with
+`pip install nvidia-cuda-nvrtc` or with a toolkit. Compiled kernels are kept on disk, one file a (source,
+options,
+architecture), so the compiler is needed once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class CudaError(RuntimeError):
+    """No usable GPU, or a call that failed; the message is one sentence."""
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: `XNORPP_CACHE`, or the user's cache folder."""
+    named = os.environ.get("XNORPP_CACHE")
+    if named:
+        return Path(named)
+    base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "xnorpp"
+
+
+@cache
+def _libcuda() -> ctypes.CDLL:
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        library = ctypes.CDLL(name)
+    except OSError:
+        raise CudaError(f"No NVIDIA driver was found ({name}): use device='cpu'.") from None
+    library.cuGetErrorString.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
+    if library.cuInit(0) != 0:
+        raise CudaError("The NVIDIA driver found no usable GPU: use device='cpu'.")
+    return library
+
+
+def _check(code: int, what: str) -> None:
+    if code != 0:
+        text = ctypes.c_char_p()
+        _libcuda().cuGetErrorString(code, ctypes.byref(text))
+        reason = text.value.decode() if text.value else "unknown error"
+        raise CudaError(f"The GPU call {what} failed: {reason} (code {code}).")
+
+
+def call(name: str, *arguments: Any) -> None:
+    """A driver function that reports by its return code."""
+    _check(getattr(_libcuda(), name)(*arguments), name)
+
+
+def _nvrtc_candidates() -> Iterator[str]:
+    folders = [Path(p) / "nvidia" for p in sys.path if p]
+    pattern = "nvrtc64_*.dll" if sys.platform == "win32" else "libnvrtc.so.*"
+    for folder in folders:
+        for inner in ("cu13/lib", "cu13/bin", "cuda_nvrtc/lib", "cuda_nvrtc/bin"):
+            yield from sorted(glob.glob(str(folder / inner / pattern)), reverse=True)
+    for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
+        if home:
+            for inner in ("lib64", "lib", "bin"):
+                yield from sorted(glob.glob(os.path.join(home, inner, pattern)), reverse=True)
+    yield from ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
+
+
+@cache
+def _nvrtc() -> ctypes.CDLL:
+    for name in _nvrtc_candidates():
+        if "builtins" in name or ".alt." in name:
+            continue
+        try:
+            for companion in glob.glob(os.path.join(os.path.dirname(name), "libnvrtc-builtins.so*")):
+                ctypes.CDLL(companion)  # the compiler asks for it by bare name
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        return library
+    raise CudaError(
+        "No CUDA run-time compiler (libnvrtc) was found: install torch with CUDA, or "
+        "`pip install nvidia-cuda-nvrtc`."
+    )
+
+
+def compile_source(source: str, options: Sequence[str]) -> bytes:
+    """Machine code of one source text; the compiler's messages are part of the error."""
+    lib = _nvrtc()
+    program = ctypes.c_void_p()
+    if lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"xnorpp.cu", 0, None, None):
+        raise CudaError("The CUDA run-time compiler did not accept the source.")
+    try:
+        texts = [o.encode() for o in options]
+        array = (ctypes.c_char_p * len(texts))(*texts)
+        code = lib.nvrtcCompileProgram(program, len(texts), array)
+        if code:
+            size = ctypes.c_size_t()
+            lib.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            log = ctypes.create_string_buffer(size.value)
+            lib.nvrtcGetProgramLog(program, log)
+            raise CudaError(f"Compiling a CUDA kernel failed: {log.value.decode(errors='replace').strip()}")
+        size = ctypes.c_size_t()
+        lib.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        cubin = ctypes.create_string_buffer(size.value)
+        lib.nvrtcGetCUBIN(program, cubin)
+        return cubin.raw
+    finally:
+        lib.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def cached_cubin(source: str, arch: str) -> bytes:
+    """The machine code from the cache, or compiled and put there."""
+    options = [
+        f"--gpu-architecture={arch}",
+        "--std=c++17",
+        "--device-as-default-execution-space",
+        "--fmad=false",
+    ]
+    key = hashlib.sha256("\n".join([source, *options]).encode()).hexdigest()
+    path = cache_folder() / f"{key[:32]}.cubin"
+    try:
+        return path.read_bytes()
+    except OSError:
+        pass
+    cubin = compile_source(source, options)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_bytes(cubin)
+        partial.replace(path)
+    except OSError:
+        pass  # a read-only home costs a compilation at each start, nothing else
+    return cubin
+
+
+@dataclass
+class Memory:
+    """Device memory, freed with the object."""
+
+    pointer: int
+    size: int
+    _device: Device = field(repr=False)
+
+    def __del__(self) -> None:
+        if self.pointer and not sys.is_finalizing():
+            self._device.enter()
+            _libcuda().cuMemFree_v2(ctypes.c_uint64(self.pointer))
+            self._device.allocated -= self.size
+            self.pointer = 0
+
+
+class Device:
+    """One GPU through its primary context, the one torch uses."""
+
+    def __init__(self, index: int = 0) -> None:
+        _libcuda()
+        device = ctypes.c_int()
+        call("cuDeviceGet", ctypes.byref(device), index)
+        self.index = index
+        self._device = device
+        self._context = ctypes.c_void_p()
+        call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
+        name = ctypes.create_string_buffer(256)
+        call("cuDeviceGetName", name, 256, device)
+        self.name = name.value.decode()
+        self.capability = (self.attribute(75), self.attribute(76))
+        self.multiprocessors = self.attribute(16)
+        self.shared_limit = self.attribute(97)  # bytes a block may ask for
+        self.allocated = 0
+        self.peak = 0
+        self.enter()
+
+    def attribute(self, number: int) -> int:
+        value = ctypes.c_int()
+        call("cuDeviceGetAttribute", ctypes.byref(value), number, self._device)
+        return value.value
+
+    @property
+    def arch(self) -> str:
+        return f"sm_{self.capability[0]}{self.capability[1]}"
+
+    def enter(self) -> None:
+        """Makes this GPU's context current in the calling thread."""
+        call("cuCtxSetCurrent", self._context)
+
+    def allocate(self, size: int) -> Memory:
+        pointer = ctypes.c_uint64()
+        call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(size, 16)))
+        self.allocated += size
+        self.peak = max(self.peak, self.allocated)
+        return Memory(pointer.value, size, self)
+
+    def upload(self, array: npt.NDArray[Any]) -> Memory:
+        data = np.ascontiguousarray(array)
+        memory = self.allocate(data.nbytes)
+        call(
+            "cuMemcpyHtoD_v2",
+            ctypes.c_uint64(memory.pointer),
+            ctypes.c_void_p(data.ctypes.data),
+            ctypes.c_size_t(data.nbytes),
+        )
+        return memory
+
+    def download(self, pointer: int, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Fills a contiguous array from device memory."""
+        call(
+            "cuMemcpyDtoH_v2",
+            ctypes.c_void_p(array.ctypes.data),
+            ctypes.c_uint64(pointer),
+            ctypes.c_size_t(array.nbytes),
+        )
+        return array
+
+    def synchronize(self) -> None:
+        call("cuCtxSynchronize")
+
+
+@dataclass
+class Kernel:
+    """A compiled function and how much shared memory a block of it takes."""
+
+    function: ctypes.c_void_p
+    threads: int
+    shared: int
+    module: ctypes.c_void_p
+
+    @property
+    def registers(self) -> int:
+        return self._attribute(4)
+
+    @property
+    def spilled(self) -> int:
+        """Bytes of local memory a thread."""
+        return self._attribute(3)
+
+    @property
+    def resident(self) -> int:
+        """Blocks that fit on a multiprocessor."""
+        value = ctypes.c_int()
+        name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        call(name, ctypes.byref(value), self.function, self.threads, ctypes.c_size_t(self.shared))
+        return value.value
+
+    def _attribute(self, number: int) -> int:
+        value = ctypes.c_int()
+        call("cuFuncGetAttribute", ctypes.byref(value), number, self.function)
+        return value.value
+
+
+def load_kernel(device: Device, cubin: bytes, name: str, threads: int, shared: int) -> Kernel:
+    if shared > device.shared_limit:
+        raise CudaError(
+            f"A kernel needs {shared} bytes of shared memory, this GPU gives {device.shared_limit}."
+        )
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    call("cuModuleLoadData", ctypes.byref(module), cubin)
+    call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+    call("cuFuncSetAttribute", function, 8, shared)
+    return Kernel(function, threads, shared, module)
+
+
+def build_kernels(device: Device, requests: Sequence[tuple[str, str, int, int]]) -> list[Kernel]:
+    """(source, entry, threads, shared bytes) each; compiled in parallel, loaded in order."""
+    sources = list({r[0] for r in requests})
+    with ThreadPoolExecutor(max(1, min(len(sources), os.cpu_count() or 1))) as pool:
+        cubins = dict(zip(sources, pool.map(lambda s: cached_cubin(s, device.arch), sources), strict=True))
+    return [
+        load_kernel(device, cubins[source], entry, threads, shared)
+        for source, entry, threads, shared in requests
+    ]
+
+
+class _LaunchConfig(ctypes.Structure):
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
+class _LaunchAttribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int * 16)]
+
+
+def launch(kernel: Kernel, grid: int, arguments: ctypes.Structure, stream: int, early: bool = False) -> None:
+    """Starts a kernel that takes one structure. `early`: it may start while the one before it drains."""
+    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
+    config = _LaunchConfig((grid, 1, 1), (kernel.threads, 1, 1), kernel.shared, stream, None, 0)
+    attribute = _LaunchAttribute(6, 0)  # programmatic stream serialization
+    if early:
+        attribute.value[0] = 1
+        config.attributes, config.count = ctypes.addressof(attribute), 1
+    call("cuLaunchKernelEx", ctypes.byref(config), kernel.function, parameters, None)
+
+
+class Stream:
+    """A stream of our own, and graphs captured on it."""
+
+    def __init__(self) -> None:
+        self.handle = ctypes.c_void_p()
+        call("cuStreamCreate", ctypes.byref(self.handle), 1)
+
+    @property
+    def value(self) -> int:
+        return self.handle.value or 0
+
+    def begin(self) -> None:
+        call("cuStreamBeginCapture_v2", self.handle, 2)
+
+    def end(self) -> ctypes.c_void_p:
+        """Ends the capture and returns an executable graph."""
+        graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+        call("cuStreamEndCapture", self.handle, ctypes.byref(graph))
+        call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0))
+        call("cuGraphDestroy", graph)
+        return executable
+
+    def synchronize(self) -> None:
+        call("cuStreamSynchronize", self.handle)
+
+
+def replay(executable: ctypes.c_void_p, stream: int) -> None:
+    call("cuGraphLaunch", executable, ctypes.c_void_p(stream))
+
+
+class Timer:
+    """Time between two events on a stream, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.events = (ctypes.c_void_p(), ctypes.c_void_p())
+        for event in self.events:
+            call("cuEventCreate", ctypes.byref(event), 0)
+
+    def start(self, stream: int) -> None:
+        call("cuEventRecord", self.events[0], ctypes.c_void_p(stream))
+
+    def stop(self, stream: int) -> float:
+        call("cuEventRecord", self.events[1], ctypes.c_void_p(stream))
+        call("cuEventSynchronize", self.events[1])
+        elapsed = ctypes.c_float()
+        call("cuEventElapsedTime", ctypes.byref(elapsed), self.events[0], self.events[1])
+        return elapsed.value

@@ -1,0 +1,68 @@
+"""The text of a kernel: the files of csrc/cuda with a layer's numbers written above them, and their argument
+structures."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def kernel_folder() -> Path:
+    """csrc/cuda: beside this module when installed, at the root of a checkout."""
+    here = Path(__file__).resolve()
+    for folder in (here.parent / "kernels", here.parents[3] / "csrc" / "cuda"):
+        if (folder / "device.cuh").is_file():
+            return folder
+    raise FileNotFoundError("the CUDA kernel sources are missing from this installation of xnorpp")
+
+
+@cache
+def _text(name: str) -> str:
+    """A file with its own includes put in, each once."""
+    seen: set[str] = set()
+
+    def put_in(file: str) -> str:
+        if file in seen:
+            return ""
+        seen.add(file)
+        text = (kernel_folder() / file).read_text()
+        if file == "device.cuh":  # the host build is for the tests
+            text = re.sub(r'#ifdef XNORPP_HOST\n#include "host_device.h"\n#else\n', "", text)
+            text = text.replace("#endif  // XNORPP_HOST\n", "")
+        return re.sub(r'#include "(.+)"\n', lambda m: put_in(m.group(1)), text.replace("#pragma once\n", ""))
+
+    return put_in(name)
+
+
+def kernel_source(name: str, macros: Mapping[str, int | str]) -> str:
+    """The whole source of one kernel."""
+    return "".join(f"#define {key} {value}\n" for key, value in macros.items()) + _text(name)
+
+
+_Pointer = ctypes.c_void_p
+
+
+class ConvArguments(ctypes.Structure):
+    """`Arguments` of binary_conv.cu."""
+
+    _fields_ = [
+        ("input", _Pointer), ("weight", _Pointer), ("channel", _Pointer), ("constant", _Pointer), ("pixel",
+        _Pointer),
+        ("full", _Pointer), ("stream_in", _Pointer * 2), ("stream_out", _Pointer * 2), ("bits_out",
+        _Pointer * 3),
+        ("side", _Pointer), ("side_weight", _Pointer), ("side_constant", _Pointer),
+        ("images", ctypes.c_int), ("tiles", ctypes.c_int),
+    ]  # fmt: skip
+
+
+class StemArguments(ctypes.Structure):
+    """`StemArguments` of stem.cu."""
+
+    _fields_ = [
+        ("input", _Pointer), ("weight", _Pointer), ("channel", _Pointer), ("stream_in", _Pointer * 1),
+        ("stream_out", _Pointer * 1), ("bits_out", _Pointer * 2), ("images", ctypes.c_int),
+    ]  # fmt: skip

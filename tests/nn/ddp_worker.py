@@ -1,4 +1,4 @@
-"""One of several gloo processes: calibrates and takes one step under DistributedDataParallel, saves what it got.
+"""One of several gloo processes: calibrates, takes a step under DistributedDataParallel, saves it.
 
 Run as `python ddp_worker.py RANK WORLD_SIZE RENDEZVOUS_FILE OUTPUT`.
 """

@@ -29,7 +29,7 @@ class Network(nn.Module):
 @pytest.mark.parametrize(("method", "scale"), VARIANTS)
 def test_the_inner_layers_change_and_the_network_still_trains(method: str, scale: str | None) -> None:
     model = Network()
-    weights = {name: p for name, p in model.named_parameters()}
+    weights = dict(model.named_parameters())
     report = binarize(model, method=method, scale=scale, input_size=(10, 8))
     assert report.changed == ("body.1", "body.3", "mix")
     assert report.left == ("stem", "head")

@@ -162,15 +162,20 @@ def inner_linear(options: Options, inputs: int, outputs: int) -> nn.Linear:
 def downsample(options: Options, inputs: int, outputs: int, stride: int, size: Size) -> nn.Sequential:
     """The shortcut where the shape changes: 2x2 average pooling (for stride 2), then a 1x1 convolution.
 
-    real:    pool, convolution, batch norm
-    binary:  pool, batch norm, [shift,] sign, convolution, scale
+    real input (also of binaryconnect):  pool, convolution, batch norm
+    binary input:                        pool, batch norm, [shift,] sign, convolution, scale
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     if stride != 1:
         layers["pool"] = nn.AvgPool2d(stride, stride, ceil_mode=any(side % stride for side in size))
         size = (-(-size[0] // stride), -(-size[1] // stride))
     if options.downsample == "real" or not options.binarizes_input:
-        layers["conv"] = nn.Conv2d(inputs, outputs, 1, bias=False)
+        real = options.downsample == "real"
+        layers["conv"] = (
+            nn.Conv2d(inputs, outputs, 1, bias=False)
+            if real
+            else inner_conv(options, inputs, outputs, 1, size)
+        )
         layers["norm"] = nn.BatchNorm2d(outputs)
     else:
         layers["norm"] = nn.BatchNorm2d(inputs)

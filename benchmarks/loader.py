@@ -1,4 +1,4 @@
-"""How many pictures a second the loader prepares, on synthetic JPEG files of ImageNet's size (500x375, 110 KB).
+"""How many pictures a second the loader prepares, on synthetic files like ImageNet's (500x375, 110 KB).
 
     python benchmarks/loader.py [--workers N] [--seconds S] [--device cuda]
 
@@ -113,8 +113,8 @@ def main() -> None:
         root = Path(folder)
         files = make_folder(root / "files", arguments.images)
         size = np.mean([os.path.getsize(files.blob(i).path) for i in range(16)])
-        write_shards(files, root / "jpg", format="jpg", samples_per_shard=512)
-        write_shards(files, root / "npy", format="npy", samples_per_shard=512)
+        write_shards(files, root / "jpg", format="jpg", samples_per_shard=512, workers=arguments.workers)
+        write_shards(files, root / "npy", format="npy", samples_per_shard=512, workers=arguments.workers)
         ways: dict[str, tuple[StreamDataset, bool]] = {"exact": (files, False), "fast": (files, True)}
         for name, form in (("prepared", "jpg"), ("raw", "npy")):
             shards = load_dataset("shards", root / form)

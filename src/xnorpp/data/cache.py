@@ -23,6 +23,7 @@ from xnorpp.data.dataset import (
     FolderDataset,
     Int64Array,
     Skipped,
+    StreamDataset,
     UInt8Array,
     skip_limit,
 )
@@ -48,18 +49,19 @@ def load_decoded(
     with _locked(path):
         kept = _read(path, fingerprint)
         if kept is None:
-            images, labels, skipped = decode_all(source, size, workers=workers, max_skipped=max_skipped)
+            images, good, skipped = decode_all(source, size, workers=workers, max_skipped=max_skipped)
+            labels = source.labels[good]
             _write(path, fingerprint, images, labels, skipped)
             kept = images, labels, skipped
     return ArrayDataset(source.info, source.split, source.classes, *kept)
 
 
 def decode_all(
-    source: FolderDataset, size: int, *, workers: int | None = None, max_skipped: int | None = None
+    source: StreamDataset, size: int, *, workers: int | None = None, max_skipped: int | None = None
 ) -> tuple[UInt8Array, Int64Array, list[Skipped]]:
-    """Decodes every picture in `workers` processes (default.
+    """Decodes every picture in `workers` processes (default: one a core).
 
-    One a core); unreadable ones are left out and named.
+    Returns the pictures, their indices in `source`, and those left out because they cannot be read.
     """
     total = len(source)
     if workers is None:
@@ -102,9 +104,9 @@ def decode_all(
                 )
     progress.close()
     if not bad:
-        return images, source.labels, []
-    good = np.setdiff1d(np.arange(total), list(bad))
-    return images[good], source.labels[good], [bad[index] for index in sorted(bad)]
+        return images, np.arange(total, dtype=np.int64), []
+    good = np.setdiff1d(np.arange(total, dtype=np.int64), list(bad))
+    return images[good], good, [bad[index] for index in sorted(bad)]
 
 
 def _fingerprint(source: FolderDataset, size: int) -> str:

@@ -2,9 +2,9 @@
 
 The crop of a resized picture is computed alone: Pillow's `resize(box=...)` takes the source region that the
 crop comes from, and its filter still sees the pixels around that region. The box's corners are multiples of
-1/256 of the picture's side, exact in floating point, so the result is that of "resize the whole, then crop": bit
-for bit for nearly all sizes, and within one grey level where Pillow takes the two directions in another order.
-Training, testing and prediction all go through `fit`, so they agree exactly with each other.
+1/256 of the picture's side, exact in floating point, so the result is that of "resize the whole, then crop":
+bit for bit for nearly all sizes, within one grey level where Pillow takes the two directions in another
+order. Training, testing and prediction all go through `fit`, so they agree exactly with each other.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def decode(
     """An encoded picture to uint8 (crop, crop, channels).
 
     `fast` lets the JPEG decoder itself halve (or quarter) a picture whose sides stay above 0.7 * `resize` by
-    it: about a third quicker on ImageNet's usual 500x375, at the price of some sharpness, because 250x188 is
+    it: a quarter to a third quicker on ImageNet's usual 500x375, at the price of some sharpness, because 250x188 is
     then stretched to 256x256.
     """
     from PIL import Image
@@ -93,7 +93,10 @@ def decode(
 
 
 def _cut(data: bytes, resize: int, crop: int, top: int, left: int, channels: int) -> UInt8Array:
-    """The window of a raw `.npy` array, uint8 (H, W, C): nothing to decode, and nothing to resize if it fits."""
+    """The window of a raw `.npy` array, uint8 (H, W, C).
+
+    Nothing to decode, and nothing to resize if it fits.
+    """
     pixels = np.load(io.BytesIO(data), allow_pickle=False)
     if pixels.dtype == np.uint8 and pixels.shape == (resize, resize, channels):
         window: UInt8Array = pixels[top : top + crop, left : left + crop]

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from xnorpp.data.cache import decode_all
 from xnorpp.data.dataset import (
     Augment,
     Blob,
@@ -36,10 +37,11 @@ from xnorpp.data.dataset import (
     Int64Array,
     StreamDataset,
     UInt8Array,
+    skip_limit,
 )
-from xnorpp.data.decode import CorruptImageError, decode_blob
+from xnorpp.data.decode import fit
 from xnorpp.data.places import cache_path, not_found
-from xnorpp.data.progress import Progress
+from xnorpp.data.preprocess import as_image
 
 SHARDS = DatasetInfo(
     name="shards",
@@ -261,16 +263,18 @@ def write_shards(
     resize: int | None = None,
     format: str = "jpg",
     quality: int = 95,
-    samples_per_shard: int = 8192,
+    samples_per_shard: int = 4096,
+    workers: int | None = None,
+    max_skipped: int | None = None,
 ) -> list[Path]:
-    """Writes a data set as shards `train-000000.tar` ... (`val-` for a test split) with a dataset.json;
-    returns their paths.
+    """Writes a data set as shards `train-000000.tar` ... (`val-` for a test split) with a dataset.json.
 
-    Pictures are resized here once (`resize`, default the data set's own: ImageNet's 256), which makes
-    training several times cheaper on the CPU: the paper resizes to 256x256 first anyhow. "npy" keeps those
-    pixels exactly (192 KiB a picture), "jpg" encodes them again at `quality` without chroma subsampling
-    (about 45 KB). Unreadable pictures are left out. The order is shuffled, by a fixed seed, so that a shard
-    holds all kinds of classes.
+    Pictures are resized here once (`resize`, default the data set's own: ImageNet's 256), by `workers`
+    processes (default: one a core), which makes training several times cheaper on the CPU: the paper resizes
+    to 256x256 first anyhow. "npy" keeps those pixels exactly (192 KiB a picture); "jpg" encodes them again at
+    `quality` without chroma subsampling. The order is shuffled by a fixed seed, so that a shard holds all
+    kinds of classes. Unreadable pictures are left out, at most `max_skipped` of them. Returns the shards'
+    paths.
     """
     if format not in ("jpg", "npy"):
         raise ValueError(f'`format` (="{format}") must be "jpg" or "npy"')
@@ -281,25 +285,28 @@ def write_shards(
     info = dataset.info
     side = resize if resize is not None else info.resize or info.image_size
     stem = "train" if dataset.split == "train" else "val"
-    order = np.random.Generator(np.random.Philox(0)).permutation(len(dataset))
-    progress = Progress(f"writing {stem} shards", len(dataset), "images")
+    order = np.random.Generator(np.random.Philox(0)).permutation(len(dataset)).astype(np.int64)
+    tolerated = skip_limit(len(dataset), max_skipped)
     written = []
     for number, start in enumerate(range(0, len(order), samples_per_shard)):
+        chosen = order[start : start + samples_per_shard]
+        part = dataset.subset(chosen)
+        if isinstance(part, StreamDataset):
+            images, good, skipped = decode_all(part, side, workers=workers, max_skipped=tolerated)
+            chosen, tolerated = chosen[good], tolerated - len(skipped)
+        else:
+            images = np.stack(
+                [fit(as_image(image), side, side, 0, 0, info.channels) for image in part.images]
+            )
         path = out / f"{stem}-{number:06d}.tar"
         temporary = path.with_suffix(".tmp")
         with tarfile.open(temporary, "w") as shard:
-            for index in order[start : start + samples_per_shard]:
-                try:
-                    pixels = _pixels(dataset, int(index), side)
-                except CorruptImageError:
-                    continue
+            for index, pixels in zip(chosen, images, strict=True):
                 key = f"{int(index):08d}"
                 _add(shard, f"{key}.{format}", _encode(pixels, format, quality))
                 _add(shard, f"{key}.cls", str(int(dataset.labels[index])).encode())
-                progress.advance(1)
         os.replace(temporary, path)
         written.append(path)
-    progress.close()
     card = {
         "name": info.name,
         "classes": list(dataset.classes),
@@ -313,18 +320,7 @@ def write_shards(
     return written
 
 
-def _pixels(dataset: Dataset, index: int, side: int) -> UInt8Array:
-    if isinstance(dataset, StreamDataset):
-        return decode_blob(dataset.blob(index), side, side, 0, 0, dataset.info.channels)
-    from xnorpp.data.decode import fit
-    from xnorpp.data.preprocess import as_image
-
-    return fit(as_image(dataset.images[index]), side, side, 0, 0, dataset.info.channels)
-
-
 def _encode(pixels: UInt8Array, format: str, quality: int) -> bytes:
-    from xnorpp.data.preprocess import as_image
-
     file = io.BytesIO()
     if format == "npy":
         np.save(file, pixels)

@@ -203,7 +203,9 @@ def _mul(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64
 
 
 def _carried(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
-    """Moved or picked numbers: the error goes through the same operation (of magnitudes)."""
+    """Moved or picked numbers: the error goes the same way; the numbers of a padding have none."""
+    if op.op == "pad2d":
+        op = Op(op.op, op.name, op.inputs, op.output, {**op.attrs, "value": 0.0})
     return np.asarray(reference.apply(program, op, e[0].astype(np.float32)) * np.float64(1.001))
 
 

@@ -73,7 +73,7 @@ def decode(
     """An encoded picture to uint8 (crop, crop, channels).
 
     `fast` lets the JPEG decoder itself halve (or quarter) a picture whose sides stay above 0.7 * `resize` by
-    it: a quarter to a third quicker on ImageNet's usual 500x375, at the price of some sharpness, because 250x188 is
+    it: a quarter to a third quicker on the usual 500x375, at the price of some sharpness, because 250x188 is
     then stretched to 256x256.
     """
     from PIL import Image

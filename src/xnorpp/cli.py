@@ -9,37 +9,19 @@ a run failed on the way).
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import os
 import sys
-import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import xnorpp
+from xnorpp import cli_deploy
+from xnorpp.command import Parser
 
 SHOW_TRACEBACK = "XNORPP_TRACEBACK"
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse with errors of one sentence and help that keeps the line breaks of its examples."""
-
-    def __init__(self, command: str, function: Callable[[list[str]], int], examples: str) -> None:
-        text = inspect.cleandoc(function.__doc__ or "")
-        super().__init__(
-            prog=f"xnorpp {command}",
-            description=text,
-            epilog="examples:\n" + textwrap.indent(inspect.cleandoc(examples), "  "),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message} (`{self.prog} --help` says more).", file=sys.stderr)
-        raise SystemExit(2)
 
 
 def train(arguments: list[str]) -> int:
@@ -49,7 +31,7 @@ def train(arguments: list[str]) -> int:
     The run's folder gets model.safetensors, checkpoints, metrics.jsonl, TensorBoard events, summary.json
     and curves.png. A run that was stopped or killed goes on with the same command and --resume.
     """
-    parser = _Parser(
+    parser = Parser(
         "train",
         train,
         """
@@ -103,23 +85,25 @@ def train(arguments: list[str]) -> int:
 
 
 def evaluate(arguments: list[str]) -> int:
-    """Measure a checkpoint's top-1 and top-5 accuracy.
+    """Measure the top-1 and top-5 accuracy of a checkpoint or a packed model.
 
-    CHECKPOINT is a .safetensors file of a run, or the run's folder. The data set is the one it was trained
-    on.
+    MODEL is a .safetensors file of a run, the run's folder, or a packed file, which is run packed and needs
+    no torch. The data set is the one it was trained on, if no other is named.
     """
-    parser = _Parser(
+    parser = Parser(
         "eval",
         evaluate,
         """
         xnorpp eval runs/digits
         xnorpp eval runs/case4/model.safetensors --data /data/imagenet --batch-size 512
+        xnorpp eval case4.xnor --data /data/imagenet --workers 2
         """,
     )
     parser.add_argument(
-        "checkpoint", metavar="CHECKPOINT", help="a run's folder or one of its .safetensors files"
+        "checkpoint", metavar="MODEL", help="a run's folder, one of its .safetensors files, or a packed file"
     )
     parser.add_argument("--data", metavar="DIR", help="where the data set lies")
+    parser.add_argument("--dataset", metavar="NAME", help="another data set than it was trained on")
     parser.add_argument(
         "--split", default="test", choices=("train", "test"), help="what to measure on (test)"
     )
@@ -129,6 +113,10 @@ def evaluate(arguments: list[str]) -> int:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
     given = parser.parse_args(arguments)
 
+    from xnorpp.inspect.source import is_packed
+
+    if Path(given.checkpoint).is_file() and is_packed(given.checkpoint):
+        return cli_deploy.evaluate_packed(given)
     from xnorpp.data import load_dataset, make_loader
     from xnorpp.train import evaluate as measure
     from xnorpp.train import load_model
@@ -136,7 +124,8 @@ def evaluate(arguments: list[str]) -> int:
 
     device = choose_device(given.device)
     model, meta = load_model(given.checkpoint, device)
-    dataset = load_dataset(meta["dataset"], given.data, given.split, download=given.download)
+    name = given.dataset or meta["dataset"]
+    dataset = load_dataset(name, given.data, given.split, download=given.download)
     loader = make_loader(
         dataset,
         batch_size=given.batch_size,
@@ -147,7 +136,7 @@ def evaluate(arguments: list[str]) -> int:
     )
     found = measure(model, loader)
     print(
-        f"{meta['recipe']['name']} on {meta['dataset']} ({given.split}, {found['images']:.0f} pictures): "
+        f"{meta['recipe']['name']} on {name} ({given.split}, {found['images']:.0f} pictures): "
         f"top-1 {found['top1']:.2f} %, top-5 {found['top5']:.2f} %, loss {found['loss']:.4f}"
     )
     return 0
@@ -158,7 +147,7 @@ def demo(arguments: list[str]) -> int:
 
     Needs no data, no GPU, and about a minute on two cores.
     """
-    parser = _Parser("demo", demo, "xnorpp demo\nxnorpp demo --out runs/demo --seed 1")
+    parser = Parser("demo", demo, "xnorpp demo\nxnorpp demo --out runs/demo --seed 1")
     parser.add_argument("--out", metavar="DIR", help="keep the runs here (a temporary folder)")
     parser.add_argument("--seed", type=int, default=0, help="seed (0)")
     given = parser.parse_args(arguments)
@@ -175,7 +164,7 @@ def recipes(arguments: list[str]) -> int:
     Without NAME: the names, and which rows of the paper they stand for. With NAME: the whole recipe as
     TOML, each key with its meaning, after --set.
     """
-    parser = _Parser(
+    parser = Parser(
         "recipes",
         recipes,
         """
@@ -203,7 +192,7 @@ def recipes(arguments: list[str]) -> int:
 
 def models(arguments: list[str]) -> int:
     """List the networks."""
-    parser = _Parser("models", models, "xnorpp models")
+    parser = Parser("models", models, "xnorpp models")
     parser.parse_args(arguments)
 
     from xnorpp.models import list_models
@@ -215,7 +204,7 @@ def models(arguments: list[str]) -> int:
 
 def datasets(arguments: list[str]) -> int:
     """List the data sets, and how to get each."""
-    parser = _Parser("datasets", datasets, "xnorpp datasets")
+    parser = Parser("datasets", datasets, "xnorpp datasets")
     parser.parse_args(arguments)
 
     from xnorpp.data import dataset_info, list_datasets
@@ -234,6 +223,10 @@ def datasets(arguments: list[str]) -> int:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
     "eval": evaluate,
+    "pack": cli_deploy.pack,
+    "predict": cli_deploy.predict,
+    "inspect": cli_deploy.inspect,
+    "bench": cli_deploy.bench,
     "demo": demo,
     "recipes": recipes,
     "models": models,
@@ -311,7 +304,7 @@ def _status(error: Exception) -> int | None:
     if isinstance(error, ModuleNotFoundError):
         return 2 if (error.name or "").partition(".")[0] != "xnorpp" else None
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    return 1 if kinds & {"CheckpointError", "NonFiniteLoss"} else None
+    return 1 if kinds & {"CheckpointError", "LostWorker", "NonFiniteLoss"} else None
 
 
 def _sentence(error: Exception) -> str:

@@ -19,7 +19,8 @@ from typing import Any, Literal
 from xnorpp.inspect.stopwatch import Spread
 
 State = Literal["binary", "one-bit weights", "real"]
-WORD = 64  # bits that the engines and the paper's estimate work on at a time
+WORD = 64  # binary operations for one multiplication in the paper's estimate
+CHANNEL_WORD = 32  # the CPU engine rounds the channels of a pixel up to this many bits
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,9 @@ class Geometry:
 
     @property
     def word_waste(self) -> float:
-        """The share of a layer's work that is tail bits when channels are taken in 64-bit words."""
-        words = (self.fan_in + WORD - 1) // WORD
-        return 1 - self.fan_in / (WORD * words)
+        """The share of a layer's work that is tail bits when channels are taken in 32-bit words."""
+        words = (self.fan_in + CHANNEL_WORD - 1) // CHANNEL_WORD
+        return 1 - self.fan_in / (CHANNEL_WORD * words)
 
     def describe(self) -> str:
         if self.linear:

@@ -1,0 +1,25 @@
+"""Side by side with the other engines, in turns. Importing this imports neither torch nor a peer."""
+
+from __future__ import annotations
+
+from xnorpp.bench.avx2 import AVX2_ONLY, CannotMask, restart
+from xnorpp.bench.compare import Comparison, Result, compare, default_program, open_program
+from xnorpp.bench.layers import ChainResult, bench_layers
+from xnorpp.bench.machine import describe_machine
+from xnorpp.bench.startup import Startup, measure_startup
+
+__all__ = [
+    "AVX2_ONLY",
+    "CannotMask",
+    "ChainResult",
+    "Comparison",
+    "Result",
+    "Startup",
+    "bench_layers",
+    "compare",
+    "default_program",
+    "describe_machine",
+    "measure_startup",
+    "open_program",
+    "restart",
+]

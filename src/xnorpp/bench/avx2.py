@@ -1,0 +1,74 @@
+"""`--avx2-only`: run the whole comparison again as if the processor ended at AVX2.
+
+Every engine picks its kernels from what CPUID says. `benchmarks/avx2_only.c` makes CPUID fault and answers
+with everything above AVX2 cleared, so one switch is the same for all of them. It is a preloaded library: the
+process starts itself again with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+AVX2_ONLY = "XNORPP_AVX2_ONLY"  # set in the process that was started again
+
+
+class CannotMask(OSError):
+    """This machine or installation cannot hide instructions; the message says why in one sentence."""
+
+
+def source_file() -> Path:
+    """The library's source in a checkout."""
+    return Path(__file__).resolve().parents[3] / "benchmarks" / "avx2_only.c"
+
+
+def build(folder: Path | None = None) -> Path:
+    """Compile the library (once for a source text) and check that it works here."""
+    source = source_file()
+    if not source.is_file():
+        raise CannotMask("--avx2-only needs benchmarks/avx2_only.c from a checkout of the source")
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        raise CannotMask("--avx2-only needs a C compiler (gcc or cc) to build its library")
+    text = source.read_bytes()
+    place = folder or Path(tempfile.gettempdir()) / f"xnorpp-avx2-{os.getuid()}"
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    library = place / f"avx2_only-{hashlib.sha256(text).hexdigest()[:16]}.so"
+    if not library.exists():
+        fresh = library.with_suffix(f".{os.getpid()}")
+        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(fresh), str(source), "-ldl"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise CannotMask(f"--avx2-only could not be built: {done.stderr.strip().splitlines()[-1:]}")
+        os.replace(fresh, library)
+    done = subprocess.run(
+        [sys.executable, "-c", "pass"], env=_environment(library), capture_output=True, text=True
+    )
+    if done.returncode:
+        reason = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
+        raise CannotMask(f"--avx2-only does not work on this machine: {reason[0]}")
+    return library
+
+
+def restart(arguments: Sequence[str]) -> NoReturn:
+    """Start `xnorpp` again with these arguments behind the mask; `CannotMask` where that is impossible."""
+    library = build()
+    environment = _environment(library)
+    # Kernels that torch.compile kept for the whole processor must not be found again here.
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(library.parent / "inductor")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, "-m", "xnorpp", *arguments], environment)
+
+
+def _environment(library: Path) -> dict[str, str]:
+    before = os.environ.get("LD_PRELOAD")
+    preload = f"{library} {before}" if before else str(library)
+    return {**os.environ, "LD_PRELOAD": preload, AVX2_ONLY: "1"}

@@ -1,0 +1,193 @@
+"""`xnorpp bench`: one network on all engines, in turns, from a uint8 picture and from a float one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xnorpp.bench.engine import MEAN, STD, Array, Engine, normalise, pictures
+from xnorpp.inspect.stopwatch import Spread, interleave
+from xnorpp.runtime import Program, load, read
+
+OURS = "xnorpp"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One engine: seconds a batch from uint8 pictures (what counts) and from float32 ones."""
+
+    engine: str
+    precision: str
+    threads: int
+    uint8: Spread
+    float32: Spread
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All engines of one run, ours first."""
+
+    model: str
+    batch: int
+    isa: str
+    file_bytes: int
+    results: tuple[Result, ...]
+    left_out: tuple[str, ...] = ()
+
+    def ours(self, threads: int) -> Result:
+        return next(row for row in self.results if row.engine == OURS and row.threads == threads)
+
+    def fastest(self, precision: str, threads: int) -> Result | None:
+        """The fastest other engine of a precision, by its median from uint8."""
+        rows = [
+            row
+            for row in self.results
+            if row.engine != OURS and row.precision == precision and row.threads == threads
+        ]
+        return min(rows, key=lambda row: row.uint8.median) if rows else None
+
+    def speedup(self, precision: str, threads: int) -> float | None:
+        """How many times faster ours is than the fastest other engine of that precision."""
+        other = self.fastest(precision, threads)
+        return other.uint8.median / self.ours(threads).uint8.median if other else None
+
+    def scaling(self, engine: str, low: int, high: int) -> float | None:
+        """Time with `low` threads over time with `high`, from uint8."""
+        found = {row.threads: row.uint8.median for row in self.results if row.engine == engine}
+        return found[low] / found[high] if low in found and high in found else None
+
+
+def default_program(*, half: bool = False, seed: int = 0) -> Program:
+    """ResNet-18, 224x224, Case 4 with binary downsampling, random weights, packed."""
+    from xnorpp.bench.networks import DEFAULT, binary_network
+    from xnorpp.pack import pack
+
+    preprocess = {"resize": 256, "crop": 224, "mean": list(MEAN), "std": list(STD), "channels": 3}
+    model = binary_network(seed=seed)
+    meta = {"model": dict(DEFAULT), "weights": "random", "seed": seed}
+    return pack(model, 224, preprocess=preprocess, half=half, meta=meta)
+
+
+def open_program(path: str | Path | None) -> Program:
+    """A packed file, a checkpoint (packed here), or None for the default network."""
+    if path is None:
+        return default_program()
+    from xnorpp.inspect import is_packed
+
+    if not Path(path).exists():
+        raise FileNotFoundError(f"there is no file or folder {path}")
+    if is_packed(path):
+        return read(path)
+    from xnorpp.pack import pack
+    from xnorpp.train import load_model
+
+    model, meta = load_model(path)
+    kept = {"model": meta["model"]}
+    return pack(model, meta["model"]["input_size"], preprocess=meta.get("preprocess"), meta=kept)
+
+
+def twin_of(program: Program) -> Any:
+    """The real-valued twin (an nn.Module), from the configuration that the packed file remembers."""
+    from xnorpp.bench.networks import twin_network
+
+    config = program.meta.get("model")
+    if not isinstance(config, Mapping) or "name" not in config:
+        raise ValueError(
+            "the packed file does not say which network it was, so it has no real-valued twin to race"
+        )
+    return twin_network(config)
+
+
+def compare(
+    program: Program,
+    *,
+    title: str = "model",
+    threads: Sequence[int] = (1,),
+    batch: int = 1,
+    isa: str | None = None,
+    against: Sequence[str] = (),
+    rounds: int = 10,
+    repeat: int = 5,
+    say: Callable[[str], None] = print,
+) -> Comparison:
+    """Race our engine against the libraries named in `against`; they run the real-valued twin."""
+    from xnorpp.runtime.program import encode
+
+    counts = tuple(dict.fromkeys(threads))
+    if batch < 1 or not counts or min(counts) < 1:
+        raise ValueError(f"`threads` (={list(threads)}) and `batch` (={batch}) must be at least 1")
+    engines = [_ours(program, count, isa) for count in counts]
+    used = engines[0].notes[0] if engines[0].notes else "reference"
+    left_out: list[str] = []
+
+    def hear(line: str) -> None:
+        if "left out" in line:
+            left_out.append(line)
+        say(line)
+
+    if against:
+        from xnorpp.bench.peers import Task, collect
+
+        task = Task(twin_of(program), program.input_shape, batch, counts, program.mean, program.std)
+        engines += collect(task, against, hear)
+    images = pictures(batch, program.input_shape)
+    floats = normalise(images, program.mean, program.std)
+    _check_agreement(engines, images, floats)
+    calls: dict[str, Callable[[], object]] = {}
+    before: dict[str, Callable[[], object]] = {}
+    for engine in engines:
+        for kind, call, x in (("uint8", engine.from_uint8, images), ("float32", engine.from_float, floats)):
+            calls[f"{engine.key} {kind}"] = _bind(call, x)
+            if engine.before:
+                before[f"{engine.key} {kind}"] = engine.before
+    say(f"timing {len(engines)} engines, {rounds} rounds of {repeat} calls each, from uint8 and float32")
+    spread = interleave(calls, rounds=rounds, repeat=repeat, before=before)
+    results = tuple(
+        Result(
+            engine.name,
+            engine.precision,
+            engine.threads,
+            spread[f"{engine.key} uint8"],
+            spread[f"{engine.key} float32"],
+            engine.notes,
+        )
+        for engine in engines
+    )
+    return Comparison(title, batch, used, len(encode(program)), results, tuple(left_out))
+
+
+def _ours(program: Program, threads: int, isa: str | None) -> Engine:
+    model = load(program, threads=threads, isa=isa)
+    return Engine(OURS, "one bit", threads, model, model, notes=(model.isa,))
+
+
+def _bind(call: Callable[[Any], object], x: Array) -> Callable[[], object]:
+    return lambda: call(x)
+
+
+def _check_agreement(engines: Sequence[Engine], images: Array, floats: Array) -> None:
+    """Nobody is timed on another network: float engines agree to rounding, int8 ones roughly, and every
+    engine gives the same from uint8 as from float32. Ours runs another network (the binary one).
+    """
+    reference: Array | None = None
+    for engine in engines:
+        if engine.before:
+            engine.before()
+        a, b = np.array(engine.from_uint8(images)), np.array(engine.from_float(floats))
+        size = float(np.abs(b).max()) or 1.0
+        if engine.precision == "fp32" and reference is None:
+            reference = b
+        bound = {"fp32": 1e-3, "int8": 0.5, "one bit": 0.5}[engine.precision]
+        if float(np.abs(a - b).max()) > bound * size:
+            raise RuntimeError(f"{engine.name} answers differently from uint8 and from float32 pictures")
+        if (
+            engine.precision != "one bit"
+            and reference is not None
+            and float(np.abs(b - reference).max()) > bound * size
+        ):
+            raise RuntimeError(f"{engine.name} does not compute the network it was given")

@@ -1,0 +1,209 @@
+"""What a benchmark says: a table for the terminal, JSON, rows for results/*.jsonl, and a plot."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xnorpp.bench.compare import OURS, Comparison
+from xnorpp.bench.layers import ChainResult
+from xnorpp.bench.machine import describe_machine
+from xnorpp.bench.startup import Startup
+from xnorpp.inspect.stopwatch import Spread
+from xnorpp.inspect.table import columns
+
+Row = dict[str, Any]
+
+
+def comparison_text(found: Comparison) -> str:
+    """A line an engine, then the ratios that count."""
+    rows = [["engine", "precision", "threads", "uint8 ms", "(quartiles, min)", "float32 ms", "ours is"]]
+    for row in sorted(found.results, key=lambda one: (one.threads, one.uint8.median)):
+        ours = found.ours(row.threads).uint8.median
+        rows.append(
+            [
+                row.engine,
+                row.precision,
+                str(row.threads),
+                f"{1e3 * row.uint8.median:.2f}",
+                _spread(row.uint8),
+                f"{1e3 * row.float32.median:.2f}",
+                "-" if row.engine == OURS else f"{row.uint8.median / ours:.2f} times faster",
+            ]
+        )
+    lines = [
+        f"{found.model}, batch {found.batch}, kernels {found.isa}, {found.file_bytes / 1e6:.2f} MB packed",
+        *columns(rows, right=(2, 3, 4, 5)),
+    ]
+    counts = sorted({row.threads for row in found.results})
+    for threads in counts:
+        for precision in ("fp32", "int8"):
+            other = found.fastest(precision, threads)
+            ratio = found.speedup(precision, threads)
+            if other and ratio:
+                lines.append(
+                    f"{threads} thread(s): {ratio:.2f} times the fastest {precision} engine, {other.engine}"
+                )
+    if len(counts) > 1:
+        names = dict.fromkeys(row.engine for row in found.results)
+        scaled = [(name, found.scaling(name, counts[0], counts[-1])) for name in names]
+        parts = [f"{name} {ratio:.2f}" for name, ratio in scaled if ratio]
+        lines.append(f"{counts[-1]} threads against {counts[0]}: " + ", ".join(parts))
+    lines += sorted({note for row in found.results if row.engine != OURS for note in row.notes})
+    return "\n".join([*lines, *found.left_out])
+
+
+def layers_text(found: Sequence[ChainResult]) -> str:
+    """A line a chain: multiply-adds a second of each engine and their ratio."""
+    rows = [["chain of 8", "xnorpp ms", "GMAC/s", "openvino ms", "GMAC/s", "ours is", "openvino ran"]]
+    for row in found:
+        peer = row.seconds.get("openvino")
+        rows.append(
+            [
+                row.chain,
+                f"{1e3 * row.seconds['xnorpp'].median:.3f}",
+                f"{row.rate('xnorpp') / 1e9:.0f}",
+                f"{1e3 * peer.median:.3f}" if peer else "-",
+                f"{row.rate('openvino') / 1e9:.0f}" if peer else "-",
+                f"{peer.median / row.seconds['xnorpp'].median:.2f} times faster" if peer else "-",
+                ", ".join(dict.fromkeys(row.primitives)) or "-",
+            ]
+        )
+    head = f"(sign, binary 3x3 convolution, scale), kernels {found[0].isa}" if found else ""
+    return "\n".join([head, *columns(rows, right=(1, 2, 3, 4))])
+
+
+def startup_text(found: Startup) -> str:
+    torch = "torch was imported" if found.torch_imported else "torch not imported"
+    return (
+        f"first answer after {found.seconds:.3f} s (import {found.importing:.3f}, load {found.loading:.3f}, "
+        f"answer {found.answering:.3f}), {torch}; peak memory {found.bytes_above_bare / 1e6:.1f} MB "
+        "above the bare interpreter, numpy included"
+    )
+
+
+def machine_text(machine: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    masked = f"; {machine['masked']}" if "masked" in machine else ""
+    return f"{machine['cpu']}, {machine['cores']} cores, {' '.join(machine['isa'])}{masked}\n{versions}"
+
+
+def _spread(spread: Spread) -> str:
+    return f"({1e3 * spread.lower:.2f} to {1e3 * spread.upper:.2f}, {1e3 * spread.minimum:.2f})"
+
+
+def comparison_rows(found: Comparison) -> list[Row]:
+    """One row an engine and input, one a ratio."""
+    rows: list[Row] = []
+    for result in found.results:
+        for kind, spread in (("uint8", result.uint8), ("float32", result.float32)):
+            rows.append(
+                {
+                    "name": f"latency_{kind}",
+                    "value": 1e3 * spread.median,
+                    "unit": "ms",
+                    "engine": result.engine,
+                    "precision": result.precision,
+                    "threads": result.threads,
+                    "spread_ms": {key: 1e3 * value for key, value in _milli(spread).items()},
+                    "calls": spread.calls,
+                    **({"kernels": found.isa} if result.engine == OURS else {}),
+                    **({"notes": list(result.notes)} if result.engine != OURS and result.notes else {}),
+                }
+            )
+    counts = sorted({row.threads for row in found.results})
+    for threads in counts:
+        for precision in ("fp32", "int8"):
+            other, ratio = found.fastest(precision, threads), found.speedup(precision, threads)
+            if other and ratio:
+                rows.append(
+                    {
+                        "name": f"speedup_{precision}",
+                        "value": ratio,
+                        "unit": "times",
+                        "engine": OURS,
+                        "against": other.engine,
+                        "threads": threads,
+                    }
+                )
+    for name in dict.fromkeys(row.engine for row in found.results):
+        ratio = found.scaling(name, counts[0], counts[-1]) if len(counts) > 1 else None
+        if ratio:
+            scaling = {"name": "thread_scaling", "value": ratio, "unit": "times", "engine": name}
+            rows.append({**scaling, "threads": counts[-1], "against_threads": counts[0]})
+    rows.append(
+        {"name": "file_size", "value": found.file_bytes / 1e6, "unit": "MB", "engine": OURS, "threads": None}
+    )
+    return [{**row, "model": found.model, "batch": found.batch} for row in rows]
+
+
+def layers_rows(found: Iterable[ChainResult], threads: int) -> list[Row]:
+    rows: list[Row] = []
+    for result in found:
+        shared = {"model": f"chain of 8 at {result.chain}", "threads": threads, "batch": 1}
+        for engine, spread in result.seconds.items():
+            kernels = result.isa if engine == OURS else ", ".join(dict.fromkeys(result.primitives))
+            rows.append(
+                {
+                    "name": "chain_rate",
+                    "value": result.rate(engine) / 1e9,
+                    "unit": "GMAC/s",
+                    "engine": engine,
+                    "kernels": kernels,
+                    "spread_ms": {key: 1e3 * value for key, value in _milli(spread).items()},
+                    "calls": spread.calls,
+                    **shared,
+                }
+            )
+        if "openvino" in result.seconds:
+            ratio = result.seconds["openvino"].median / result.seconds[OURS].median
+            row = {"name": "chain_speedup", "value": ratio, "unit": "times", "engine": OURS}
+            rows.append({**row, "against": "openvino", **shared})
+    return rows
+
+
+def startup_rows(found: Startup, model: str, threads: int) -> list[Row]:
+    shared = {"engine": OURS, "model": model, "threads": threads, "batch": 1, "kernels": found.isa}
+    return [
+        {
+            "name": "first_answer",
+            "value": found.seconds,
+            "unit": "s",
+            "torch": found.torch_imported,
+            **shared,
+        },
+        {"name": "peak_memory_above_bare", "value": found.bytes_above_bare / 1e6, "unit": "MB", **shared},
+    ]
+
+
+def _milli(spread: Spread) -> dict[str, float]:
+    return {
+        "minimum": spread.minimum,
+        "lower_quartile": spread.lower,
+        "median": spread.median,
+        "upper_quartile": spread.upper,
+    }
+
+
+def complete(rows: Iterable[Row], seed: int | None = None) -> list[Row]:
+    """Each row with what every measured number carries: kind, seed, commit, hardware and date."""
+    from xnorpp.train.record import source_commit
+
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    hardware = describe_machine()
+    return [
+        {"kind": "bench", **row, "seed": seed, "commit": source_commit(), "hardware": hardware, "date": date}
+        for row in rows
+    ]
+
+
+def append(path: str | Path, rows: Iterable[Row]) -> None:
+    """Add rows to a .jsonl file."""
+    place = Path(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("a", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, sort_keys=True) + "\n")

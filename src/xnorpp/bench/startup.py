@@ -1,0 +1,95 @@
+"""Time to the first answer and peak memory of a packed model, each measured in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+# `numpy` counts: it is what `import xnorpp.runtime` brings. The clock starts in the fresh interpreter.
+_FIRST_ANSWER = """
+import time
+start = time.perf_counter()
+import sys
+import json
+import numpy
+from xnorpp.runtime import load
+imported = time.perf_counter()
+model = load(sys.argv[1], threads=int(sys.argv[2]), isa=sys.argv[3] or None)
+loaded = time.perf_counter()
+c, h, w = model.program.input_shape
+model(numpy.zeros((1, h, w, c), numpy.uint8))
+answered = time.perf_counter()
+"""
+_BARE = "import json\nextra = {}\n"
+_EXTRA = """
+extra = {"seconds": answered - start, "import": imported - start, "load": loaded - imported,
+         "answer": answered - loaded, "torch": "torch" in sys.modules, "isa": model.isa}
+"""
+_PEAK = """
+with open("/proc/self/status") as file:
+    peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+print(json.dumps({"peak": peak * 1024, **extra}))
+"""
+
+
+@dataclass(frozen=True)
+class Startup:
+    """Seconds to the first answer (median of several processes) and bytes above a bare interpreter's peak."""
+
+    seconds: float
+    importing: float
+    loading: float
+    answering: float
+    peak_bytes: int
+    bare_bytes: int
+    torch_imported: bool
+    isa: str
+
+    @property
+    def bytes_above_bare(self) -> int:
+        return self.peak_bytes - self.bare_bytes
+
+
+def measure_startup(
+    path: str | Path, *, threads: int = 1, isa: str | None = None, processes: int = 5
+) -> Startup:
+    """`import xnorpp.runtime`, load `path`, answer one picture; and the peak memory of doing so."""
+    if not Path("/proc/self/status").exists():
+        raise OSError("peak memory is read from /proc/self/status, which this system does not have")
+    arguments = [str(path), str(threads), isa or ""]
+    runs = [_run(_FIRST_ANSWER + _EXTRA + _PEAK, arguments) for _ in range(processes)]
+    bare = [_run(_BARE + _PEAK, []) for _ in range(processes)]
+    return Startup(
+        seconds=statistics.median(float(run["seconds"]) for run in runs),
+        importing=statistics.median(float(run["import"]) for run in runs),
+        loading=statistics.median(float(run["load"]) for run in runs),
+        answering=statistics.median(float(run["answer"]) for run in runs),
+        peak_bytes=int(statistics.median(int(run["peak"]) for run in runs)),
+        bare_bytes=int(statistics.median(int(run["peak"]) for run in bare)),
+        torch_imported=any(bool(run["torch"]) for run in runs),
+        isa=str(runs[0]["isa"]),
+    )
+
+
+def _run(code: str, arguments: list[str]) -> dict[str, float | int | str | bool]:
+    import xnorpp
+
+    home = str(Path(xnorpp.__file__).resolve().parents[1])
+    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        timeout=120,
+    )
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
+        raise RuntimeError(f"the start-up process failed: {last[0]}")
+    found: dict[str, float | int | str | bool] = json.loads(done.stdout)
+    return found

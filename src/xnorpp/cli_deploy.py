@@ -1,0 +1,274 @@
+"""The commands behind training: pack, predict, inspect, bench, and `eval` of a packed file.
+
+They stand in the table of `cli.py`, and follow its rules. Only `pack`, checkpoints and the twins of `bench`
+need torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from xnorpp.command import Parser
+
+
+def pack(arguments: list[str]) -> int:
+    """Pack a trained network into one small file that runs as bit operations.
+
+    CHECKPOINT is a run's folder or one of its .safetensors files. The file holds the pre-processing and the
+    labels too. --half stores what stays real-valued in 16 bits.
+    """
+    parser = Parser(
+        "pack", pack, "xnorpp pack runs/digits -o digits.xnor\nxnorpp pack runs/case4 -o case4.xnor --half"
+    )
+    parser.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="a run's folder or one of its .safetensors files"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the packed file to write")
+    parser.add_argument("--half", action="store_true", help="store the real-valued parts in 16 bits")
+    given = parser.parse_args(arguments)
+
+    from xnorpp.inspect import inspect_file
+    from xnorpp.pack import pack_to_file
+    from xnorpp.train import load_model
+
+    model, meta = load_model(given.checkpoint)
+    config = meta["model"]
+    size = (config["in_channels"], *config["input_size"])
+    kept = {
+        "model": config,
+        "dataset": meta.get("dataset"),
+        "recipe": (meta.get("recipe") or {}).get("name"),
+        "epoch": meta.get("epoch"),
+        "metrics": meta.get("metrics"),
+        "commit": meta.get("commit"),
+    }
+    labels = meta.get("classes")
+    pack_to_file(
+        model, size, given.output, half=given.half, preprocess=meta.get("preprocess"),
+        labels=[str(label) for label in labels] if labels else None, meta=kept,
+    )  # fmt: skip
+    found = inspect_file(given.output)
+    floats = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    print(
+        f"{given.output}: {found.total_bytes:,} bytes, {floats / found.total_bytes:.1f} times smaller than "
+        f"the float32 state_dict ({floats:,} bytes)"
+    )
+    print(
+        f"{found.count('binary')} layers binary, {found.count('one-bit weights')} with one-bit weights, "
+        f"{found.count('real')} real"
+    )
+    for layer in found.layers:
+        print(f"  {layer.state:<16}{layer.bytes:>12,} bytes  {layer.name} ({layer.why})")
+    for warning in found.warnings:
+        print(f"warning: {warning}")
+    return 0
+
+
+def predict(arguments: list[str]) -> int:
+    """Say what pictures show: labels and probabilities from a packed model.
+
+    Needs numpy and Pillow, no torch. A picture that cannot be read is named on stderr, the others are still
+    predicted, and the exit status is 1.
+    """
+    parser = Parser(
+        "predict",
+        predict,
+        "xnorpp predict model.xnor cat.jpg dog.png --top 3\nxnorpp predict model.xnor *.jpg --json",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a packed file")
+    parser.add_argument("images", metavar="IMAGE", nargs="+", help="pictures")
+    parser.add_argument("--top", metavar="K", type=int, default=5, help="show so many classes (5)")
+    parser.add_argument("--json", action="store_true", help="print one JSON list instead of text")
+    _engine_options(parser)
+    given = parser.parse_args(arguments)
+
+    from xnorpp.predict import predict as run
+    from xnorpp.runtime import load
+
+    model = load(given.model, threads=given.threads, isa=given.isa)
+    failed = 0
+    rows: list[dict[str, Any]] = []
+    for found in run(model, given.images, top=given.top):
+        if found.error is not None:
+            failed += 1
+            print(f"xnorpp predict: {found.image} cannot be read ({found.error}).", file=sys.stderr)
+        if given.json:
+            guesses = [asdict(guess) for guess in found.guesses]
+            row = {"image": found.image, "error": found.error} if found.error else None
+            rows.append(row or {"image": found.image, "predictions": guesses})
+        elif found.error is None:
+            best = ", ".join(f"{guess.label} {100 * guess.probability:.1f} %" for guess in found.guesses)
+            print(f"{found.image}: {best}")
+    if given.json:
+        print(json.dumps(rows, indent=2))
+    return 1 if failed else 0
+
+
+def evaluate_packed(given: Namespace) -> int:
+    """`xnorpp eval` of a packed file: top-1 and top-5 through the packed engine, without torch."""
+    from xnorpp.data import load_dataset
+    from xnorpp.data.progress import Progress
+    from xnorpp.predict import evaluate_packed as measure
+    from xnorpp.runtime import load
+
+    model = load(given.checkpoint)
+    name = given.dataset or model.program.meta.get("dataset")
+    if not name:
+        raise ValueError("the packed file does not say which data set it was trained on; give --dataset NAME")
+    dataset = load_dataset(str(name), given.data, given.split, download=given.download)
+    progress = Progress("evaluating", len(dataset), "pictures")
+    found = measure(
+        model, dataset, batch=given.batch_size, workers=max(given.workers, 1), progress=progress.advance
+    )
+    progress.close()
+    for lost in found.skipped:
+        print(f"xnorpp eval: {lost.name} cannot be read ({lost.reason}) and is left out.", file=sys.stderr)
+    print(
+        f"{Path(given.checkpoint).name} on {name} ({given.split}, {found.images} pictures, {model.isa}): "
+        f"top-1 {found.top1:.2f} %, top-5 {found.top5:.2f} %"
+    )
+    return 0
+
+
+def inspect(arguments: list[str]) -> int:
+    """Show what is binary in a network, what is not and why, and what it costs.
+
+    MODEL is a packed file, a checkpoint or a run's folder. A row a layer: bits of weights and inputs, bytes,
+    binary and real multiply-adds, bits wasted, the speed-up in the paper's theory and, with --time, the
+    measured one. Warnings name layers that look binary and are not.
+    """
+    parser = Parser(
+        "inspect",
+        inspect,
+        "xnorpp inspect runs/digits\nxnorpp inspect model.xnor --time\nxnorpp inspect model.xnor --json",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a packed file, a checkpoint or a run's folder")
+    parser.add_argument("--time", action="store_true", help="time every layer, packed against real")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    _engine_options(parser)
+    given = parser.parse_args(arguments)
+
+    from xnorpp.inspect import inspect_file, render, time_layers
+
+    found = inspect_file(given.model)
+    if given.time:
+        found = time_layers(found, threads=given.threads or 1, isa=given.isa)
+    print(json.dumps(found.to_dict(), indent=2) if given.json else render(found))
+    return 0
+
+
+def bench(arguments: list[str]) -> int:
+    """Race our engine against others on this machine, side by side in one run.
+
+    Engines take turns; medians, quartiles and minima are shown, and the machine is described. The others run
+    the real-valued twin of the network and are optional installs: `pip install 'xnorpp[bench]'`. Without
+    MODEL the network is a ResNet-18 for 224x224 pictures, Case 4, with random weights.
+    """
+    parser = Parser(
+        "bench",
+        bench,
+        """
+        xnorpp bench --threads 1,2
+        xnorpp bench model.xnor --against onnxruntime,openvino --json bench.json --plot bench.png
+        xnorpp bench --layers --avx2-only
+        """,
+    )
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="a packed file or a checkpoint")
+    parser.add_argument("--layers", action="store_true", help="time chains of eight binary layers instead")
+    parser.add_argument("--startup", action="store_true", help="time the first answer and its memory instead")
+    parser.add_argument("--threads", metavar="N[,N]", default="1", help="threads of every engine (1)")
+    parser.add_argument("--batch", metavar="N", type=int, default=1, help="pictures a call (1)")
+    parser.add_argument(
+        "--against", metavar="NAMES", default="torch,onnxruntime,openvino",
+        help="which others, or none (torch,onnxruntime,openvino)",
+    )  # fmt: skip
+    parser.add_argument("--rounds", metavar="N", type=int, default=10, help="turns of each engine (10)")
+    parser.add_argument("--repeat", metavar="N", type=int, default=5, help="timed calls a turn (5)")
+    parser.add_argument("--isa", metavar="NAME", help="force our kernels of this instruction set")
+    parser.add_argument("--avx2-only", action="store_true", help="hide all above AVX2 from every engine")
+    parser.add_argument("--json", metavar="FILE", help="write every number here")
+    parser.add_argument("--plot", metavar="FILE", help="draw it (.png or .svg)")
+    parser.add_argument("--append", metavar="FILE", help="append the rows to this .jsonl file")
+    given = parser.parse_args(arguments)
+
+    from xnorpp.bench import AVX2_ONLY, CannotMask, restart
+    from xnorpp.bench.machine import describe_machine
+    from xnorpp.bench.report import append, complete, machine_text
+
+    if given.avx2_only and not os.environ.get(AVX2_ONLY):
+        try:
+            restart(["bench", *arguments])
+        except CannotMask as error:
+            print(f"xnorpp bench: {error}.", file=sys.stderr)
+            return 2
+    threads = _numbers(given.threads)
+    against = [] if given.against in ("", "none") else given.against.split(",")
+    print(machine_text(describe_machine()), flush=True)
+    rows = complete(_race(given, threads, against), seed=0)
+    if given.json:
+        Path(given.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    if given.append:
+        append(given.append, rows)
+    if given.plot:
+        from xnorpp.bench.plot import plot
+
+        plot(rows, given.plot)
+    return 0
+
+
+def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> list[dict[str, Any]]:
+    """The part of `bench` that was asked for: its text on stdout, its rows as the result."""
+    from xnorpp.bench import bench_layers, compare, measure_startup, open_program, report
+    from xnorpp.runtime import write
+
+    if given.layers:
+        rows = []
+        for count in threads:
+            chains = bench_layers(
+                threads=count, isa=given.isa, against="openvino" in against,
+                rounds=given.rounds, repeat=given.repeat, say=_say,
+            )  # fmt: skip
+            print(report.layers_text(chains), flush=True)
+            rows += report.layers_rows(chains, count)
+        return rows
+    title = Path(given.model).name if given.model else "resnet18 224x224 xnor++ case 4, binary downsampling"
+    program = open_program(given.model)
+    if given.startup:
+        with tempfile.TemporaryDirectory(prefix="xnorpp-bench-") as folder:
+            place = Path(folder) / "model.xnor"
+            write(program, place)
+            found = measure_startup(place, threads=threads[0], isa=given.isa)
+        print(report.startup_text(found))
+        return report.startup_rows(found, title, threads[0])
+    comparison = compare(
+        program, title=title, threads=threads, batch=given.batch, isa=given.isa, against=against,
+        rounds=given.rounds, repeat=given.repeat, say=_say,
+    )  # fmt: skip
+    print(report.comparison_text(comparison))
+    return report.comparison_rows(comparison)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise ValueError(f"`threads` (={text!r}) must be positive integers with commas between, such as 1,2")
+    return found
+
+
+def _engine_options(parser: Parser) -> None:
+    parser.add_argument("--threads", metavar="N", type=int, help="threads of one call (as many as cores)")
+    parser.add_argument("--isa", metavar="NAME", help="force the kernels of this instruction set")

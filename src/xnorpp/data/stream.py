@@ -84,7 +84,7 @@ class StreamLoader:
         self._events: list[torch.cuda.Event | None] = [None] * self._slots
         self._tasks: dict[int, tuple[_Pending, list[int]]] = {}
         self._ticket = 0
-        self._running = False
+        self._running: object = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -95,13 +95,13 @@ class StreamLoader:
         return self.batch_size * self._geometry.bytes_per_image
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        if self._running:
-            raise RuntimeError("an epoch of this loader is still being iterated; finish or close it first")
+        """Starting an epoch ends one that was left in the middle: both would use the same shared memory."""
         steps = self.share.order(self.seed, epoch, self.dataset.groups)
         pool = self._open()
+        self._settle_all(pool)
+        token = self._running = object()
         pending: deque[_Pending] = deque()
         following = start_step
-        self._running = True
         try:
             for step in range(start_step, len(steps)):
                 while following < len(steps) and len(pending) < max(1, self._slots - 1):
@@ -113,13 +113,20 @@ class StreamLoader:
                     for answer in pool.receive():
                         self._settle(pool, answer)
                 yield self._collect(pool, batch)
+                if self._running is not token:
+                    raise RuntimeError("this epoch cannot go on: another one of the same loader was started")
         finally:
-            self._running = False
-            self._tasks.clear()
-            if pool.closed:  # a process died: the next epoch starts new ones
-                self._pool = None
-            else:
-                pool.drain()
+            if self._running is token:
+                self._running = None
+                self._settle_all(pool)
+
+    def _settle_all(self, pool: WorkerPool) -> None:
+        """Leaves no task of a former epoch behind."""
+        self._tasks.clear()
+        if pool.closed:  # a process died: the next epoch starts new ones
+            self._pool = None
+        else:
+            pool.drain()
 
     def _open(self) -> WorkerPool:
         if self._pool is None:

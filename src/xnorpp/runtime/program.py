@@ -100,9 +100,9 @@ class Program:
 def _check(program: Program) -> tuple[dict[str, Value], int]:
     shape = program.input_shape
     if len(shape) != 3 or any(type(n) is not int or not 1 <= n <= MAX_EXTENT for n in shape):
-        raise ProgramError(f"input: `shape` (={shape}) must be three positive integers (c, h, w)")
+        raise ProgramError(f"input: `shape` (={_clip(shape)}) must be three positive integers (c, h, w)")
     if math.prod(shape) > MAX_ELEMENTS:
-        raise ProgramError(f"input: `shape` (={shape}) is out of range")
+        raise ProgramError(f"input: `shape` (={_clip(shape)}) is out of range")
     for name, numbers in (("mean", program.mean), ("std", program.std)):
         if len(numbers) != shape[0] or not all(math.isfinite(v) for v in numbers):
             raise ProgramError(f"input: `{name}` must be {shape[0]} finite numbers, one a channel")

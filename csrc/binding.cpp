@@ -165,6 +165,14 @@ void run(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x,
     engine.run(from, sizeof(T) == 1, (long)n, to);
 }
 
+template <class T>
+std::vector<double> step_seconds(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x) {
+    require(x.size() == engine.input_elements(), "one picture is timed");
+    const void *from = x.data();
+    nb::gil_scoped_release release;
+    return engine.step_seconds(from, sizeof(T) == 1);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -188,6 +196,8 @@ NB_MODULE(_core, m) {
              nb::arg("bias").none(), nb::arg("picture").none(), nb::arg("stages"), nb::arg("feeds_pool"))
         .def("add_step", &add_step)
         .def("finish", &Engine::finish)
+        .def("step_seconds", &step_seconds<uint8_t>)
+        .def("step_seconds", &step_seconds<float>)
         .def("run", &run<uint8_t>)
         .def("run", &run<float>);
 }

@@ -3,6 +3,7 @@
 #include "../cpu/dispatch.h"
 
 #include <cmath>
+#include <ctime>
 #include <stdexcept>
 
 namespace xnorpp {
@@ -274,6 +275,25 @@ void Engine::walk(const Call &call, const void *x, float *y, int thread, int thr
     const int pixels = v.pixels();
     for (int p = 0; p < pixels; p++)
         for (int c = 0; c < v.c; c++) y[(size_t)c * pixels + p] = from[(size_t)p * v.stride + c];
+}
+
+std::vector<double> Engine::step_seconds(const void *x, bool picture) {
+    const auto now = [] {
+        timespec t;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    };
+    auto context = take_context();
+    const Call call{context.get(), picture};
+    std::vector<double> seconds;
+    picture_in(call, x, 0, 1);
+    for (size_t i = 0; i < steps_.size(); i++) {
+        const double start = now();
+        run_step(call, i, x, 0, 1);
+        seconds.push_back(now() - start);
+    }
+    give_context(std::move(context));
+    return seconds;
 }
 
 void Engine::run(const void *x, bool picture, long n, float *y) {

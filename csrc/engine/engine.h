@@ -64,6 +64,9 @@ class Engine {
     // n pictures, uint8 [h][w][c] or float [c][h][w] each -> float [c][h][w] each.
     void run(const void *x, bool picture, long n, float *y);
 
+    // Processor seconds of each step for one picture on one thread; a step that runs with the next has the time of both.
+    std::vector<double> step_seconds(const void *x, bool picture);
+
     size_t input_elements() const { return (size_t)values_[(size_t)input_].c * values_[(size_t)input_].pixels(); }
     size_t output_elements() const { return (size_t)values_[(size_t)output_].c * values_[(size_t)output_].pixels(); }
     const ValueSpec &output() const { return values_[(size_t)output_]; }

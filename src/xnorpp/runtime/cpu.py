@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ from .plan import (
     Step,
     StoreBits,
     StoreFloat,
-    make_plan,
+    make_steps,
+    plan_memory,
 )
 from .program import INPUT, Program, ProgramError
 from .reference import check_input, normalise
@@ -88,6 +90,17 @@ class CpuModel:
             self._engine.run(x, y)
         return y
 
+    def step_seconds(self, x: Array, repeats: int = 20) -> list[tuple[str, float]]:
+        """(name, seconds) of each fused step for one picture on one thread: the least of `repeats` runs.
+
+        The name is the producer's module path, or "pointwise". A convolution that runs together with the max pool
+        behind it carries the time of both.
+        """
+        x = np.ascontiguousarray(check_input(self.program, x)[:1])
+        least = np.min([self._engine.step_seconds(x) for _ in range(repeats)], axis=0)
+        names = [step.kind if step.op is None else step.op.name for step in make_steps(self.program)]
+        return list(zip(names, least.tolist(), strict=True))
+
 
 def _extent(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (shape[0], 1, 1)
@@ -100,7 +113,7 @@ def _stride(value: Value) -> int:
 
 
 def _build(engine: Any, program: Program) -> None:
-    plan = make_plan(program, lambda value: _size(value, _stride(value)))
+    plan = plan_memory(program, _joined(make_steps(program)), lambda value: _size(value, _stride(value)))
     readers = [step for step in plan.steps if INPUT in step.reads]
     # A picture that only convolutions read is kept without padding its channels: its rows are then runs of numbers.
     tight = all(step.kind in _CONVS and step.reads == (INPUT,) for step in readers) and program.output != INPUT
@@ -119,6 +132,15 @@ def _build(engine: Any, program: Program) -> None:
         shaped = normalise(program, np.ascontiguousarray(ramp).reshape(1, 256, 1, c))
         table = np.ascontiguousarray(shaped[0, :, :, 0].T).ravel()
     engine.finish(ids[INPUT], ids[program.output], plan.arena, table.tolist())
+
+
+def _joined(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The core runs a convolution and the max pool behind it as one: what the first reads must outlive both."""
+    joined = list(steps)
+    for first, second in zip(steps, steps[1:], strict=False):
+        if first.feeds_pool and first.kind in _CONVS:
+            joined[second.index] = replace(second, reads=tuple(dict.fromkeys(second.reads + first.reads)))
+    return tuple(joined)
 
 
 def _size(value: Value, stride: int) -> int:
@@ -155,8 +177,13 @@ def _add(engine: Any, plan: Plan, step: Step, ids: dict[str, int], direct: bool)
         step.bias if step.bias is None else np.ascontiguousarray(step.bias, np.float32),
         picture,
         stages,
-        step.feeds_pool,
+        step.feeds_pool and not _overwritten(plan, step),
     )
+
+
+def _overwritten(plan: Plan, step: Step) -> bool:
+    """Whether the pool behind this step stores in place of something the step itself still reads."""
+    return bool(set(plan.steps[step.index + 1].in_place.values()) & set(step.reads))
 
 
 def _weight(step: Step, channels: int) -> Array:

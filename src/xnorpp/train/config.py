@@ -15,7 +15,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from xnorpp.data.dataset import Augment
 
@@ -177,7 +177,7 @@ def recipe_keys() -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
     keys: dict[str, tuple[Any, dataclasses.Field[Any]]] = {}
     for top, (kind, spec) in _fields(Recipe).items():
         if dataclasses.is_dataclass(kind):
-            keys.update({f"{top}.{name}": pair for name, pair in _fields(kind).items()})
+            keys.update({f"{top}.{name}": pair for name, pair in _fields(cast(type, kind)).items()})
         else:
             keys[top] = (kind, spec)
     return keys

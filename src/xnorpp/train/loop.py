@@ -12,6 +12,7 @@ do the same arithmetic; only the order of the additions differs.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import math
@@ -196,9 +197,12 @@ class _Run:
         )
 
     def _calibrate(self) -> dict[str, Any]:
-        """The scales' start, fitted to the first batch; the sums run over all processes."""
-        firsts = [next(iter(loader.epoch(0)))[0] for loader in self.loaders]
-        return calibrate_scales(self.model, torch.cat(firsts))
+        """The scales' start, fitted to the first part of the first batch, which every process takes alike."""
+        first = make_loaders(self.recipe, self.sets, dataclasses.replace(self.world, rank=0))[0][0]
+        try:
+            return calibrate_scales(self.model, next(iter(first.epoch(0)))[0])
+        finally:
+            first.close()
 
     def _epochs(self, journal: Journal) -> None:
         """Step by step to the end, evaluating and saving on the way."""

@@ -51,6 +51,7 @@ def describe_hardware(device: Any = None, threads: int | None = None) -> dict[st
     return found
 
 
+@functools.cache
 def _processor() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 
 import pytest
@@ -15,7 +16,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is first imported, here or at first use
 pytest.importorskip("triton")
 
-from xnorpp.nn import fused
+from xnorpp.nn import fused, fused_pool
 from xnorpp.nn.fused import Unit
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -24,16 +25,22 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 class Chain(nn.Module):
     """One or two units with a shortcut, as the models build them."""
 
-    def __init__(self, channels: list[int], size: int, stride: int = 1, activation: str = "prelu", **options: object):
+    def __init__(
+        self, channels: list[int], size: int, stride: int = 1, activation: str = "prelu", **options: object
+    ):
         super().__init__()
         self.norms, self.convs, self.activations = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
-        for index, (a, b) in enumerate(zip(channels, channels[1:], strict=False)):
+        for index, (a, b) in enumerate(itertools.pairwise(channels)):
             step = stride if index == 0 else 1
             out = (size + 2 - 3) // step + 1
             self.norms.append(nn.BatchNorm2d(a))
             conv = BinaryConv2d(a, b, 3, step, 1, output_size=(out, out), **options)  # type: ignore[arg-type]
             self.convs.append(conv)
-            self.activations.append({"prelu": nn.PReLU(b), "one": nn.PReLU(), "relu": nn.ReLU(), "none": nn.Identity()}[activation])
+            self.activations.append(
+                {"prelu": nn.PReLU(b), "one": nn.PReLU(), "relu": nn.ReLU(), "none": nn.Identity()}[
+                    activation
+                ]
+            )
             size = out
         with torch.no_grad():
             for name, parameter in self.named_parameters():
@@ -46,13 +53,13 @@ class Chain(nn.Module):
         return [Unit(*parts) for parts in zip(self.norms, self.convs, self.activations, strict=True)]
 
     def forward(self, x: Tensor, shortcut: Tensor | None) -> Tensor:
-        v = x
-        for unit in self.units():
-            v = unit.activation(unit.conv(unit.norm(v)))  # type: ignore[misc]
-        return v if shortcut is None else v + shortcut
+        with fused.backend("reference"):
+            return fused.chain(x, self.units(), shortcut)
 
 
-def run_both(model: Chain, x: Tensor, shortcut: Tensor | str | None, recompute: bool) -> tuple[dict[str, Tensor], ...]:
+def run_both(
+    model: Chain, x: Tensor, shortcut: Tensor | str | None, recompute: bool
+) -> tuple[dict[str, Tensor], ...]:
     """Outputs, gradients and buffers of the plain float32 version and of the fused one."""
     torch.manual_seed(5)
     weights: Tensor | None = None
@@ -67,7 +74,7 @@ def run_both(model: Chain, x: Tensor, shortcut: Tensor | str | None, recompute: 
         if fuse:
             with fused.backend("fused", recompute):
                 assert fused.use_fused(start, chain.units())
-                y = fused.run_chain(start, chain.units(), side)
+                y = fused.chain(start, chain.units(), side)
         else:
             y = chain(start, side)
         if weights is None:
@@ -76,7 +83,8 @@ def run_both(model: Chain, x: Tensor, shortcut: Tensor | str | None, recompute: 
         assert start.grad is not None
         found = {"y": y.detach().float(), "x": start.grad.float()}
         if isinstance(shortcut, Tensor):
-            assert side is not None and side.grad is not None
+            assert side is not None
+            assert side.grad is not None
             found["shortcut"] = side.grad.float()
         for name, parameter in chain.named_parameters():
             assert parameter.grad is not None, name
@@ -124,6 +132,33 @@ def test_other_methods_without_shortcut(method: str) -> None:
     assert_close(*run_both(model, x, None, False))
 
 
+@pytest.mark.parametrize("activation", ["prelu", "one", "relu"])
+@pytest.mark.parametrize("window", [(3, 2, 1), (2, 2, 0), (3, 1, 1)])
+def test_stem_pooling_equals_plain(activation: str, window: tuple[int, int, int]) -> None:
+    torch.manual_seed(4)
+    act = {"prelu": nn.PReLU(12), "one": nn.PReLU(), "relu": nn.ReLU()}[activation]
+    model = nn.Sequential(nn.BatchNorm2d(12), act, nn.MaxPool2d(*window))
+    with torch.no_grad():
+        model[0].weight.normal_()  # type: ignore[union-attr, operator]
+        model[0].bias.normal_()  # type: ignore[union-attr, operator]
+    x = (torch.randn(3, 12, 7, 6) * 2 + 1).bfloat16()
+    found = []
+    for fuse in (False, True):
+        copied: nn.Sequential = copy.deepcopy(model).to(DEVICE)
+        start = x.to(DEVICE, torch.bfloat16 if fuse else torch.float32).requires_grad_()
+        assert not fuse or fused_pool.use_fused_pool(start, *copied)
+        with fused.backend("fused" if fuse else "reference"):
+            y = fused_pool.stem_end(start, *copied)
+        torch.manual_seed(6)
+        (y.float() * torch.randn(y.shape).bfloat16().float().to(DEVICE)).sum().backward()
+        assert start.grad is not None
+        result = {"y": y.detach().float(), "x": start.grad.float()}
+        result.update({name: p.grad for name, p in copied.named_parameters() if p.grad is not None})
+        result.update({name: b.float() for name, b in copied.named_buffers()})
+        found.append(result)
+    assert_close(*found)
+
+
 def test_what_is_not_supported_says_why() -> None:
     model = Chain([4, 4], 3)
     x = torch.randn(2, 4, 3, 3, device=DEVICE)
@@ -132,16 +167,16 @@ def test_what_is_not_supported_says_why() -> None:
     with fused.backend("auto"):
         assert not fused.use_fused(x, model.units())
     half = x.bfloat16()
-    assert fused.why_not_fused(half, model.units()) is None
+    assert fused.why_not_chain(half, model.units()) is None
     with torch.no_grad():
-        assert fused.why_not_fused(half, model.units()) is not None
+        assert fused.why_not_chain(half, model.units()) is not None
     with fused.backend("reference"):
         assert not fused.use_fused(half, model.units())
     assert fused.get_backend() == "auto"
     model.eval()
-    assert "training mode" in (fused.why_not_fused(half, model.units()) or "")
+    assert "training mode" in (fused.why_not_chain(half, model.units()) or "")
     biased = Chain([4, 4], 3, bias=True)
-    assert fused.why_not_fused(half, biased.units()) == "the convolution has a bias"
+    assert fused.why_not_chain(half, biased.units()) == "the convolution has a bias"
 
 
 def test_unknown_backend() -> None:

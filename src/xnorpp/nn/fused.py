@@ -1,22 +1,22 @@
 """The fused training path: chains of batch norm, sign, binary convolution, scale and activation on CUDA.
+ A binary network repeats one unit, v -> batch norm -> sign -> convolution -> Gamma -> activation, and a
+residual block adds its input at the end of one or two of them. Done operation by operation, most of the time
+goes into reading and writing tensors between the convolutions, and float copies of signs and clip masks fill
+the memory. Here a whole chain is one autograd node:
 
-A binary network repeats one unit, v -> batch norm -> sign -> convolution -> Gamma -> activation, and a residual block
-adds its input at the end of one or two of them. Done operation by operation, most of the time goes into reading and
-writing tensors between the convolutions, and float copies of signs and clip masks fill the memory. Here a whole chain
-is one autograd node:
-
-- forward, a unit: one pass for the batch statistics, one that reads the source and writes the signs with their bits,
-  and the convolution. Gamma and the activation have no pass of their own inside a chain: whoever reads the dot
-  products next applies them on the way.
-- kept for the backward pass: the chain's input, the dot products (2 bytes), one bit a sign, one bit a clip mask. With
-  `recompute` the dot products are not kept but computed again from the sign bits.
-- backward, a unit: the signs unpacked, the two products of the convolution, one pass for batch norm's sums, and one
-  that goes through sign, batch norm, activation and Gamma to the dot products before, summing Gamma's gradient.
-
-Precision. The forward product runs in float16: signs are exact, and so is the dot product up to 2048 in magnitude (up
-to 4096 where its parity is even, as with any even number of channels); a bfloat16 result would round above 256.
-Gradients are bfloat16 with float32 sums, as under autocast. Everything between the dot product and the next sign is
-float32, so the values are closer to the float32 reference than the reference under autocast is.
+- forward, a unit: one pass for the batch statistics, one that reads the source and writes the signs with
+  their bits, and the convolution. Gamma and the activation have no pass of their own inside a chain: whoever
+  reads the dot products next applies them on the way.
+- kept for the backward pass: the chain's input, the dot products (2 bytes), one bit a sign, one bit a clip
+  mask. With `recompute` the dot products are not kept but computed again from the sign bits.
+- backward, a unit: the signs unpacked, the two products of the convolution, one pass for batch norm's sums,
+  and one that goes through sign, batch norm, activation and Gamma to the dot products before, summing Gamma's
+  gradient.
+ Precision. The forward product runs in float16: signs are exact, and so is the dot product up to 2048 in
+magnitude (up to 4096 where its parity is even, as with any even number of channels); a bfloat16 result would
+round above 256. Gradients are bfloat16 with float32 sums, as under autocast. Everything between the dot
+product and the next sign is float32, so the values are closer to the float32 reference than the reference
+under autocast is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import functools
 import importlib
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,8 @@ from xnorpp.nn.scale import AnalyticScale, LearnedScale
 BACKENDS = ("auto", "fused", "reference")
 PRODUCT_DTYPE = torch.float16
 GRADIENT_DTYPE = torch.bfloat16
+# as the kernels number them
+ACTIVATIONS: dict[type, int] = {type(None): 0, nn.Identity: 0, nn.ReLU: 1, nn.PReLU: 2}
 
 _state = {"backend": "auto", "recompute": False}
 
@@ -48,8 +50,8 @@ _state = {"backend": "auto", "recompute": False}
 def set_backend(name: str) -> None:
     """Chooses how chains of binary layers train on CUDA.
 
-    `auto`: fused where it is supported, plain PyTorch elsewhere; `fused`: an error says why where it is not supported;
-    `reference`: plain PyTorch always.
+    `auto`: fused where it is supported, plain PyTorch elsewhere; `fused`: an error says why where it is not
+    supported; `reference`: plain PyTorch always.
     """
     check_choice("name", name, BACKENDS)
     _state["backend"] = name
@@ -78,9 +80,11 @@ def backend(name: str, recompute: bool = False) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Unit:
-    """Batch norm, the binary convolution behind it (which takes the sign itself), and the activation after that.
+    """Batch norm, the binary convolution behind it (which takes the sign itself), and the activation after
+    that.
 
-    `before` is what the model puts between batch norm and convolution; only nothing or nn.Identity can be fused.
+    `before` is what the model puts between batch norm and convolution; only nothing or nn.Identity can be
+    fused.
     """
 
     norm: nn.Module
@@ -92,18 +96,23 @@ class Unit:
     def layers(self) -> tuple[Any, Any]:
         return self.norm, self.conv
 
+    def __call__(self, x: Tensor) -> Tensor:
+        """The plain version, layer by layer."""
+        for layer in (self.norm, self.before, self.conv, self.activation):
+            x = x if layer is None else layer(x)
+        return x
+
 
 @functools.cache
 def _triton_present() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def why_not_fused(x: Any, units: Sequence[Unit]) -> str | None:
-    """None where the fused path computes this chain, else the reason in one sentence."""
-    if not isinstance(x, Tensor) or torch.jit.is_tracing():
+def why_not_tensor(x: Any) -> str | None:
+    """None where a fused node may take this input, else the reason in one sentence."""
+    if not isinstance(x, Tensor):
         return "the input is a symbol of a trace, not a tensor"
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if not (x.is_cuda or interpreted):
+    if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         return f"the input is on {x.device.type!r}, and the kernels need CUDA"
     if not _triton_present():
         return "Triton is not installed"
@@ -112,17 +121,19 @@ def why_not_fused(x: Any, units: Sequence[Unit]) -> str | None:
     working = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
     if working != torch.bfloat16:
         return f"the working dtype is {working}, and the fused path trains in bfloat16 (autocast)"
-    for unit in units:
-        reason = _why_not_unit(unit)
-        if reason is not None:
-            return reason
     return None
 
 
-def _why_not_unit(unit: Unit) -> str | None:
-    norm, conv, activation = unit.norm, unit.conv, unit.activation
+def why_not_norm(norm: nn.Module) -> str | None:
+    """The same for a batch norm."""
     if type(norm) is not nn.BatchNorm2d or not norm.training or not norm.affine or norm.momentum is None:
         return "the batch norm is not an affine nn.BatchNorm2d in training mode with a fixed momentum"
+    return None if norm.weight.dtype == torch.float32 else "the parameters are not float32"
+
+
+def why_not_unit(unit: Unit) -> str | None:
+    """The same for a unit of a chain."""
+    conv, activation = unit.conv, unit.activation
     if not isinstance(conv, BinaryConv2d) or not conv.binarizes_input or not conv.binarize_weights:
         return "the convolution does not binarize both its input and its weight"
     if conv.surrogate != "ste" or conv.weight_surrogate != "ste":
@@ -134,28 +145,51 @@ def _why_not_unit(unit: Unit) -> str | None:
         return "the padding is not symmetric zeros"
     if isinstance(conv.scale, AnalyticScale) and conv.scale.uses_input:
         return "XNOR-Net's K depends on the input"
-    if conv.weight.dtype != torch.float32 or norm.weight.dtype != torch.float32:
+    if conv.weight.dtype != torch.float32:
         return "the parameters are not float32"
     if not isinstance(unit.before, (nn.Identity, type(None))):
         return f"{type(unit.before).__name__} stands between batch norm and convolution"
-    if not isinstance(activation, (nn.ReLU, nn.PReLU, nn.Identity, type(None))):
+    if type(activation) not in ACTIVATIONS:
         return f"the activation is {type(activation).__name__}, not ReLU, PReLU or none"
-    return None
+    return why_not_norm(unit.norm)
 
 
-def use_fused(x: Any, units: Sequence[Unit]) -> bool:
-    """Whether `run_chain` should be called for this input, by the backend that was set."""
+def why_not_chain(x: Any, units: Sequence[Unit]) -> str | None:
+    """The same for a chain and its input."""
+    reason = why_not_tensor(x)
+    for unit in units:
+        reason = reason or why_not_unit(unit)
+    return reason
+
+
+def wanted(x: Any, why_not: Callable[[], str | None]) -> bool:
+    """Whether to fuse, by the backend that was set and the reason against it."""
     if get_backend() == "reference":
         return False
-    reason = why_not_fused(x, units)
+    reason = why_not()
     if reason is not None and get_backend() == "fused" and isinstance(x, Tensor) and torch.is_grad_enabled():
         raise RuntimeError(f"the fused backend was asked for, but {reason}")
     return reason is None
 
 
-@torch.compiler.disable
+def use_fused(x: Any, units: Sequence[Unit]) -> bool:
+    """Whether `run_chain` should be called for this input, by the backend that was set."""
+    return wanted(x, lambda: why_not_chain(x, units))
+
+
+def chain(x: Tensor, units: Sequence[Unit], shortcut: Tensor | None = None) -> Tensor:
+    """units[-1](... units[0](x)) + shortcut, fused where possible and wanted; what models call."""
+    if use_fused(x, units):
+        result: Tensor = run_chain(x, units, shortcut)
+        return result
+    for unit in units:
+        x = unit(x)
+    return x if shortcut is None else x + shortcut
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def run_chain(x: Tensor, units: Sequence[Unit], shortcut: Tensor | None = None) -> Tensor:
-    """units[-1](... units[0](x)) + shortcut; `shortcut` may be `x` itself."""
+    """`chain` on the fused path; `shortcut` may be `x` itself, whose two gradients are then added up."""
     size = (x.shape[-2], x.shape[-1])
     tensors: list[Tensor | None] = []
     for unit in units:
@@ -165,14 +199,28 @@ def run_chain(x: Tensor, units: Sequence[Unit], shortcut: Tensor | None = None) 
             conv.scale.check_size(size)
         slope = unit.activation.weight if isinstance(unit.activation, nn.PReLU) else None
         factors = conv.scale_factors()
-        tensors += [norm.weight, norm.bias, conv.latent_weight(), slope, *factors, *(None,) * (3 - len(factors))]
+        tensors += [
+            norm.weight,
+            norm.bias,
+            conv.latent_weight(),
+            slope,
+            *factors,
+            *(None,) * (3 - len(factors)),
+        ]
     result: Tensor = _Chain.apply(  # type: ignore[no-untyped-call]
-        tuple(units), bool(_state["recompute"]), shortcut is x, x, None if shortcut is x else shortcut, *tensors
+        tuple(units),
+        bool(_state["recompute"]),
+        shortcut is x,
+        x,
+        None if shortcut is x else shortcut,
+        *tensors,
     )
     return result
 
 
-TENSORS_EACH = 7  # batch norm's weight and bias, latent weight, slope, three factors: what a unit differentiates
+TENSORS_EACH = (
+    7  # what a unit differentiates: batch norm's weight and bias, latent weight, slope, three factors
+)
 
 
 class _UnitTensors:
@@ -182,8 +230,7 @@ class _UnitTensors:
         self.norm, self.conv = unit.layers
         self.norm_weight, self.norm_bias, self.latent, self.slope, *factors = tensors
         self.factors: tuple[Any, ...] = tuple(factor for factor in factors if factor is not None)
-        kind = unit.activation
-        self.activation = {nn.ReLU: ops().RELU, nn.PReLU: ops().PRELU}.get(type(kind), ops().IDENTITY)
+        self.activation = ACTIVATIONS[type(unit.activation)]
         self.geometry = (self.conv.stride, (self.conv.pads[2], self.conv.pads[0]), self.conv.dilation)
 
     def rescale(self, dots: Tensor) -> Any:
@@ -191,12 +238,15 @@ class _UnitTensors:
         slope = self.slope
         if slope is not None and slope.numel() != channels:
             slope = slope.expand(channels).contiguous()
-        return ops().Rescale(ops().expand_scale(self.factors, channels, size, dots.device), self.activation, slope)
+        return ops().Rescale(
+            ops().expand_scale(self.factors, channels, size, dots.device), self.activation, slope
+        )
 
     def dots(self, signs: Tensor) -> Tensor:
         stride, padding, dilation = self.geometry
         weight = ops().weight_signs(self.latent, PRODUCT_DTYPE)
-        return ops().channels_last(F.conv2d(signs, weight, None, stride, padding, dilation, self.conv.groups))
+        dots = F.conv2d(signs, weight, None, stride, padding, dilation, self.conv.groups)
+        return dots.contiguous(memory_format=torch.channels_last)
 
     def dots_backward(self, grad_dots: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients for the signs and for the latent weight."""
@@ -208,7 +258,9 @@ class _UnitTensors:
         )  # fmt: skip
         return ops().channels_last(grad_signs), ops().weight_gradient(grad_weight, self.latent)
 
-    def rescale_gradients(self, grad_gamma: Tensor, grad_slope: Tensor | None, dots: Tensor) -> list[Tensor | None]:
+    def rescale_gradients(
+        self, grad_gamma: Tensor, grad_slope: Tensor | None, dots: Tensor
+    ) -> list[Tensor | None]:
         """The gradients of the slope and of the three factors, as `TENSORS_EACH` orders them."""
         if grad_slope is not None and self.slope is not None and self.slope.numel() != grad_slope.numel():
             grad_slope = grad_slope.sum(0, keepdim=True)
@@ -218,7 +270,9 @@ class _UnitTensors:
 
 
 def _split(units: Sequence[Unit], tensors: Sequence[Tensor | None]) -> list[_UnitTensors]:
-    return [_UnitTensors(unit, tensors[i * TENSORS_EACH : (i + 1) * TENSORS_EACH]) for i, unit in enumerate(units)]
+    return [
+        _UnitTensors(unit, tensors[i * TENSORS_EACH : (i + 1) * TENSORS_EACH]) for i, unit in enumerate(units)
+    ]
 
 
 class _Chain(torch.autograd.Function):
@@ -252,7 +306,7 @@ class _Chain(torch.autograd.Function):
                 if not recompute:
                     kept.append(source)
             added = x if identity else shortcut
-            out = ops().finish(
+            out: Tensor = ops().finish(
                 source, rescale, None if added is None else ops().channels_last(added), GRADIENT_DTYPE
             )
         ctx.units, ctx.recompute, ctx.identity, ctx.shapes = units, recompute, identity, shapes
@@ -298,7 +352,14 @@ class _Chain(torch.autograd.Function):
                 )
                 results[index] = [grad_norm_weight, grad_norm_bias, grad_weight, *for_rescale]
         shortcut_grad = out_grad if ctx.has_shortcut else None
-        return None, None, None, grad, shortcut_grad, *(value for unit_grads in results for value in unit_grads)
+        return (
+            None,
+            None,
+            None,
+            grad,
+            shortcut_grad,
+            *(value for unit_grads in results for value in unit_grads),
+        )
 
 
 @functools.cache

@@ -1,7 +1,8 @@
-"""The steps of the fused training path as functions of tensors, each one launch of a kernel in `triton_kernels`.
-
-Activations are (N,C,H,W) tensors in channels_last order. `Rescale` says what turns dot products into a batch norm's
-input or a block's output: v = act(Gamma * dot); None in its place means that the source is a real tensor already.
+"""The steps of the fused training path as functions of tensors, each one launch of a kernel in
+`triton_kernels`.
+ Activations are (N,C,H,W) tensors in channels_last order. `Rescale` says what turns dot products into a batch
+norm's input or a block's output: v = act(Gamma * dot); None in its place means that the source is a real
+tensor already.
 """
 
 from __future__ import annotations
@@ -14,19 +15,21 @@ import torch
 from torch import Tensor
 
 from xnorpp.nn import triton_kernels as kernels
+from xnorpp.nn import triton_pool_kernels as pool_kernels
 
 IDENTITY, RELU, PRELU = 0, 1, 2  # as `triton_kernels` numbers them
 
 GROUP = 8  # images that share a byte of bits
-TILE_ELEMENTS = 2048
+TILE_ELEMENTS = 1024
 TILE_WARPS = 4
-PROGRAMS = 1056  # eight for each of an H200's 132 multiprocessors
+PROGRAMS = 2112  # at least, where there is work enough: sixteen for each of an H200's 132 multiprocessors
 LINEAR_BLOCK = 1024
 
 
 @dataclass(frozen=True)
 class Rescale:
-    """v = act(Gamma * dot). `gamma` is (pixels, channels) in float32; `slope` is (channels,), for PReLU alone."""
+    """v = act(Gamma * dot). `gamma` is (pixels, channels) in float32; `slope` is (channels,), for PReLU
+    alone."""
 
     gamma: Tensor
     activation: int
@@ -64,12 +67,13 @@ def _ceil_div(a: int, b: int) -> int:
 
 @functools.lru_cache(maxsize=512)
 def tiling(images: int, pixels: int, channels: int, elements: int, programs: int) -> Tiling:
-    block_c = min(128, 1 << (channels - 1).bit_length())
+    block_c = min(64, 1 << (channels - 1).bit_length())
     block_p = max(1, elements // block_c)
     tiles_p = _ceil_div(pixels, block_p)
     tiles = tiles_p * _ceil_div(channels, block_c)
     groups = _ceil_div(images, GROUP)
-    groups_each = _ceil_div(groups, min(groups, max(1, programs // tiles)))
+    each = max(1, groups * tiles // programs)
+    groups_each = 1 << (each.bit_length() - 1)  # a power of two, so that the parts of usual batches are equal
     return Tiling(block_p, block_c, tiles, tiles_p, _ceil_div(groups, groups_each), groups_each)
 
 
@@ -130,7 +134,9 @@ def normalize_sign(
     images, pixels, channels = _shape(source)
     t = _tiling(source)
     signs = torch.empty_like(source, dtype=dtype, memory_format=torch.channels_last)
-    bits = torch.empty((2, _ceil_div(images, GROUP), pixels, channels), dtype=torch.uint8, device=source.device)
+    bits = torch.empty(
+        (2, _ceil_div(images, GROUP), pixels, channels), dtype=torch.uint8, device=source.device
+    )
     sign_bits, mask_bits = bits.unbind()
     gamma, slope, switches = _rescale_arguments(rescale, mean)
     kernels.normalize_sign_kernel[t.grid](
@@ -162,7 +168,8 @@ def finish(dots: Tensor, rescale: Rescale, shortcut: Tensor | None, dtype: torch
 
 
 def finish_backward(grad: Tensor, dots: Tensor, rescale: Rescale) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients for the dots, for Gamma (a sum over the first dimension remains to be done), and for the slope."""
+    """Gradients for the dots, for Gamma (a sum over the first dimension remains to be done), and for the
+    slope."""
     t = _tiling(dots)
     grad_dots = torch.empty_like(grad, memory_format=torch.channels_last)
     grad_gamma, grad_slope = _rescale_gradients(dots, rescale, t)
@@ -194,9 +201,9 @@ def norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """The gradient of `normalize_sign` and of what made its source.
 
-    Gives the gradient for the source (written over `grad_signs`), for the batch norm's weight and bias, and, for a
-    rescaled source, for Gamma (to be summed over the first dimension) and the slope. `skip` is added to the gradient
-    of the batch norm's input.
+    Gives the gradient for the source (written over `grad_signs`), for the batch norm's weight and bias, and,
+    for a rescaled source, for Gamma (to be summed over the first dimension) and the slope. `skip` is added to
+    the gradient of the batch norm's input.
     """
     images, pixels, channels = _shape(source)
     t = _tiling(source)
@@ -225,7 +232,9 @@ def _scale_kind(factors: tuple[Tensor, ...]) -> int:
     return len(factors) - 1
 
 
-def expand_scale(factors: tuple[Tensor, ...], channels: int, size: tuple[int, int], device: torch.device) -> Tensor:
+def expand_scale(
+    factors: tuple[Tensor, ...], channels: int, size: tuple[int, int], device: torch.device
+) -> Tensor:
     """Gamma as (pixels, channels) in float32, from the factors of any of the four cases; () gives ones."""
     pixels = size[0] * size[1]
     if not factors:
@@ -284,5 +293,87 @@ def weight_gradient(grad_signs: Tensor, weight: Tensor) -> Tensor:
     if grad_signs.stride() != weight.stride():
         grad_signs = torch.empty_like(weight, dtype=grad_signs.dtype).copy_(grad_signs)
     grid = (_ceil_div(weight.numel(), LINEAR_BLOCK),)
-    kernels.weight_gradient_kernel[grid](grad_signs, weight, out, weight.numel(), BLOCK=LINEAR_BLOCK, num_warps=4)
+    kernels.weight_gradient_kernel[grid](
+        grad_signs, weight, out, weight.numel(), BLOCK=LINEAR_BLOCK, num_warps=4
+    )
     return out
+
+
+Window = tuple[int, int, int]  # kernel, stride, padding of a square pooling window
+
+
+def _slope_or(slope: Tensor | None, channels: int, unused: Tensor) -> Tensor:
+    """A slope a channel; `unused` stands where there is none."""
+    if slope is None:
+        return unused
+    return slope if slope.numel() == channels else slope.expand(channels).contiguous()
+
+
+def norm_pool(
+    x: Tensor,
+    activation: int,
+    slope: Tensor | None,
+    mean: Tensor,
+    inverse_std: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    window: Window,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Max pooling of act(batch norm), and a byte an output that says which position of the window won."""
+    images, channels, height, width = x.shape
+    kernel, stride, padding = window
+    size = ((height + 2 * padding - kernel) // stride + 1, (width + 2 * padding - kernel) // stride + 1)
+    shape = (images, channels, *size)
+    pooled = torch.empty(shape, dtype=dtype, device=x.device, memory_format=torch.channels_last)
+    taps = torch.empty_like(pooled, dtype=torch.uint8)
+    t = tiling(1, size[0] * size[1], channels, TILE_ELEMENTS, 1)
+    pool_kernels.norm_pool_kernel[(t.tiles, images)](
+        x, _slope_or(slope, channels, mean), mean, inverse_std, weight, bias, pooled, taps,
+        height, width, *size, channels,
+        ACTIVATION=activation, KERNEL=kernel, STRIDE=stride, PADDING=padding, **t.blocks,
+    )  # fmt: skip
+    return pooled, taps
+
+
+def norm_pool_backward(
+    grad: Tensor,
+    taps: Tensor,
+    x: Tensor,
+    activation: int,
+    slope: Tensor | None,
+    mean: Tensor,
+    inverse_std: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    window: Window,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The gradients of `norm_pool` for its input, the batch norm's weight and bias, and the slope."""
+    images, channels, height, width = x.shape
+    out_height, out_width = grad.shape[2:]
+    kernel, stride, padding = window
+    a_slope = _slope_or(slope, channels, mean)
+    t = tiling(images, out_height * out_width, channels, TILE_ELEMENTS, 2 * PROGRAMS)
+    partial = torch.empty((3, t.rows, channels), dtype=torch.float32, device=x.device)
+    geometry = (height, width, out_height, out_width, channels)
+    switches: dict[str, Any] = {
+        "ACTIVATION": activation,
+        "KERNEL": kernel,
+        "STRIDE": stride,
+        "PADDING": padding,
+    }
+    pool_kernels.norm_pool_sums_kernel[t.grid](
+        grad, taps, x, a_slope, mean, inverse_std, weight, bias, partial,
+        images, *geometry, t.groups_each * GROUP, t.rows, **switches, **t.blocks,
+    )  # fmt: skip
+    sums = partial.sum(1)
+    out = torch.empty_like(x, memory_format=torch.channels_last)
+    t = tiling(1, height * width, channels, TILE_ELEMENTS, 1)
+    pool_kernels.norm_pool_backward_kernel[(t.tiles, images)](
+        grad, taps, x, a_slope, mean, inverse_std, weight, bias, sums, out,
+        *geometry, float(images * height * width), **switches, REACH=_ceil_div(kernel, stride), **t.blocks,
+    )  # fmt: skip
+    grad_slope: Tensor | None = None
+    if slope is not None:
+        grad_slope = sums[2] if slope.numel() == channels else sums[2].sum(0, keepdim=True)
+    return out, sums[1], sums[0], grad_slope

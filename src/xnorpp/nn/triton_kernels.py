@@ -1,17 +1,18 @@
-"""Triton kernels of the fused training step. Only `fused.py` imports this module, and only where Triton is present.
-
-Every activation is a channels_last tensor read as a matrix of (image, pixel, channel) with the channel fastest. A
-program owns one tile of pixels by channels and walks over images, eight at a time, so that
+"""Triton kernels of the fused training step. Only `fused.py` imports this module, and only where Triton is
+present.
+ Every activation is a channels_last tensor read as a matrix of (image, pixel, channel) with the channel
+fastest. A program owns one tile of pixels by channels and walks over images, eight at a time, so that
 
 - what belongs to a pixel or a channel (Gamma, batch-norm constants) is loaded once and kept in registers,
-- sums over images need no communication, and one bit of each of eight images makes a byte: bit j of
-  `bits[n // 8, pixel, channel]` belongs to image 8 * (n // 8) + j, one elementwise expression without any shuffle.
-
-Names: `source` is what feeds a batch norm, either a real tensor x or the integer dot products of the convolution
-before it; in the second case (`SCALED`) the batch norm's input is v = act(Gamma * dot), recomputed wherever it is
-needed and never written (a layer without a scale has Gamma = 1). u = weight * xhat + bias with xhat = (v - mean) * inverse_std is the batch norm's output.
+- sums over images need no communication, and one bit of each of eight images makes a byte: bit j of `bits[n
+  // 8, pixel, channel]` belongs to image 8 * (n // 8) + j, one elementwise expression without any shuffle.
+ Names: `source` is what feeds a batch norm, either a real tensor x or the integer dot products of the
+convolution before it; in the second case (`SCALED`) the batch norm's input is v = act(Gamma * dot),
+recomputed wherever it is needed and never written (a layer without a scale has Gamma = 1). u = weight * xhat
++ bias with xhat = (v - mean) * inverse_std is the batch norm's output.
 """
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 from __future__ import annotations
 
 import triton
@@ -21,6 +22,11 @@ import triton.language as tl
 IDENTITY = tl.constexpr(0)
 RELU = tl.constexpr(1)
 PRELU = tl.constexpr(2)
+
+
+# Sizes whose divisibility decides nothing: one compilation serves them all. Only `channels` decides how wide
+# loads are.
+UNSPECIALIZED = ["images", "pixels", "groups_each", "rows", "parts", "width"]
 
 
 @triton.jit
@@ -65,12 +71,13 @@ def _activation_slope(z, slope, ACTIVATION: tl.constexpr):
     return one
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def moments_kernel(
     source, gamma, slope, partial, images, pixels, channels, groups_each, rows,
     SCALED: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums of (v - k) and (v - k)^2 a channel; k, the channel's first value, keeps the variance accurate."""
+    """Partial sums of (v - k) and (v - k)^2 a channel; k, the channel's first value, keeps the variance
+    accurate."""
     c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     factor, steep, first_factor = 1.0, 1.0, 1.0
     if SCALED:
@@ -87,7 +94,9 @@ def moments_kernel(
         for j in tl.static_range(8):
             n = group * 8 + j
             here = inside & (n < images)
-            value = tl.load(source + n.to(tl.int64) * pixels * channels + offset, mask=here, other=0.0).to(tl.float32)
+            value = tl.load(source + n.to(tl.int64) * pixels * channels + offset, mask=here, other=0.0).to(
+                tl.float32
+            )
             d = tl.where(here, _activate(value, factor, steep, SCALED, ACTIVATION) - shift, 0.0)
             total += d
             square += d * d
@@ -95,13 +104,15 @@ def moments_kernel(
     tl.store(partial + (rows + row) * channels + c, tl.sum(square, 0), mask=c < channels)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def batch_statistics_kernel(
     partial, source, gamma, slope, mean, inverse_std, running_mean, running_var, batches,
     rows, channels, count, eps, momentum,
-    SCALED: tl.constexpr, ACTIVATION: tl.constexpr, TRACKED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    SCALED: tl.constexpr, ACTIVATION: tl.constexpr, TRACKED: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Mean and 1 / sqrt(variance + eps) from the partial sums, and the running statistics as nn.BatchNorm2d's."""
+    """Mean and 1 / sqrt(variance + eps) from the partial sums, and the running statistics as
+    nn.BatchNorm2d's."""
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     total = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
     square = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
@@ -133,14 +144,14 @@ def batch_statistics_kernel(
             tl.store(batches, tl.load(batches) + 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def normalize_sign_kernel(
     source, gamma, slope, mean, inverse_std, weight, bias, signs, sign_bits, mask_bits,
     images, pixels, channels, groups_each,
     SCALED: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """sign(u) for the convolution, and for the backward pass one bit u > 0 and one bit |u| <= 1."""
-    c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
+    c, offset, inside, _row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     factor, steep = 1.0, 1.0
     if SCALED:
         factor = tl.load(gamma + offset, mask=inside, other=0.0)
@@ -162,7 +173,9 @@ def normalize_sign_kernel(
             value = tl.load(source + base + offset, mask=here, other=0.0).to(tl.float32)
             u = (_activate(value, factor, steep, SCALED, ACTIVATION) - center) * multiplier + add
             positive = u > 0
-            tl.store(signs + base + offset, tl.where(positive, 1.0, -1.0).to(signs.dtype.element_ty), mask=here)
+            tl.store(
+                signs + base + offset, tl.where(positive, 1.0, -1.0).to(signs.dtype.element_ty), mask=here
+            )
             sign_byte |= positive.to(tl.int32) << j
             mask_byte |= (tl.abs(u) <= 1.0).to(tl.int32) << j
         base = group.to(tl.int64) * size
@@ -171,7 +184,7 @@ def normalize_sign_kernel(
         tl.store(mask_bits + base + offset, mask_byte.to(tl.uint8), mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["images"])
 def unpack_signs_kernel(sign_bits, signs, images, size, BLOCK: tl.constexpr):
     """+1 and -1 again from the sign bits, when the backward pass wants the convolution's input."""
     offset = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -182,18 +195,20 @@ def unpack_signs_kernel(sign_bits, signs, images, size, BLOCK: tl.constexpr):
         n = group * 8 + j
         value = (((byte >> j) & 1) * 2 - 1).to(tl.float32)
         tl.store(
-            signs + n.to(tl.int64) * size + offset, value.to(signs.dtype.element_ty), mask=inside & (n < images)
+            signs + n.to(tl.int64) * size + offset,
+            value.to(signs.dtype.element_ty),
+            mask=inside & (n < images),
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def finish_kernel(
     dots, gamma, slope, shortcut, out, images, pixels, channels, groups_each,
     ACTIVATION: tl.constexpr, SHORTCUT: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """out = act(Gamma * dot) + shortcut."""
-    c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
+    c, offset, inside, _row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     steep = 1.0
     factor = tl.load(gamma + offset, mask=inside, other=0.0)
     if ACTIVATION == 2:
@@ -213,7 +228,7 @@ def finish_kernel(
             tl.store(out + at, v.to(out.dtype.element_ty), mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def finish_backward_kernel(
     grad, dots, gamma, slope, grad_dots, grad_gamma, grad_slope, images, pixels, channels, groups_each,
     ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -247,13 +262,14 @@ def finish_backward_kernel(
         tl.store(grad_slope + row * channels + c, tl.sum(for_slope, 0), mask=c < channels)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def norm_backward_sums_kernel(
     grad_signs, mask_bits, source, gamma, slope, mean, inverse_std, partial,
     images, pixels, channels, groups_each, rows,
     SCALED: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums a channel of g and g * xhat, with g = grad_signs * [|u| <= 1], sign's straight-through gradient."""
+    """Partial sums a channel of g and g * xhat, with g = grad_signs * [|u| <= 1], sign's straight-through
+    gradient."""
     c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     factor, steep = 1.0, 1.0
     if SCALED:
@@ -284,7 +300,7 @@ def norm_backward_sums_kernel(
     tl.store(partial + (rows + row) * channels + c, products, mask=c < channels)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def norm_backward_kernel(
     grad_signs, mask_bits, source, gamma, slope, mean, inverse_std, weight, sums, skip,
     out, grad_gamma, grad_slope, images, pixels, channels, groups_each, count,
@@ -293,8 +309,9 @@ def norm_backward_kernel(
 ):  # fmt: skip
     """The gradient through sign, batch norm and, where the source is dot products, activation and Gamma.
 
-    g_v = weight * inverse_std * (g - sum(g)/count - xhat * sum(g xhat)/count), plus `skip`, the gradient that the
-    shortcut brings to the same tensor. `out` may be `grad_signs` itself: each element is read before it is written.
+    g_v = weight * inverse_std * (g - sum(g)/count - xhat * sum(g xhat)/count), plus `skip`, the gradient that
+    the shortcut brings to the same tensor. `out` may be `grad_signs` itself: each element is read before it
+    is written.
     """
     c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     factor, steep = 1.0, 1.0
@@ -342,13 +359,14 @@ def norm_backward_kernel(
             tl.store(grad_slope + row * channels + c, tl.sum(for_slope, 0), mask=c < channels)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def expand_scale_kernel(
     channel, rows, columns, gamma, pixels, width, channels,
     SPATIAL: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Gamma[p, c] = channel[c], times rows[p // width] * columns[p % width] (SPATIAL 2) or rows[p] (SPATIAL 1)."""
-    c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
+    """Gamma[p, c] = channel[c], times rows[p // width] * columns[p % width] (SPATIAL 2) or rows[p] (SPATIAL
+    1)."""
+    c, offset, inside, _row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     value = _channel(channel, c, channels)
     tiles_c = tl.cdiv(channels, BLOCK_C)
     p = (tl.program_id(0) // tiles_c) * BLOCK_P + tl.arange(0, BLOCK_P)
@@ -361,14 +379,14 @@ def expand_scale_kernel(
     tl.store(gamma + offset, value * spatial[:, None], mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def scale_gradient_kernel(
     grad_gamma, channel, rows, columns, grad_channel, grad_spatial, parts, pixels, width, channels,
     SPATIAL: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """The gradient of `expand_scale_kernel`, its input summed over `parts` first: partial sums of
     grad * spatial a channel (one row a tile of pixels) and of grad * channel a pixel (one row a tile of channels)."""
-    c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
+    c, offset, inside, _row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     tiles_c = tl.cdiv(channels, BLOCK_C)
     tile = tl.program_id(0)
     p = (tile // tiles_c) * BLOCK_P + tl.arange(0, BLOCK_P)
@@ -381,7 +399,9 @@ def scale_gradient_kernel(
     if SPATIAL == 2:
         spatial = tl.load(rows + p // width, mask=p < pixels, other=0.0)
         spatial *= tl.load(columns + p % width, mask=p < pixels, other=0.0)
-    tl.store(grad_channel + (tile // tiles_c) * channels + c, tl.sum(g * spatial[:, None], 0), mask=c < channels)
+    tl.store(
+        grad_channel + (tile // tiles_c) * channels + c, tl.sum(g * spatial[:, None], 0), mask=c < channels
+    )
     if SPATIAL > 0:
         value = _channel(channel, c, channels)
         tl.store(grad_spatial + (tile % tiles_c) * pixels + p, tl.sum(g * value, 1), mask=p < pixels)

@@ -15,10 +15,12 @@ from xnorpp.nn.choices import check_choice
 STEMS = ("7x7", "3x3")
 
 
-def default_stem(size: Size) -> tuple[str, bool]:
-    """(stem, pooling): 7x7 and pooling from 96 pixels on, 3x3 and pooling from 48, else 3x3 alone."""
-    side = min(size)
-    return ("7x7" if side >= 96 else "3x3"), side >= 48
+def resolve_stem(size: Size, stem: str, stem_pool: bool | None) -> tuple[str, bool]:
+    """(stem, pooling). "auto" is 7x7 from 96 pixels on, else 3x3; a 3x3 stem is pooled from 48 pixels on."""
+    check_choice("stem", stem, ("auto", *STEMS))
+    if stem == "auto":
+        stem = "7x7" if min(size) >= 96 else "3x3"
+    return stem, (stem == "7x7" or min(size) >= 48) if stem_pool is None else stem_pool
 
 
 class ResNet(nn.Module):
@@ -37,7 +39,6 @@ class ResNet(nn.Module):
         stem_pool: bool,
     ) -> None:
         super().__init__()
-        check_choice("stem", stem, STEMS)
         kernel, stride, padding = (7, 2, 3) if stem == "7x7" else (3, 1, 1)
         self.conv1 = nn.Conv2d(in_channels, widths[0], kernel, stride, padding, bias=False)
         self.bn1 = nn.BatchNorm2d(widths[0])
@@ -84,13 +85,7 @@ def resnet(
     stem_pool: bool | None = None,
 ) -> tuple[nn.Module, dict[str, object]]:
     """A ResNet and its own options, the automatic ones resolved."""
-    default, pool = default_stem(input_size)
-    own = {
-        "stem": default if stem == "auto" else stem,
-        "stem_pool": (pool if stem == "auto" else stem == "7x7" or min(input_size) >= 48)
-        if stem_pool is None
-        else stem_pool,
-    }
+    stem, stem_pool = resolve_stem(input_size, stem, stem_pool)
     model = ResNet(
         options,
         blocks,
@@ -98,7 +93,7 @@ def resnet(
         input_size=input_size,
         num_classes=num_classes,
         in_channels=in_channels,
-        stem=str(own["stem"]),
-        stem_pool=bool(own["stem_pool"]),
+        stem=stem,
+        stem_pool=stem_pool,
     )
-    return model, own
+    return model, {"stem": stem, "stem_pool": stem_pool}

@@ -125,6 +125,8 @@ REFUSED: dict[str, tuple[Forward, str]] = {
     "shape mismatch add": (lambda x: x + x.mean((2, 3), keepdim=True), "add"),
     "unknown origin": (lambda x: x + OUTSIDE, "unknown origin"),
     "view changed": (lambda x: _changed_view(x * 2), "in place"),
+    "chunk": (lambda x: x.chunk(2, 1)[0], "chunk is not supported"),
+    "bool": (lambda x: x * 2 if torch.equal(x, x) else x, "values of the input"),
     "unchanged": (lambda x: x.contiguous(), "unchanged"),
 }
 OUTSIDE = torch.ones(4, 1, 1)

@@ -73,6 +73,8 @@ class Trace(TorchFunctionMode):
         if name in _METADATA or (name == "__get__" and not list(_tensors(result))):
             return result
         if not isinstance(result, Tensor):
+            if list(_tensors(result)):
+                raise self.fail("is not supported")
             raise self.fail("reads the values of the input, so the model's path would depend on the picture")
         from .operations import record
 

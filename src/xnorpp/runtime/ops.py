@@ -23,6 +23,7 @@ Array = npt.NDArray[Any]
 MAX_EXTENT = 1 << 24  # channels, height or width
 MAX_ELEMENTS = 1 << 27  # one value of one image
 MAX_WINDOW = 1024  # kernel, stride, dilation, padding
+LARGEST = float(np.finfo(np.float32).max)
 MAX_TAPS = 1 << 22  # inputs of one filter; below 2**24, so a dot product is exact in float32
 
 
@@ -119,6 +120,13 @@ class _Site:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _is_float32(value: object) -> bool:
+    """A JSON number in the range of float32; true and false are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -LARGEST <= value <= LARGEST
 
 
 def window_size(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
@@ -260,7 +268,7 @@ def _prelu(site: _Site) -> Value:
 
 def _hardtanh(site: _Site) -> Value:
     low, high = site.attrs["min"], site.attrs["max"]
-    if not all(type(v) in (int, float) and math.isfinite(v) for v in (low, high)) or low > high:
+    if not (_is_float32(low) and _is_float32(high)) or low > high:
         raise site.fail(f"`min` (={_short(low)}) and `max` (={_short(high)}) must be numbers, min <= max")
     return site.inputs[0]
 
@@ -328,7 +336,7 @@ def _pad(site: _Site) -> Value:
         or not all(type(e) is int and 0 <= e <= MAX_EXTENT for e in edges)
     ):
         raise site.fail(f"`padding` (={_short(edges)}) must be six integers, before and after c, h and w")
-    if type(value) not in (int, float) or not math.isfinite(value):
+    if not _is_float32(value):
         raise site.fail(f"`value` (={_short(value)}) must be a number")
     return Value("f32", (c + edges[0] + edges[1], h + edges[2] + edges[3], w + edges[4] + edges[5]))
 

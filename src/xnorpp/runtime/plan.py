@@ -319,6 +319,9 @@ def _finish(program: Program, lines: list[_Line], readers: dict[str, set[int]]) 
     steps = []
     for index, line in enumerate(lines):
         epilogue: list[MicroOp] = []
+        signs: dict[int, list[Op]] = {}
+        for place, op in line.signs:
+            signs.setdefault(place, []).append(op)
         for place, name in enumerate(line.names):
             if place:
                 move = line.moves[place - 1]
@@ -326,19 +329,18 @@ def _finish(program: Program, lines: list[_Line], readers: dict[str, set[int]]) 
                     epilogue.append(move)
             if name != line.source and name in readers:
                 epilogue.append(StoreFloat(name))
-            here = [op for at, op in line.signs if at == place and op.output in readers]
+            here = [op for op in signs.get(place, []) if op.output in readers]
             epilogue.extend(_store_bits(program, op) for op in here)
-        op = line.op
         stores = [micro for micro in epilogue if isinstance(micro, StoreFloat | StoreBits)]
         steps.append(
             Step(
                 index=index,
                 kind=line.kind,
-                op=op,
+                op=line.op,
                 source=line.source,
                 shape=program.values[line.names[0]].shape,
-                weight=None if op is None else _weight(program, op),
-                bias=None if op is None else program.real(op, "bias"),
+                weight=None if line.op is None else _weight(program, line.op),
+                bias=None if line.op is None else program.real(line.op, "bias"),
                 epilogue=tuple(epilogue),
                 reads=tuple(dict.fromkeys([line.source, *line.operands])),
                 writes=tuple(micro.value for micro in stores),

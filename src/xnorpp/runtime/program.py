@@ -33,7 +33,7 @@ INPUT = "input"  # the name of the value a caller gives
 
 MAX_FILE = 1 << 32
 MAX_HEADER = 1 << 24
-MAX_OPS = 1 << 14
+MAX_OPS = 1 << 12
 MAX_NAME = 1024
 MAX_TOTAL_ELEMENTS = 1 << 30  # all values of one image together
 MAX_WORK = 1 << 42  # multiply-adds of one image
@@ -299,6 +299,11 @@ def _list(value: Any, where: str) -> list[Any]:
 def _text(value: Any, where: str, limit: int = MAX_NAME) -> str:
     if not isinstance(value, str) or len(value) > limit:
         raise ProgramError(f"{where} must be a text of at most {limit} characters")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape
+            raise ProgramError(f"{where} is not valid Unicode") from None
     return value
 
 

@@ -375,7 +375,7 @@ def stem_group(device: cu.Device) -> list[dict]:
                 pairs,
                 blocks,
             )
-            threads = 7 * (64 // (16 * pairs)) * 32
+            threads = int(macros["XG"]) * (64 // (16 * pairs)) * 32
             kept.append(
                 (macros, (kernel_source("stem.cu", macros), "stem", threads, lay.stem_shared_bytes(macros)))
             )

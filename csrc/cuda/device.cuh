@@ -119,6 +119,10 @@ XN_INLINE u16 float_to_half(float f) {
 }
 #endif  // XNORPP_HOST
 
+// `a` bounded by a constant; NaN stays NaN.
+XN_INLINE float max_or_nan(float a, float low) { return a < low ? low : a; }
+XN_INLINE float min_or_nan(float a, float high) { return a > high ? high : a; }
+
 XN_INLINE float bits_float(u32 x) { return __uint_as_float(x); }
 XN_INLINE u32 float_bits(float x) { return __float_as_uint(x); }
 

@@ -14,14 +14,27 @@
 #define SCALE(k) { float m_[4]; table(k, m_); EACH4(y[e] = __fmul_rn(y[e], m_[e])) }
 #define SHIFT(k) { float s_[4]; table(k, s_); EACH4(y[e] = __fadd_rn(y[e], s_[e])) }
 #define AFFINE(k, l) SCALE(k) SHIFT(l)
-#define RELU EACH4(y[e] = fmaxf(y[e], 0.0f))
+#define RELU EACH4(y[e] = max_or_nan(y[e], 0.0f))
 #define PRELU(k) { float p_[4]; table(k, p_); EACH4(y[e] = y[e] > 0.0f ? y[e] : __fmul_rn(p_[e], y[e])) }
-#define HARDTANH(low, high) EACH4(y[e] = fminf(fmaxf(y[e], low), high))
+// The bounds are given as the bits of a float.
+#define HARDTANH(low, high) EACH4(y[e] = min_or_nan(max_or_nan(y[e], bits_float(low)), bits_float(high)))
 #define ADD(k)                                                                    \
     {                                                                             \
         float r_[4] = {0.0f, 0.0f, 0.0f, 0.0f};                                   \
         if (live) load4((const STREAM*)args.stream_in[k] + pixel * OC + channel, r_); \
         EACH4(y[e] = __fadd_rn(y[e], r_[e]))                                      \
+    }
+#define MUL(k)                                                                    \
+    {                                                                             \
+        float r_[4] = {0.0f, 0.0f, 0.0f, 0.0f};                                   \
+        if (live) load4((const STREAM*)args.stream_in[k] + pixel * OC + channel, r_); \
+        EACH4(y[e] = __fmul_rn(y[e], r_[e]))                                      \
+    }
+// One factor a pixel, float: XNOR-Net's K.
+#define MUL_PIXEL(k)                                                              \
+    {                                                                             \
+        const float f_ = live ? ((const float*)args.stream_in[k])[pixel] : 0.0f;  \
+        EACH4(y[e] = __fmul_rn(y[e], f_))                                         \
     }
 #define STORE(k) { if (live) store4((STREAM*)args.stream_out[k] + pixel * OC + channel, y); }
 // Float rows of another layout or width never pass here. One bit a channel, pushed from the right, so the caller

@@ -8,12 +8,14 @@
 // 0 outside; its filter carries the folded mean, so zero padding *after* normalisation is exact at the border.
 //
 // Pooling takes the maximum of the integers: affine (made increasing by the sign of the filter) and activation keep
-// order, so they run once a pooled pixel. A warp owns 8 pooled columns and 16*NP channels and walks down R pooled rows;
-// tile rows g are the even, g+8 the odd convolution columns of pooled column g. The odd row below is carried to the next
-// pooled row in registers, the odd column to the left comes from the neighbouring lane, or warp through `edge`.
+// order, so they run once a pooled pixel. A warp owns 7 pooled columns and 16*NP channels and walks down R pooled rows;
+// tile rows g are the even, g+8 the odd convolution columns of pooled column 7*xg + g - 1. The odd row below is carried to
+// the next pooled row in registers, the odd column to the left comes from the neighbouring lane; g = 0 computes nothing
+// else. That is an eighth of the work done twice, and no warp ever waits for another: with an exchange between warps
+// (a barrier a row) products and epilogues of all warps run in turns, 2.5 times the floor of the products.
 //
 // Macros: IH, IW, KH, PY, PX (kernel at most 8 wide), CH, CW (convolution), OH, OW (pooled), OC, TABLES, EPILOGUE, SIGNS,
-// STREAM, OPITCH, OPAIR, OROW, OHALO, OHP; R, XG (groups of 8 columns), NP, BLOCKS.
+// STREAM, OPITCH, OPAIR, OROW, OHALO, OHP; R, XG (groups of 7 columns), NP, BLOCKS.
 #include "device.cuh"
 #include "epilogue.cuh"
 
@@ -29,15 +31,14 @@ struct StemArguments {
 
 constexpr int WN = OC / (16 * NP);
 constexpr int THREADS = XG * WN * 32;
-constexpr int LEFT = 4;                              // words before a row's first pixel
-constexpr int WIDE = (LEFT + 32 * XG + 8 + 3) / 4 * 4;  // words a row
+constexpr int LEFT = 8;                                 // words before a row's first pixel
+constexpr int WIDE = (LEFT + 28 * XG + 8 + 3) / 4 * 4;  // words a row
 constexpr int DEEP = 4 * R + 2 + KH;
 constexpr int GROUPS = (OH + R - 1) / R;
 constexpr int WEIGHT_AT = DEEP * WIDE * 4;
 constexpr int WEIGHT_WORDS = OC / 16 * 2 * KH * 32;  // of 16 bytes
 constexpr int TABLE_AT = WEIGHT_AT + WEIGHT_WORDS * 16;
-constexpr int EDGE_AT = TABLE_AT + TABLES * OC * 4;
-constexpr int SHARED_BYTES = EDGE_AT + 2 * XG * OC * 4;
+constexpr int SHARED_BYTES = TABLE_AT + TABLES * OC * 4;
 constexpr int LOWEST = -2147483647 - 1;
 
 #define word0 words[0]
@@ -54,7 +55,6 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
     u32* picture = (u32*)shared_memory;
     uint4* weights = (uint4*)(shared_memory + WEIGHT_AT);
     float* tables = (float*)(shared_memory + TABLE_AT);
-    int* edge = (int*)(shared_memory + EDGE_AT);
 
     for (int i = threadIdx.x; i < WEIGHT_WORDS; i += THREADS) weights[i] = args.weight[i];
     for (int i = threadIdx.x; i < TABLES * OC; i += THREADS) tables[i] = args.channel[i];
@@ -90,7 +90,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
     for (int n = 0; n < 2 * NP; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) carry[n][i] = LOWEST;
-    const u32* corner = picture + LEFT - PX + 4 * (8 * xg + g) + t;
+    const u32* corner = picture + LEFT - PX + 4 * (7 * xg + g - 1) + t;
 
 #pragma unroll 1
     for (int py = first == 0 ? 0 : first - 1; py < first + R && py < OH; ++py) {
@@ -104,25 +104,21 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
         const u32* rows_of_step = corner + 4 * (py - first + 1) * WIDE;
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
+            u32 rows[3][4];  // picture rows ky, ky + 1, ky + 2 of the window: convolution rows 2py and 2py + 1 share them
 #pragma unroll
-            for (int ky = 0; ky < KH; ++ky) {
-                u32 a[2][4];
+            for (int ky = -2; ky < KH; ++ky) {
 #pragma unroll
-                for (int m = 0; m < 2; ++m) {
-                    const u32* from = rows_of_step + (2 * m + ky) * WIDE;
-                    a[m][0] = from[0];
-                    a[m][1] = from[2];
-                    a[m][2] = from[4];
-                    a[m][3] = from[6];
-                }
+                for (int i = 0; i < 4; ++i) rows[(ky + 3) % 3][i] = rows_of_step[(ky + 2) * WIDE + 2 * i];
+                if (ky < 0) continue;
+                const u32 (&a)[4] = rows[(ky + 1) % 3];
+                const u32 (&below)[4] = rows[(ky + 3) % 3];
 #pragma unroll
                 for (int p = 0; p < NP; ++p) {
                     const uint4 b = weights[(((wn * NP + p) * 2 + part) * KH + ky) * 32 + lane];
-#pragma unroll
-                    for (int m = 0; m < 2; ++m) {
-                        mma_u8s8(acc[m][2 * p], a[m][0], a[m][1], a[m][2], a[m][3], b.x, b.y);
-                        mma_u8s8(acc[m][2 * p + 1], a[m][0], a[m][1], a[m][2], a[m][3], b.z, b.w);
-                    }
+                    mma_u8s8(acc[0][2 * p], a[0], a[1], a[2], a[3], b.x, b.y);
+                    mma_u8s8(acc[0][2 * p + 1], a[0], a[1], a[2], a[3], b.z, b.w);
+                    mma_u8s8(acc[1][2 * p], below[0], below[1], below[2], below[3], b.x, b.y);
+                    mma_u8s8(acc[1][2 * p + 1], below[0], below[1], below[2], below[3], b.z, b.w);
                 }
             }
             if (part == 0) {
@@ -135,39 +131,28 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
             }
         }
         // Down: rows 2py-1 (carried), 2py, 2py+1. Convolution rows and columns past the picture never win.
-        const bool below = 2 * py + 1 < CH;
-        const int column = 8 * xg + g;
-        const bool even = 2 * column < CW, odd = 2 * column + 1 < CW;
+        const bool lower = 2 * py + 1 < CH;
+        const int column = 7 * xg + g - 1;
+        const bool even = 2 * column < CW, odd = column >= 0 && 2 * column + 1 < CW;
         int best[2 * NP][4];
 #pragma unroll
         for (int n = 0; n < 2 * NP; ++n)
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const int under = below ? acc[1][n][i] : LOWEST;
+                const int under = lower ? acc[1][n][i] : LOWEST;
                 best[n][i] = max(max(carry[n][i], acc[0][n][i]), under);
                 carry[n][i] = under;
                 if (!(i < 2 ? even : odd)) best[n][i] = LOWEST;
             }
-        int* mine = edge + ((py & 1) * XG + xg) * OC + wn * NP * 16 + t * NP * 4;
-        if (g == 7) {
-#pragma unroll
-            for (int n = 0; n < 2 * NP; ++n) {
-                mine[2 * n] = best[n][2];
-                mine[2 * n + 1] = best[n][3];
-            }
-        }
-        __syncthreads();
-        const int* left_edge = mine - OC;
         int pooled[2 * NP][2];
 #pragma unroll
         for (int n = 0; n < 2 * NP; ++n)
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
-                int left = __shfl_up_sync(~0u, best[n][2 + j], 4);
-                if (g == 0) left = xg > 0 ? left_edge[2 * n + j] : LOWEST;
+                const int left = __shfl_up_sync(~0u, best[n][2 + j], 4);
                 pooled[n][j] = max(max(best[n][j], best[n][2 + j]), left);
             }
-        const bool live = py >= first && column < OW;
+        const bool live = py >= first && g > 0 && column < OW;
         const long pixel = ((long)image * OH + py) * OW + column;
         u32 words[SIGNS > 0 ? SIGNS : 1];
 #pragma unroll

@@ -418,14 +418,14 @@ def stem_macros(
         "OW": ow,
         "OC": channels, "TABLES": tables, "EPILOGUE": epilogue, "SIGNS": signs, "STREAM": stream,
         "OPITCH": out.pitch, "OPAIR": int(out.pair), "OROW": out.row, "OHALO": out.halo, "OHP": out.rows,
-        "R": rows, "XG": -(-ow // 8),
+        "R": rows, "XG": -(-ow // 7),
         "NP": np_, "BLOCKS": blocks,
     }  # fmt: skip
 
 
 def stem_shared_bytes(macros: dict[str, int | str]) -> int:
     m = {k: v for k, v in macros.items() if isinstance(v, int)}
-    wide = (4 + 32 * m["XG"] + 8 + 3) // 4 * 4
+    wide = (8 + 28 * m["XG"] + 8 + 3) // 4 * 4
     deep = 4 * m["R"] + 2 + m["KH"]
     weights = m["OC"] // 16 * 2 * m["KH"] * 32 * 16
-    return deep * wide * 4 + weights + m["TABLES"] * m["OC"] * 4 + 2 * m["XG"] * m["OC"] * 4
+    return deep * wide * 4 + weights + m["TABLES"] * m["OC"] * 4

@@ -151,8 +151,7 @@ def test_kills_at_random_moments_change_nothing(
 ) -> None:
     moments = random.Random(1)
     statuses = [
-        server.run(tmp_path, kill_at=step, delay=moments.uniform(0, 0.1))
-        for step in (0, 0, 3, 9, 15)
+        server.run(tmp_path, kill_at=step, delay=moments.uniform(0, 0.1)) for step in (0, 0, 3, 9, 15)
     ]
     assert statuses.count(-signal.SIGKILL) >= 3
     assert set(statuses) <= {0, -signal.SIGKILL}

@@ -182,7 +182,7 @@ def gradient_distances(
 
 
 def check_training(args: argparse.Namespace, variants: list[str], errors: dict[str, str]) -> dict[str, Any]:
-    """Mean losses over each 20 steps of plain eager and of the variants, and gradients from the same states."""
+    """Mean losses over each 20 steps, plain eager and the variants, and gradients from the same states."""
     pictures = Pictures(args.check_size, 200)
     moments = {0, min(50, args.check_steps // 2), args.check_steps}
     losses: dict[str, list[float]] = {}

@@ -221,7 +221,8 @@ def norm_backward(
     kernels.norm_backward_kernel[t.grid](
         grad_signs, mask_bits, source, gamma, slope, mean, inverse_std, weight, sums,
         grad_signs if skip is None else skip, grad_signs, sums if grad_gamma is None else grad_gamma,
-        sums if grad_slope is None else grad_slope, images, pixels, channels, t.groups_each, float(images * pixels),
+        sums if grad_slope is None else grad_slope,
+        images, pixels, channels, t.groups_each, float(images * pixels),
         SKIP=skip is not None, **switches, **t.blocks,
     )  # fmt: skip
     return grad_signs, sums[1], sums[0], grad_gamma, None if grad_slope is None else grad_slope.sum(0)

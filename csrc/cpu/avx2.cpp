@@ -42,7 +42,8 @@ inline F clamp(F v, F lo, F hi) { return _mm256_min_ps(hi, _mm256_max_ps(lo, v))
 inline F prelu(F v, F slope) {
     return _mm256_blendv_ps(_mm256_mul_ps(v, slope), v, _mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_GT_OQ));
 }
-inline F max_nan(F a, F b) { return _mm256_blendv_ps(_mm256_max_ps(a, b), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q)); }
+// Either order of operands gives the other one where one is NaN; or-ing both keeps the NaN.
+inline F max_nan(F a, F b) { return _mm256_or_ps(_mm256_max_ps(a, b), _mm256_max_ps(b, a)); }
 inline F absolute(F v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
 inline F xor_sign(F v, F mask) { return _mm256_xor_ps(v, mask); }
 inline unsigned greater(F a, F b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)); }

@@ -30,7 +30,8 @@ inline F clamp(F v, F lo, F hi) { return _mm512_min_ps(hi, _mm512_max_ps(lo, v))
 inline F prelu(F v, F slope) {
     return _mm512_mask_mul_ps(v, _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_NGT_UQ), v, slope);
 }
-inline F max_nan(F a, F b) { return _mm512_mask_mov_ps(_mm512_max_ps(a, b), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a); }
+// Either order of operands gives the other one where one is NaN; or-ing both keeps the NaN.
+inline F max_nan(F a, F b) { return _mm512_or_ps(_mm512_max_ps(a, b), _mm512_max_ps(b, a)); }
 inline F absolute(F v) { return _mm512_abs_ps(v); }
 inline F xor_sign(F v, F mask) { return _mm512_xor_ps(v, mask); }
 inline unsigned greater(F a, F b) { return (unsigned)_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }

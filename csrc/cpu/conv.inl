@@ -93,8 +93,32 @@ struct FloatDot {
             }
         }
     }
+    // One pixel (a linear layer): twice the sums, so that the additions need not wait for each other.
+    static void dot_one(const float *base, const Segment *segments, int count, const float *w, float *result) {
+        for (int half = 0; half < kBlock; half += 2 * N) {
+            F sum[4] = {zero(), zero(), zero(), zero()};
+            for (int s = 0; s < count; s++) {
+                const float *p = base + segments[s].offset;
+                const int length = segments[s].length;
+                int u = 0;
+                for (; u + 2 <= length; u += 2, w += 4 * N) {
+                    const F a = set1(p[u]), b = set1(p[u + 1]);
+                    sum[0] = fma(a, load(w), sum[0]);
+                    sum[1] = fma(a, load(w + N), sum[1]);
+                    sum[2] = fma(b, load(w + 2 * N), sum[2]);
+                    sum[3] = fma(b, load(w + 3 * N), sum[3]);
+                }
+                for (; u < length; u++, w += 2 * N) {
+                    sum[0] = fma(set1(p[u]), load(w), sum[0]);
+                    sum[1] = fma(set1(p[u]), load(w + N), sum[1]);
+                }
+            }
+            store(result + half, add(sum[0], sum[2]));
+            store(result + half + N, add(sum[1], sum[3]));
+        }
+    }
     static void dot(const float *const *bases, int n, const Segment *segments, int count, const void *w, float *result) {
-        if (n == 1) return dot_pixels<1>(bases, segments, count, (const float *)w, result);
+        if (n == 1) return dot_one(bases[0], segments, count, (const float *)w, result);
         dot_pixels<kTile>(bases, segments, count, (const float *)w, result);
     }
 };

@@ -2,38 +2,48 @@
 
 namespace {
 
-// The mean divides by the window's size: with the padding (never beyond it), without it, or (box) always kh*kw.
+// The part of a window that lies inside: taps begin..end of the kernel.
+struct Clip {
+    int begin, end;
+};
+inline Clip clip(int first, int kernel, int dilation, int size) {
+    Clip c{0, kernel};
+    while (c.begin < kernel && first + c.begin * dilation < 0) c.begin++;
+    while (c.end > c.begin && first + (c.end - 1) * dilation >= size) c.end--;
+    return c;
+}
+
+// Rows or columns a mean counts: with the padding (never beyond it), without it, or (box) all of the kernel.
+inline int counted(const Pool &p, const Clip &inside, int first, int kernel, int size, int padding) {
+    if (p.box) return kernel;
+    if (!p.include_pad) return inside.end - inside.begin;
+    const int end = size + padding - first;
+    return end < kernel ? end : kernel;
+}
+
 void pool_row(const Pool &p, const float *in, int stride, int ring, int y, float *row) {
     const int vectors = (p.c + N - 1) / N;
+    const int top = y * p.sh - p.ph;
+    const Clip tall = clip(top, p.kh, p.dh, p.h);
+    const int rows = counted(p, tall, top, p.kh, p.h, p.ph);
     for (int x = 0; x < p.ow; x++) {
-        const int top = y * p.sh - p.ph, left = x * p.sw - p.pw;
-        float count = (float)(p.kh * p.kw);
-        if (!p.box) {
-            int tall = 0, wide = 0;
-            for (int i = 0; i < p.kh; i++) {
-                const int r = top + i;
-                tall += p.include_pad ? r < p.h + p.ph : r >= 0 && r < p.h;
-            }
-            for (int j = 0; j < p.kw; j++) {
-                const int s = left + j;
-                wide += p.include_pad ? s < p.w + p.pw : s >= 0 && s < p.w;
-            }
-            count = (float)(tall * wide);
-        }
+        const int left = x * p.sw - p.pw;
+        const Clip wide = clip(left, p.kw, p.dw, p.w);
+        const F count = set1((float)(rows * counted(p, wide, left, p.kw, p.w, p.pw)));
+        const size_t step = (size_t)p.dw * stride;
+        float *to = row + (size_t)x * stride;
         for (int v = 0; v < vectors; v++) {
             F value = p.max ? set1(-__builtin_inff()) : zero();
-            for (int i = 0; i < p.kh; i++) {
+            for (int i = tall.begin; i < tall.end; i++) {
                 const int r = top + i * p.dh;
-                if (r < 0 || r >= p.h) continue;
-                const float *line = in + (size_t)(ring > 0 ? r % ring : r) * p.w * stride + v * N;
-                for (int j = 0; j < p.kw; j++) {
-                    const int s = left + j * p.dw;
-                    if (s < 0 || s >= p.w) continue;
-                    const F x0 = load(line + (size_t)s * stride);
-                    value = p.max ? max_nan(value, x0) : add(value, x0);
-                }
+                const float *at = in + (size_t)(ring > 0 ? r % ring : r) * p.w * stride;
+                at += (long)left * stride + (long)wide.begin * (long)step + v * N;
+                if (p.max)
+                    for (int j = wide.begin; j < wide.end; j++, at += step) value = max_nan(value, load(at));
+                else
+                    for (int j = wide.begin; j < wide.end; j++, at += step) value = add(value, load(at));
             }
-            store(row + (size_t)x * stride + v * N, p.max ? value : div(value, set1(count)));
+            store(to + v * N, p.max ? value : div(value, count));
         }
     }
 }

@@ -113,18 +113,19 @@ def _stride(value: Value) -> int:
 
 
 def _build(engine: Any, program: Program) -> None:
-    plan = plan_memory(program, _joined(make_steps(program)), lambda value: _size(value, _stride(value)))
-    readers = [step for step in plan.steps if INPUT in step.reads]
+    steps = make_steps(program)
+    readers = [step for step in steps if INPUT in step.reads]
     # A picture that only convolutions read is kept without padding its channels: its rows are then runs of numbers.
     tight = all(step.kind in _CONVS and step.reads == (INPUT,) for step in readers) and program.output != INPUT
     direct = tight and len(readers) == 1 and _takes_bytes(readers[0])
+    plan = plan_memory(program, _joined(steps), lambda value: _size(value, _stride(value)))
     ids: dict[str, int] = {}
     for name, offset in plan.offsets.items():
         value = program.values[name]
         stride = program.input_shape[0] if name == INPUT and tight else _stride(value)
         ids[name] = engine.add_value(value.kind == "bits", *_extent(value.shape), stride, offset)
     for step in plan.steps:
-        _add(engine, plan, step, ids, direct and step is readers[0])
+        _add(engine, plan, step, ids, direct and step.index == readers[0].index)
     table = np.zeros(0, np.float32)
     if not direct:  # what each byte stands for, a channel
         c = program.input_shape[0]

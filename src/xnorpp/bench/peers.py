@@ -140,7 +140,6 @@ def _compiled(torch: Any, task: Task, normalised: Any, settings: dict[str, Any])
     twin = copy.deepcopy(task.twin).eval().to(memory_format=torch.channels_last)
     try:
         with _quiet(), inductor.patch(freezing=True):
-            torch._dynamo.reset()
             from_uint8 = compiled(normalised(copy.deepcopy(twin)).eval(), x)
             from_float = compiled(twin, floats)
     except Exception as error:

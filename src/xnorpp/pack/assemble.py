@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..runtime.program import INPUT, Op, Program
-from .graph import Array, Node, PackError, order
+from .graph import Array, Node, PackError, fingerprint, order
 
 _HALF_MAX = float(np.finfo(np.float16).max)
 
@@ -72,7 +72,7 @@ class _Store:
 
     def name(self, node: Node, role: str, tensor: Array) -> str:
         stored = self._stored(node, role, tensor)
-        key = (stored.dtype.str, stored.shape, stored.tobytes())
+        key = fingerprint(stored)
         if key not in self._names:
             base = f"{node.path}.{role}"
             name, count = base, 1

@@ -6,6 +6,7 @@ A traced model becomes nodes named as in `runtime/ops.py`, one for every batch n
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +53,12 @@ class Node:
     def spatial(self) -> dict[str, Array]:
         """The spatial factor of an affine or sign: its `row` and `col`, `map` or `full` tensors."""
         return {role: self.tensors[role] for role in ("row", "col", "map", "full") if role in self.tensors}
+
+
+def fingerprint(array: Array) -> tuple[str, tuple[int, ...], bytes]:
+    """Equal for equal arrays, and small: networks have weights of many megabytes."""
+    digest = hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).digest()
+    return array.dtype.str, array.shape, digest
 
 
 def order(output: Node) -> list[Node]:

@@ -48,7 +48,8 @@ class Spatial:
     def dense(self) -> F32:
         """The factor as one array, `(h, w)` or `(c, h, w)`."""
         if self.row is not None and self.col is not None:
-            return self.row[:, None] * self.col[None, :]
+            with np.errstate(over="ignore", under="ignore"):  # infinities are values here
+                return self.row[:, None] * self.col[None, :]
         factor = self.map if self.map is not None else self.full
         assert factor is not None
         return factor

@@ -1,0 +1,265 @@
+"""The measurement harness: fair turns, honest checks, complete rows. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xnorpp.bench import (
+    CannotMask,
+    avx2,
+    bench_layers,
+    compare,
+    describe_machine,
+    measure_startup,
+)
+from xnorpp.bench.compare import OURS, Comparison, Result
+from xnorpp.bench.engine import Engine, Unavailable, normalise, pictures
+from xnorpp.bench.layers import chain_program, make_chain
+from xnorpp.bench.plot import plot
+from xnorpp.bench.report import (
+    append,
+    comparison_rows,
+    comparison_text,
+    complete,
+    layers_rows,
+    layers_text,
+    machine_text,
+    startup_rows,
+    startup_text,
+)
+from xnorpp.inspect.stopwatch import Spread
+from xnorpp.runtime import Program, write
+from xnorpp.runtime.reference import run
+
+ROW_KEYS = {"name", "value", "unit", "engine", "threads", "batch", "model", "seed", "commit", "hardware"}
+
+
+@pytest.fixture(scope="module")
+def small_program() -> Program:
+    import torch
+
+    from xnorpp.models import create_model
+    from xnorpp.pack import pack
+
+    torch.manual_seed(0)
+    model = create_model("small", input_size=16, width=8, in_channels=1).eval()
+    preprocess = {"resize": 16, "crop": 16, "mean": [0.3], "std": [0.4], "channels": 1}
+    return pack(model, 16, preprocess=preprocess, meta={"model": model.config})
+
+
+def spread(milliseconds: float) -> Spread:
+    return Spread.of([milliseconds / 1e3 * factor for factor in (0.9, 1.0, 1.1)])
+
+
+def made_up() -> Comparison:
+    rows = [
+        (OURS, "one bit", 1, 6.0), (OURS, "one bit", 2, 3.2), ("openvino int8", "int8", 1, 20.0),
+        ("torch eager", "fp32", 1, 70.0), ("openvino fp32", "fp32", 1, 40.0),
+        ("openvino fp32", "fp32", 2, 20.0),
+    ]  # fmt: skip
+    results = tuple(Result(e, p, t, spread(ms), spread(ms * 0.9)) for e, p, t, ms in rows)
+    return Comparison("net", 1, "avx2", 3_500_000, results)
+
+
+def test_ratios_are_against_the_fastest() -> None:
+    found = made_up()
+    fastest = found.fastest("fp32", 1)
+    assert fastest is not None
+    assert fastest.engine == "openvino fp32"
+    assert found.speedup("fp32", 1) == pytest.approx(40 / 6)
+    assert found.speedup("int8", 1) == pytest.approx(20 / 6)
+    assert found.speedup("int8", 2) is None
+    assert found.scaling(OURS, 1, 2) == pytest.approx(6 / 3.2)
+    text = comparison_text(found)
+    assert "6.67 times" in text
+    assert "2 threads against 1: xnorpp 1.88, openvino fp32 2.00" in text
+
+
+def test_rows_carry_everything(tmp_path: Path) -> None:
+    rows = complete(comparison_rows(made_up()), seed=0)
+    for row in rows:
+        assert set(row) >= ROW_KEYS
+    assert {row["name"] for row in rows} == {
+        "latency_uint8", "latency_float32", "speedup_fp32", "speedup_int8", "thread_scaling", "file_size",
+    }  # fmt: skip
+    append(tmp_path / "deep" / "rows.jsonl", rows)
+    append(tmp_path / "deep" / "rows.jsonl", rows[:1])
+    lines = (tmp_path / "deep" / "rows.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [*rows, rows[0]]
+    plot(rows, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_compare_times_ours_alone(small_program: Program) -> None:
+    found = compare(
+        small_program, threads=(1,), batch=2, isa="reference", rounds=1, repeat=1, say=lambda line: None
+    )
+    assert [row.engine for row in found.results] == [OURS]
+    assert found.isa == "reference"
+    assert found.results[0].uint8.calls == 1
+    with pytest.raises(ValueError, match="`batch`"):
+        compare(small_program, batch=0, isa="reference")
+
+
+def test_a_missing_peer_is_one_line(small_program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    from xnorpp.bench import peers
+
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    lines: list[str] = []
+    found = compare(
+        small_program, isa="reference", against=["onnxruntime"], rounds=1, repeat=1, say=lines.append
+    )
+    assert len(found.results) == 1
+    (line,) = found.left_out
+    assert "onnxruntime is not installed" in line
+    assert "\n" not in line
+    assert line in lines
+    with pytest.raises(ValueError, match="must be among torch, onnxruntime, openvino"):
+        peers.collect(None, ["tensorflow"], lines.append)  # type: ignore[arg-type]
+
+
+def test_a_peer_that_computes_something_else_is_not_timed(
+    small_program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xnorpp.bench import peers
+
+    def liars(task: peers.Task):  # type: ignore[no-untyped-def]
+        yield Engine("honest", "fp32", 1, lambda x: np.ones((len(x), 10)), lambda x: np.ones((len(x), 10)))
+        yield Engine("liar", "fp32", 1, lambda x: np.zeros((len(x), 10)), lambda x: np.zeros((len(x), 10)))
+
+    monkeypatch.setitem(peers.PEERS, "torch", liars)
+    with pytest.raises(RuntimeError, match="liar does not compute the network"):
+        compare(small_program, isa="reference", against=["torch"], rounds=1, repeat=1, say=lambda line: None)
+
+
+def test_eager_torch_runs_the_twin(small_program: Program) -> None:
+    from xnorpp.bench import peers
+    from xnorpp.bench.compare import twin_of
+
+    twin = twin_of(small_program)
+    task = peers.Task(twin, small_program.input_shape, 2, (1,), small_program.mean, small_program.std)
+    engine = next(peers.torch_engines(task))
+    images = pictures(2, small_program.input_shape)
+    floats = normalise(images, task.mean, task.std)
+    np.testing.assert_allclose(engine.from_uint8(images), engine.from_float(floats), atol=1e-4)
+
+
+def test_onnxruntime_takes_pictures_and_floats(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    from onnx import helper, numpy_helper
+
+    from xnorpp.bench import peers
+
+    weight = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
+
+    def export(twin: object, batch: int, shape: tuple[int, int, int], path: Path) -> None:
+        nodes = [
+            helper.make_node("Conv", ["input", "w"], ["y"]),
+            helper.make_node("Flatten", ["y"], ["output"]),
+        ]
+        ends = [
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, size)
+            for name, size in (("input", [batch, *shape]), ("output", [batch, 4 * 36]))
+        ]
+        graph = helper.make_graph(nodes, "tiny", ends[:1], ends[1:], [numpy_helper.from_array(weight, "w")])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+
+    monkeypatch.setattr(peers, "export_onnx", export)
+    task = peers.Task(None, (3, 8, 8), 1, (1,), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+    found = {engine.name: engine for engine in peers.onnxruntime_engines(task)}
+    assert set(found) == {"onnxruntime fp32", "onnxruntime int8"}
+    images = pictures(1, (3, 8, 8))
+    floats = normalise(images, task.mean, task.std)
+    windows = np.lib.stride_tricks.sliding_window_view(floats[0], (3, 3), axis=(1, 2))
+    expected = np.einsum("ocij,chwij->ohw", weight, windows).reshape(1, -1)
+    np.testing.assert_allclose(found["onnxruntime fp32"].from_float(floats), expected, atol=1e-3)
+    np.testing.assert_allclose(found["onnxruntime fp32"].from_uint8(images), expected, atol=1e-3)
+    loose = 0.1 * np.abs(expected).max()
+    np.testing.assert_allclose(found["onnxruntime int8"].from_uint8(images), expected, atol=loose)
+
+
+def test_the_twin_of_a_resnet_has_its_multiply_adds() -> None:
+    import torch
+
+    from xnorpp.bench.networks import PostActivationResNet
+    from xnorpp.inspect import inspect_network
+    from xnorpp.models import create_model
+
+    twin = inspect_network(PostActivationResNet((2, 2, 2, 2), 3, 1000), torch.zeros(1, 3, 224, 224))
+    ours = inspect_network(create_model("resnet18", method="real"))
+    work = [sorted(layer.geometry.multiply_adds for layer in found.layers) for found in (twin, ours)]
+    assert work[0] == work[1]
+
+
+def test_a_chain_is_the_same_in_openvino() -> None:
+    pytest.importorskip("openvino")
+    from xnorpp.bench.layers import openvino_chain
+
+    chain = make_chain(64, 6, depth=3)
+    try:
+        peer, primitives = openvino_chain(chain, 1)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    assert len(primitives) == 3
+    assert all(kind.startswith("jit") for kind in primitives)
+    np.testing.assert_allclose(peer(chain.input()), run(chain_program(chain), chain.input()), atol=1e-6)
+
+
+def test_layers_report(tmp_path: Path) -> None:
+    found = bench_layers(
+        isa="reference", against=False, rounds=1, repeat=1, shapes=((8, 6), (16, 3)), say=lambda line: None
+    )
+    assert [row.chain for row in found] == ["8@6", "16@3"]
+    assert found[0].multiply_adds == 8 * 9 * 64 * 36
+    assert "16@3" in layers_text(found)
+    rows = complete(layers_rows(found, 1))
+    assert all(set(row) >= ROW_KEYS for row in rows)
+    plot(rows, tmp_path / "chains.svg")
+    assert (tmp_path / "chains.svg").stat().st_size > 1000
+
+
+def test_startup_is_measured_without_torch(small_program: Program, tmp_path: Path) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("peak memory is read from /proc")
+    write(small_program, tmp_path / "small.xnor")
+    found = measure_startup(tmp_path / "small.xnor", isa="reference", processes=1)
+    assert not found.torch_imported
+    assert found.peak_bytes > found.bare_bytes > 0
+    assert found.seconds >= found.importing + found.loading
+    assert "torch not imported" in startup_text(found)
+    assert all(set(row) >= ROW_KEYS for row in complete(startup_rows(found, "small", 1)))
+
+
+def test_machine_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = describe_machine()
+    assert machine["cores"] >= 1
+    assert "numpy" in machine["versions"]
+    assert machine["cpu"] in machine_text(machine)
+    monkeypatch.setenv(avx2.AVX2_ONLY, "1")
+    masked = describe_machine()
+    assert "masked" in masked
+    assert not any(flag.startswith(("avx512", "amx")) for flag in masked["isa"])
+
+
+def test_importing_bench_imports_no_engine() -> None:
+    code = "import sys, xnorpp.bench; print({'torch', 'onnxruntime', 'openvino'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_hiding_instructions_works_or_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        outcome = str(avx2.build(tmp_path))
+    except CannotMask as error:
+        outcome = str(error)
+    assert outcome.startswith("--avx2-only ") or Path(outcome).exists()
+    monkeypatch.setattr(avx2, "source_file", lambda: tmp_path / "missing.c")
+    with pytest.raises(CannotMask, match=r"needs benchmarks/avx2_only\.c"):
+        avx2.build(tmp_path)

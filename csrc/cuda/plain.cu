@@ -38,7 +38,7 @@ struct PlainArguments {
     int kh, kw, sy, sx, py, px, dy, dx, groups, pad_value, include;
     float value;
     int stages;
-    Stage stage[24];
+    Stage stage[32];
 };
 
 constexpr int THREADS = 128;

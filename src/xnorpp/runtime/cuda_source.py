@@ -66,3 +66,51 @@ class StemArguments(ctypes.Structure):
         ("input", _Pointer), ("weight", _Pointer), ("channel", _Pointer), ("stream_in", _Pointer * 1),
         ("stream_out", _Pointer * 1), ("bits_out", _Pointer * 2), ("images", ctypes.c_int),
     ]  # fmt: skip
+
+
+class BitsPlace(ctypes.Structure):
+    """`BitsPlace` of plain.cu."""
+
+    _fields_ = [
+        ("pitch", ctypes.c_int), ("row", ctypes.c_int), ("halo", ctypes.c_int), ("rows", ctypes.c_int),
+        ("pair", ctypes.c_int),
+    ]  # fmt: skip
+
+
+class Stage(ctypes.Structure):
+    """`Stage` of plain.cu."""
+
+    _fields_ = [
+        ("kind", ctypes.c_int), ("low", ctypes.c_float), ("high", ctypes.c_float), ("place", BitsPlace),
+        ("a", _Pointer), ("flip", _Pointer), ("map", _Pointer), ("full", _Pointer), ("out", _Pointer),
+    ]  # fmt: skip
+
+
+STAGES = (
+    "mult",
+    "shift",
+    "map",
+    "full",
+    "relu",
+    "prelu",
+    "hardtanh",
+    "add",
+    "mul",
+    "mul_pixel",
+    "store",
+    "sign",
+)
+MAX_STAGES = 32
+_WINDOW = ("kh", "kw", "sy", "sx", "py", "px", "dy", "dx", "groups", "pad_value", "include")
+
+
+class PlainArguments(ctypes.Structure):
+    """`PlainArguments` of plain.cu."""
+
+    _fields_ = [
+        ("source", _Pointer), ("table", _Pointer), ("weight", _Pointer), ("bias", _Pointer), ("range", _Pointer),
+        ("image_step", ctypes.c_long), ("row_step", ctypes.c_long), ("pixel_step", ctypes.c_long),
+        ("channel_step", ctypes.c_long), ("place", BitsPlace),
+        *((name, ctypes.c_int) for name in ("images", "c", "h", "w", "oc", "oh", "ow", *_WINDOW)),
+        ("value", ctypes.c_float), ("stages", ctypes.c_int), ("stage", Stage * MAX_STAGES),
+    ]  # fmt: skip

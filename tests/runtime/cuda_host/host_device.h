@@ -159,6 +159,7 @@ static void dependency_release() {}
 static float __uint_as_float(u32 x) { float f; memcpy(&f, &x, 4); return f; }
 static u32 __float_as_uint(float x) { u32 u; memcpy(&u, &x, 4); return u; }
 static float __fmul_rn(float a, float b) { return a * b; }
+static float __fdiv_rn(float a, float b) { return a / b; }
 static float __fadd_rn(float a, float b) { return a + b; }
 static float __fsub_rn(float a, float b) { float d = a - b; return d != d ? __uint_as_float(0x7fffffffu) : d; }
 static float __fmaf_rn(float a, float b, float c) {
@@ -210,6 +211,23 @@ static void launch_blocks(Kernel kernel, int grid, int block, size_t shared) {
                     busy = true;
                     swapcontext(&scheduler, &team[current].context);
                 }
+        }
+    }
+}
+
+// A kernel in which no thread waits for another: one after the other, without coroutines.
+template <class Kernel>
+static void launch_threads(Kernel kernel, int grid, int block) {
+    std::vector<Thread> one(1);
+    threads = &one;
+    current = 0;
+    gridDim.x = grid;
+    blockDim.x = block;
+    for (int b = 0; b < grid; ++b) {
+        blockIdx.x = b;
+        for (int i = 0; i < block; ++i) {
+            one[0].index.x = i;
+            kernel();
         }
     }
 }

@@ -1,0 +1,241 @@
+"""The launches of plain.cu: any step of a plan, one thread for eight channels of a pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .cuda_fuse import Unit
+from .cuda_launch import Array, Caller, Constant, Kernel, Launch, Local, by_pixel, extent
+from .cuda_layout import BitsLayout, pack_units
+from .cuda_source import MAX_STAGES, STAGES, PlainArguments
+from .plan import (
+    AddValue,
+    Affine,
+    Hardtanh,
+    MicroOp,
+    MulValue,
+    Prelu,
+    Relu,
+    Spatial,
+    Step,
+    StoreBits,
+    StoreFloat,
+)
+from .program import INPUT, Program, ProgramError
+from .reference import normalise
+
+THREADS = 128
+FEW = 32  # images up to which a linear layer is shared out by inputs, not by images
+
+_ENTRY = {
+    "pointwise": "pointwise", "conv2d": "real_conv", "bitweight_conv2d": "real_conv", "linear": "linear",
+    "bitweight_linear": "linear", "binary_conv2d": "bit_conv", "binary_linear": "bit_conv",
+    "max_pool2d": "max_pool", "avg_pool2d": "mean_pool", "box_filter": "mean_pool",
+    "global_avg_pool": "global_mean", "abs_mean": "abs_mean", "softmax": "softmax", "flatten": "flatten",
+    "pad2d": "pad", "signs": "signs",
+}  # fmt: skip
+_ONE_BIT = ("binary_conv2d", "binary_linear")
+
+At = Callable[[str], Local | Caller]
+
+
+class Maker(Protocol):
+    """What a launch needs of the builder."""
+
+    program: Program
+    bits: Mapping[str, tuple[BitsLayout, bool]]
+
+    def keep(self, key: str, make: Callable[[], Array]) -> Constant: ...
+
+    def positive(self, step: Step) -> npt.NDArray[np.bool_]: ...
+
+
+def plain_launch(maker: Maker, unit: Unit, index: int, images: int, at: At, from_bytes: bool) -> Launch:
+    step = unit.step
+    c, h, w = extent(maker.program.values[step.source].shape)
+    oc, oh, ow = extent(step.shape)
+    stages = [stage for micro in step.epilogue for stage in _stages(maker, step, micro, at)]
+    if len(stages) > MAX_STAGES:
+        raise ProgramError(
+            f"{unit.name}: {len(stages)} operations follow one another; at most {MAX_STAGES} fit"
+        )
+    arguments: dict[str, Any] = {
+        "source": at(step.source), "images": images, "c": c, "h": h, "w": w, "oc": oc, "oh": oh, "ow": ow,
+        "kh": 1, "kw": 1, "sy": 1, "sx": 1, "dy": 1, "dx": 1, "groups": 1,
+        "stages": len(stages), "stage": tuple(stages),
+    }  # fmt: skip
+    arguments |= _source(maker, step, (c, h, w), from_bytes) | _window(step) | _weights(maker, step)
+    entry, units = _ENTRY[step.kind], -(-oc // 64)
+    threads, shared = images * oh * ow * units * 8, 16
+    blocks = -(-threads // THREADS)
+    if entry == "linear":
+        if images <= FEW:
+            entry, blocks = "linear_few", -(-threads * 32 // THREADS)
+        else:
+            entry, blocks, shared = "linear_many", -(-images // 16) * units, (16 * 36 + 32 * 64) * 4
+    kernel = Kernel("plain.cu", (), entry, THREADS, shared)
+    return Launch(unit.name, kernel, PlainArguments, arguments, blocks, unit=index, images=images)
+
+
+def _place(layout: BitsLayout) -> dict[str, int]:
+    return {
+        "pitch": layout.pitch, "row": layout.row, "halo": layout.halo, "rows": layout.rows,
+        "pair": int(layout.pair),
+    }  # fmt: skip
+
+
+def _source(maker: Maker, step: Step, shape: tuple[int, int, int], from_bytes: bool) -> dict[str, Any]:
+    """How the source is walked: floats as [row][pixel][channel], the caller's as they came."""
+    c, h, w = shape
+    if step.source in maker.bits:
+        return {"place": _place(maker.bits[step.source][0])}
+    steps = (h * w * c, w * c, c, 1)
+    found: dict[str, Any] = {}
+    if step.source == INPUT and from_bytes:
+        found["table"] = maker.keep("input.table", lambda: _byte_table(maker.program))
+    elif step.source == INPUT:
+        steps = (c * h * w, w, 1, h * w)
+    names = ("image_step", "row_step", "pixel_step", "channel_step")
+    return found | dict(zip(names, steps, strict=True))
+
+
+def _byte_table(program: Program) -> Array:
+    """What each byte of a picture stands for, [c][256]."""
+    c = program.input_shape[0]
+    ramp = np.broadcast_to(np.arange(256, dtype=np.uint8)[None, :, None, None], (1, 256, 1, c))
+    return normalise(program, ramp)[0, :, :, 0]
+
+
+def _window(step: Step) -> dict[str, int | float]:
+    if step.op is None:
+        return {}
+    a = step.op.attrs
+    if step.kind == "pad2d":
+        return {
+            "dy": a["padding"][0],
+            "py": a["padding"][2],
+            "px": a["padding"][4],
+            "value": float(a["value"]),
+        }
+    found: dict[str, int | float] = {}
+    if step.weight is not None and step.weight.ndim == 4:
+        kernel = step.weight.shape[1:3] if step.weight.dtype == np.uint8 else step.weight.shape[2:]
+        found |= {"kh": int(kernel[0]), "kw": int(kernel[1])}
+    for key, names in (
+        ("kernel", ("kh", "kw")), ("stride", ("sy", "sx")), ("padding", ("py", "px")), ("dilation", ("dy", "dx")),
+    ):  # fmt: skip
+        if key in a:
+            found |= {names[0]: a[key][0], names[1]: a[key][1]}
+    found |= {key: a[key] for key in ("groups", "pad_value") if key in a}
+    found["include"] = 2 if step.kind == "box_filter" else int(a.get("count_include_pad", False))
+    return found
+
+
+def _weights(maker: Maker, step: Step) -> dict[str, Constant]:
+    if step.weight is None:
+        return {}
+    key = f"{step.index}.plain"
+    if step.kind in _ONE_BIT:
+        return {
+            "weight": maker.keep(key, lambda: _bit_weights(maker, step)),
+            "range": maker.keep(f"{key}.range", lambda: _word_range(maker, step)),
+        }
+    found = {"weight": maker.keep(key, lambda: _real_weights(maker, step))}
+    if step.bias is not None:
+        bias = step.bias
+        found["bias"] = maker.keep(f"{key}.bias", lambda: bias)
+    return found
+
+
+def _real_weights(maker: Maker, step: Step) -> npt.NDArray[np.float32]:
+    """[tap][channel of the group][filter], filters filled up to a multiple of 64."""
+    assert step.weight is not None
+    if step.weight.dtype == np.uint8:
+        weight = np.where(maker.positive(step), np.float32(1), np.float32(-1))
+    else:
+        weight = step.weight if step.weight.ndim == 4 else step.weight[:, :, None, None]
+    o, c, kh, kw = weight.shape
+    filled = np.zeros((kh * kw, c, -(-o // 64) * 64), np.float32)
+    filled[:, :, :o] = weight.transpose(2, 3, 1, 0).reshape(kh * kw, c, o)
+    return filled
+
+
+def _group_mask(maker: Maker, step: Step) -> npt.NDArray[np.bool_]:
+    """(group, channel): whether the channel is the group's."""
+    assert step.op is not None
+    c, groups = maker.program.values[step.source].shape[0], step.op.attrs.get("groups", 1)
+    return np.repeat(np.eye(groups, dtype=bool), c // groups, axis=1)
+
+
+def _bit_weights(maker: Maker, step: Step) -> npt.NDArray[np.uint32]:
+    """[tap][word][filter] with each filter's bits at its group's channels, then [word][group] of masks."""
+    positive, mask = maker.positive(step), _group_mask(maker, step)
+    o, fan, kh, kw = positive.shape
+    groups, c = mask.shape
+    spread = np.zeros((o, kh, kw, c), bool)
+    for group in range(groups):
+        rows = slice(group * (o // groups), (group + 1) * (o // groups))
+        spread[rows, :, :, group * fan : (group + 1) * fan] = np.moveaxis(positive[rows], 1, 3)
+    words = pack_units(spread).reshape(o, kh * kw, -1)
+    filled = np.zeros((kh * kw, words.shape[2], -(-o // 64) * 64), np.uint32)
+    filled[:, :, :o] = words.transpose(1, 2, 0)
+    masks = pack_units(mask).reshape(groups, -1).T
+    return np.concatenate([filled.ravel(), np.ascontiguousarray(masks).ravel()])
+
+
+def _word_range(maker: Maker, step: Step) -> npt.NDArray[np.int32]:
+    """First and last word of a pixel that holds channels of each group."""
+    mask = _group_mask(maker, step)
+    words = pack_units(mask).reshape(mask.shape[0], -1) != 0
+    last = words.shape[1] - 1 - words[:, ::-1].argmax(axis=1)
+    return np.stack([words.argmax(axis=1), last], axis=1).astype(np.int32)
+
+
+def _factor(maker: Maker, key: str, spatial: Spatial) -> tuple[str, Constant]:
+    if spatial.full is not None:
+        return "full", maker.keep(f"{key}.full", lambda: by_pixel(spatial))
+    return "map", maker.keep(f"{key}.map", spatial.dense)
+
+
+def _stages(maker: Maker, step: Step, micro: MicroOp, at: At) -> list[dict[str, Any]]:
+    """One micro-operation as stages of plain.cu."""
+    place = next(i for i, other in enumerate(step.epilogue) if other is micro)
+    key = f"{step.index}.{place}"
+
+    def stage(kind: str, **more: Any) -> dict[str, Any]:
+        return {"kind": STAGES.index(kind), **more}
+
+    if isinstance(micro, Affine):
+        found = []
+        if micro.spatial is not None:
+            kind, factor = _factor(maker, key, micro.spatial)
+            found.append(stage(kind, a=factor))
+        for kind, row in (("mult", micro.mult), ("shift", micro.add)):
+            if row is not None:
+                found.append(stage(kind, a=maker.keep(f"{key}.{kind}", lambda row=row: row)))  # type: ignore[misc]
+        return found
+    if isinstance(micro, Relu):
+        return [stage("relu")]
+    if isinstance(micro, Prelu):
+        return [stage("prelu", a=maker.keep(f"{key}.slope", lambda: micro.slope))]
+    if isinstance(micro, Hardtanh):
+        return [stage("hardtanh", low=micro.low, high=micro.high)]
+    if isinstance(micro, AddValue):
+        return [stage("add", a=at(micro.value))]
+    if isinstance(micro, MulValue):
+        return [stage("mul_pixel" if micro.per_pixel else "mul", a=at(micro.value))]
+    if isinstance(micro, StoreFloat):
+        return [stage("store", out=at(micro.value))]
+    assert isinstance(micro, StoreBits)
+    sign = stage("sign", place=_place(maker.bits[micro.value][0]), out=at(micro.value))
+    sign["a"] = maker.keep(f"{key}.threshold", lambda: micro.threshold)
+    if micro.flip.any():
+        sign["flip"] = maker.keep(f"{key}.flip", lambda: micro.flip.astype(np.float32))
+    if micro.spatial is not None:
+        kind, factor = _factor(maker, key, micro.spatial)
+        sign[kind] = factor
+    return [sign]

@@ -1,0 +1,126 @@
+"""A GPU for the tests: launches of cuda_build.py run on the CPU, kernels compiled by g++ (host_device.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from xnorpp.runtime.cuda_build import Builder, Schedule
+from xnorpp.runtime.cuda_launch import Caller, Constant, Kernel, Local, extent
+from xnorpp.runtime.program import INPUT
+
+HERE = Path(__file__).resolve().parent
+KERNELS = HERE.parents[2] / "csrc" / "cuda"
+FLAGS = ["-std=c++17", "-fpermissive", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC"]
+PLAIN = (
+    "pointwise", "real_conv", "bit_conv", "max_pool", "mean_pool", "global_mean", "abs_mean", "softmax", "flatten",
+    "pad", "signs",
+)  # fmt: skip
+
+
+def aligned(a: np.ndarray) -> np.ndarray:
+    """A copy on a 256-byte boundary."""
+    room = np.zeros(a.nbytes + 256, np.uint8)
+    start = -room.ctypes.data % 256
+    out = room[start : start + a.nbytes].view(a.dtype).reshape(a.shape)
+    out[...] = a
+    return out
+
+
+def compile_text(text: str, folder: Path, level: str) -> ctypes.CDLL:
+    name = hashlib.sha256((level + text).encode()).hexdigest()[:20]
+    source, library = folder / f"{name}.cpp", folder / f"{name}.so"
+    if not library.exists():
+        source.write_text(text)
+        command = ["g++", level, *FLAGS, "-DXNORPP_HOST", f"-I{KERNELS}", f"-I{HERE}"]
+        subprocess.run([*command, str(source), "-o", str(library)], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """A kernel and a C function that starts it. Those without barriers run thread after thread."""
+    lines = [f"#define {key} {value}" for key, value in kernel.macros] + [f'#include "{kernel.file}"']
+    if kernel.file == "plain.cu":
+        starts = {entry: f"launch_threads([=] {{ {entry}(*a); }}, grid, THREADS)" for entry in PLAIN}
+        for entry in ("linear_few", "linear_many"):
+            starts[entry] = f"launch_blocks([=] {{ {entry}(*a); }}, grid, THREADS, shared)"
+        kind = "PlainArguments"
+    else:
+        kind = "StemArguments" if kernel.file == "stem.cu" else "Arguments"
+        starts = {kernel.entry: f"launch_blocks([=] {{ {kernel.entry}(*a); }}, grid, THREADS, shared)"}
+        lines.append('extern "C" int shared_bytes() { return SHARED_BYTES; }')
+    lines += [
+        f'extern "C" void start_{entry}(const {kind}* a, int grid, int shared) {{ {body}; }}'
+        for entry, body in starts.items()
+    ]
+    lines.append(f'extern "C" int argument_bytes() {{ return sizeof({kind}); }}')
+    return "\n".join(lines) + "\n"
+
+
+class HostMachine:
+    """Runs schedules. Compiled kernels are kept in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def build(self, kernels: Sequence[Kernel]) -> dict[Kernel, ctypes.CDLL]:
+        texts = {kernel: kernel_text(kernel) for kernel in kernels}
+        different = list(dict.fromkeys(texts.values()))
+
+        def one(text: str) -> ctypes.CDLL:
+            return compile_text(text, self.folder, "-O2" if '"plain.cu"' in text else "-O1")
+
+        with ThreadPoolExecutor(2) as pool:
+            built = dict(zip(different, pool.map(one, different), strict=True))
+        return {kernel: built[text] for kernel, text in texts.items()}
+
+    def run(
+        self, builder: Builder, schedule: Schedule, x: np.ndarray
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The output, and the kept values of the last chunk by name (floats as (n, c, h, w), bits as booleans)."""
+        program = builder.program
+        constants = {key: aligned(array) for key, array in builder.constants.items()}
+        arena = aligned(np.zeros(schedule.layout.total, np.uint8))
+        for place, layout in schedule.layout.ones:
+            picture = layout.pack(np.zeros((1, layout.channels, layout.height, layout.width), bool), True)
+            size = layout.rows * layout.row
+            for image in range(place.images):
+                start = place.offset + image * size
+                arena[start : start + size] = picture[:size]
+        c, h, w = extent(program.values[program.output].shape)
+        given, out = aligned(x), aligned(np.full((len(x), h, w, c), np.nan, np.float32))
+        base = {True: out.ctypes.data, False: given.ctypes.data}
+
+        def address(ref: Constant | Local | Caller) -> int:
+            if isinstance(ref, Constant):
+                return constants[ref.key].ctypes.data
+            return arena.ctypes.data + ref.offset if isinstance(ref, Local) else base[ref.output] + ref.offset
+
+        libraries = self.build([launch.kernel for launch in schedule.launches])
+        for launch in schedule.launches:
+            library, kernel = libraries[launch.kernel], launch.kernel
+            assert library.argument_bytes() == ctypes.sizeof(launch.structure)
+            if kernel.file != "plain.cu":
+                assert library.shared_bytes() == kernel.shared
+            arguments = launch.bind(address)
+            getattr(library, f"start_{kernel.entry}")(
+                ctypes.byref(arguments), launch.grid(2 * launch.columns), kernel.shared
+            )
+        kept = {}
+        for name, place in schedule.layout.places.items():
+            if name in builder.bits:
+                layout = builder.bits[name][0]
+                raw = arena[place.offset : place.offset + place.images * layout.rows * layout.row]
+                kept[name] = layout.unpack(raw.copy(), place.images)
+            elif name in program.values and name != INPUT:
+                c_, h_, w_ = extent(program.values[name].shape)
+                raw = arena[place.offset : place.offset + place.images * c_ * h_ * w_ * 4].view(np.float32)
+                kept[name] = np.moveaxis(raw.reshape(place.images, h_, w_, c_), 3, 1).copy()
+        shape = program.values[program.output].shape
+        return np.moveaxis(out, 3, 1).reshape(len(x), *shape), kept

@@ -232,13 +232,15 @@ class _Run:
                 self.at.seconds = time.perf_counter() - started
                 clock.tick()
                 ends_epoch = self.at.step % self.steps_per_epoch == 0 or self.at.step == self.total
-                if self.at.step % run.log_steps == 0 or ends_epoch:
-                    guard.check()
-                    self._log(journal, clock, epoch, lr, float(loss))
                 journal.advance(recipe.data.batch_size)
+                saves = run.save_steps > 0 and self.at.step % run.save_steps == 0
+                if saves or ends_epoch or self.at.step % run.log_steps == 0:
+                    guard.check()
+                if ends_epoch or self.at.step % run.log_steps == 0:
+                    self._log(journal, clock, epoch, lr, float(loss))
                 if ends_epoch:
                     break
-                if run.save_steps and self.at.step % run.save_steps == 0:
+                if saves:
                     self._save()
             if self.at.step % self.steps_per_epoch and self.at.step < self.total:
                 raise RuntimeError(f"The data ended at step {self.at.step}, inside epoch {epoch}")
@@ -292,6 +294,7 @@ class _Run:
         )
 
     def _log(self, journal: Journal, clock: _Clock, epoch: int, lr: float, loss: float) -> None:
+        journal.advance(0, f"epoch {epoch + 1}, loss {loss:.3f}")
         journal.row(
             "train",
             self.at.step,
@@ -349,13 +352,13 @@ class _Run:
 
     def _save(self) -> None:
         average_buffers(self.model, self.world)
+        path = checkpoint_path(self.out, self.at.step)
         if self.world.leader:
-            path = checkpoint_path(self.out, self.at.step)
             tensors = optimizer_tensors(self.model, self.optimizer)
             save_checkpoint(path, self.model.state_dict(), self.meta(), tensors)
-            self.last_saved = path
             forget_old(self.out, self.recipe.run.keep)
         wait_for_all(self.world)
+        self.last_saved = path
 
     def _finish(self, journal: Journal) -> dict[str, Any]:
         meta = self.meta()

@@ -384,8 +384,8 @@ def scale_gradient_kernel(
     grad_gamma, channel, rows, columns, grad_channel, grad_spatial, parts, pixels, width, channels,
     SPATIAL: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of `expand_scale_kernel`, its input summed over `parts` first: partial sums of grad * spatial
-    a channel (one row a tile of pixels) and of grad * channel a pixel (one row a tile of channels)."""
+    """The gradient of `expand_scale_kernel`, its input summed over `parts` first: partial sums of
+    grad * spatial a channel (one row a tile of pixels) and of grad * channel a pixel (a row a tile of channels)."""
     c, offset, inside, _row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     tiles_c = tl.cdiv(channels, BLOCK_C)
     tile = tl.program_id(0)

@@ -385,7 +385,7 @@ def scale_gradient_kernel(
     SPATIAL: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """The gradient of `expand_scale_kernel`, its input summed over `parts` first: partial sums of
-    grad * spatial a channel (one row a tile of pixels) and of grad * channel a pixel (a row a tile of channels)."""
+    grad * spatial a channel (row: a tile of pixels), of grad * channel a pixel (row: a tile of channels)."""
     c, offset, inside, _row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     tiles_c = tl.cdiv(channels, BLOCK_C)
     tile = tl.program_id(0)

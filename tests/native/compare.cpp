@@ -1,0 +1,186 @@
+// Every detected instruction set against plain C++: random convolutions, pools and epilogues. Bits, counts and
+// comparisons must be equal bit for bit; real sums within rounding. Needs no Python, so it also runs under an
+// emulator (NEON) and under sanitizers. Usage: compare SEED COUNT; prints what it compared.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../../csrc/cpu/dispatch.h"
+#include "../../csrc/engine/conv_build.h"
+
+using namespace xnorpp;
+
+namespace {
+
+std::mt19937 rng;
+int draw(int low, int high) { return std::uniform_int_distribution<int>(low, high)(rng); }
+float real() { return std::normal_distribution<float>()(rng); }
+
+Buffer reals(size_t n) {
+    Buffer buffer(round_up(n, 64) * 4);
+    for (size_t i = 0; i < n; i++) buffer.as<float>()[i] = real();
+    return buffer;
+}
+
+struct Case {
+    ConvSpec s;
+    int oh, ow, threads;
+    bool fused;
+    Buffer mult, add, slope, map, threshold, flip, residual;
+};
+
+struct Output {
+    std::vector<float> floats;
+    std::vector<uint8_t> bits;
+};
+
+Case draw_case() {
+    Case c{};
+    ConvSpec &s = c.s;
+    s.groups = draw(0, 2) ? 1 : draw(2, 3);
+    s.c = s.groups * draw(1, draw(0, 1) ? 20 : 150), s.o = s.groups * draw(1, 70);
+    s.kh = draw(1, 3), s.kw = draw(1, 3), s.sh = draw(1, 2), s.sw = draw(1, 2);
+    s.ph = draw(0, 2), s.pw = draw(0, 2), s.dh = draw(1, 2), s.dw = draw(1, 2);
+    s.h = draw(5, 12), s.w = draw(5, 12), s.pad_value = draw(-1, 1);
+    c.oh = (s.h + 2 * s.ph - s.dh * (s.kh - 1) - 1) / s.sh + 1;
+    c.ow = (s.w + 2 * s.pw - s.dw * (s.kw - 1) - 1) / s.sw + 1;
+    c.fused = draw(0, 1);
+    const size_t o = (size_t)s.o, pixels = (size_t)c.oh * c.ow, stride = round_up(o, 16);
+    c.mult = reals(o), c.add = reals(o), c.slope = reals(o), c.threshold = reals(o);
+    c.map = reals(pixels), c.residual = reals(pixels * stride);
+    c.flip = Buffer(round_up(o, 64) * 4);
+    for (size_t i = 0; i < o; i++) c.flip.as<uint32_t>()[i] = draw(0, 1) ? 0x80000000u : 0u;
+    return c;
+}
+
+// v*map, v*mult + add, prelu, + residual, store, sign: as one fused line or as stages.
+Output run(const Kernels &kernels, const Case &c, const ConvStore &store, const void *in) {
+    const size_t pixels = (size_t)c.oh * c.ow, stride = round_up((size_t)c.s.o, 16);
+    const size_t bytes = ((size_t)c.s.o + 31) / 32 * 4;
+    Buffer floats(pixels * stride * 4), bits(pixels * bytes);
+    std::memset(bits.as(), 0xff, pixels * bytes);
+    Stage stages[7] = {};
+    const StageKind kinds[7] = {StageKind::Map,      StageKind::Mult,  StageKind::Add, StageKind::Prelu,
+                                StageKind::AddValue, StageKind::Store, StageKind::Sign};
+    for (int i = 0; i < 7; i++) stages[i].kind = kinds[i];
+    stages[0].a = c.map.as<float>(), stages[1].a = c.mult.as<float>(), stages[2].a = c.add.as<float>();
+    stages[3].a = c.slope.as<float>(), stages[6].a = c.threshold.as<float>(), stages[6].flip = c.flip.as<uint32_t>();
+    stages[4].value = c.residual.as(), stages[4].stride = (int)stride;
+    stages[5].value = floats.as(), stages[5].stride = (int)stride;
+    stages[6].value = bits.as(), stages[6].stride = (int)bytes;
+    Epilogue e{};
+    e.stages = stages, e.count = 7, e.channels = c.s.o, e.full_stride = (int)stride, e.fused = c.fused;
+    e.map = c.map.as<float>(), e.mult = c.mult.as<float>(), e.add = c.add.as<float>();
+    e.act = Act::Prelu, e.slope = c.slope.as<float>();
+    e.residual = c.residual.as<float>(), e.residual_stride = (int)stride;
+    e.out = floats.as<float>(), e.out_stride = (int)stride;
+    e.bits = bits.as<uint8_t>(), e.bits_stride = (int)bytes;
+    e.threshold = c.threshold.as<float>(), e.flip = c.flip.as<uint32_t>();
+    const Conv &k = store.conv;
+    Buffer scratch(conv_scratch(k, traits_of(kernels, store.source), store.source == Source::Bits));
+    const auto conv = store.source == Source::Bits ? kernels.conv_bits
+                      : store.source == Source::Float ? kernels.conv_float
+                                                      : kernels.conv_picture;
+    const int half = k.oh / 2;  // two bands, as two threads would
+    if (half) conv(k, e, in, 0, half, 0, k.blocks_per_group, scratch.as());
+    conv(k, e, in, half, k.oh, 0, k.blocks_per_group, scratch.as());
+    Output out;
+    for (size_t p = 0; p < pixels; p++) {
+        for (int o = 0; o < c.s.o; o++) out.floats.push_back(floats.as<float>()[p * stride + (size_t)o]);
+        for (size_t b = 0; b < bytes; b++) out.bits.push_back(bits.as<uint8_t>()[p * bytes + b]);
+    }
+    return out;
+}
+
+void fail(const Kernels &kernels, const char *what, const Case &c) {
+    std::printf("DIFFERENT: %s %s c=%d h=%d w=%d o=%d k=%dx%d s=%dx%d p=%dx%d d=%dx%d g=%d pad=%d fused=%d\n", kernels.name, what,
+                c.s.c, c.s.h, c.s.w, c.s.o, c.s.kh, c.s.kw, c.s.sh, c.s.sw, c.s.ph, c.s.pw, c.s.dh, c.s.dw, c.s.groups,
+                c.s.pad_value, c.fused);
+    std::exit(1);
+}
+
+bool close(const Output &a, const Output &b) {
+    for (size_t i = 0; i < a.floats.size(); i++)
+        if (!(std::fabs(a.floats[i] - b.floats[i]) <= 1e-3f * (1 + std::fabs(a.floats[i])))) return false;
+    return true;
+}
+
+void compare(const Kernels &kernels) {
+    const Kernels &plain = *generic_kernels();
+    Case c = draw_case();
+    ConvSpec &s = c.s;
+    const size_t fan = (size_t)(s.c / s.groups), taps = (size_t)s.kh * s.kw, pixels = (size_t)s.h * s.w;
+    // Bits.
+    const size_t bytes = (fan + 7) / 8, words = ((size_t)s.c + 31) / 32;
+    std::vector<uint8_t> weight((size_t)s.o * taps * bytes);
+    for (size_t i = 0; i < weight.size(); i++) {
+        weight[i] = (uint8_t)draw(0, 255);
+        if (i % bytes == bytes - 1 && fan % 8) weight[i] &= (uint8_t)((1u << fan % 8) - 1);
+    }
+    Buffer bits(pixels * words * 4);
+    for (size_t p = 0; p < pixels; p++)
+        for (int i = 0; i < s.c; i++) bits.as<uint8_t>()[p * words * 4 + (size_t)i / 8] |= (uint8_t)(draw(0, 1) << i % 8);
+    s.in_stride = (int)words;
+    const Output a = run(plain, c, build_bit_conv(plain, s, weight.data()), bits.as());
+    const Output b = run(kernels, c, build_bit_conv(kernels, s, weight.data()), bits.as());
+    if (a.floats != b.floats || a.bits != b.bits) fail(kernels, "bits", c);
+    // Floats, with and without padded pixels.
+    const int stride = draw(0, 1) ? s.c : (int)round_up((size_t)s.c, 16);
+    s.in_stride = stride;
+    const Buffer x = reals(pixels * (size_t)stride), w = reals((size_t)s.o * fan * taps), bias = reals((size_t)s.o);
+    const Output fa = run(plain, c, build_float_conv(plain, s, w.as<float>(), bias.as<float>()), x.as());
+    const Output fb = run(kernels, c, build_float_conv(kernels, s, w.as<float>(), bias.as<float>()), x.as());
+    if (!close(fa, fb)) fail(kernels, "floats", c);
+    // Pictures: integer sums, so equal but for the last step's rounding.
+    if (s.groups == 1) {
+        s.dw = 1, s.in_stride = s.c;
+        c.ow = (s.w + 2 * s.pw - s.kw) / s.sw + 1;
+        const size_t out = (size_t)c.oh * c.ow;
+        c.map = reals(out), c.residual = reals(out * round_up((size_t)s.o, 16));
+        Buffer picture(pixels * (size_t)s.c);
+        for (size_t i = 0; i < pixels * (size_t)s.c; i++) picture.as<uint8_t>()[i] = (uint8_t)draw(0, 255);
+        std::vector<float> mean((size_t)s.c, 0.4f), std((size_t)s.c, 0.25f);
+        const auto build = [&](const Kernels &k) {
+            return build_picture_conv(k, s, w.as<float>(), bias.as<float>(), mean.data(), std.data());
+        };
+        if (!close(run(plain, c, build(plain), picture.as()), run(kernels, c, build(kernels), picture.as())))
+            fail(kernels, "picture", c);
+    }
+}
+
+void compare_pool(const Kernels &kernels) {
+    Pool p{draw(1, 40), draw(3, 9), draw(3, 9), 0, 0, draw(1, 3), draw(1, 3), draw(1, 3), draw(1, 3), 0, 0, 1, 1, false, false, false};
+    p.ph = draw(0, p.kh / 2), p.pw = draw(0, p.kw / 2);
+    p.oh = (p.h + 2 * p.ph - p.kh) / p.sh + 1, p.ow = (p.w + 2 * p.pw - p.kw) / p.sw + 1;
+    p.max = draw(0, 1), p.include_pad = draw(0, 1);
+    const int stride = (int)round_up((size_t)p.c, 16);
+    const Buffer x = reals((size_t)p.h * p.w * (size_t)stride);
+    if (draw(0, 1)) x.as<float>()[draw(0, p.c - 1)] = NAN;
+    Buffer a((size_t)p.ow * (size_t)stride * 4), b((size_t)p.ow * (size_t)stride * 4);
+    for (int y = 0; y < p.oh; y++) {
+        generic_kernels()->pool_row(p, x.as<float>(), stride, 0, y, a.as<float>());
+        kernels.pool_row(p, x.as<float>(), stride, 0, y, b.as<float>());
+        for (int i = 0; i < p.ow; i++)
+            for (int c = 0; c < p.c; c++) {
+                const float u = a.as<float>()[i * stride + c], v = b.as<float>()[i * stride + c];
+                if (u != v && !(u != u && v != v)) {
+                    std::printf("DIFFERENT: %s pool %g %g\n", kernels.name, u, v);
+                    std::exit(1);
+                }
+            }
+    }
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    const int count = argc > 2 ? std::atoi(argv[2]) : 100;
+    for (const std::string &name : available_isas()) {
+        rng.seed((unsigned)(argc > 1 ? std::atoi(argv[1]) : 0));
+        for (int i = 0; i < count; i++) compare(choose_kernels(name)), compare_pool(choose_kernels(name));
+        std::printf("%s equals generic in %d cases\n", name.c_str(), count);
+    }
+}

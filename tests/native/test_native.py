@@ -1,0 +1,67 @@
+"""The kernels without Python: NEON under emulation, and every x86 kernel under the sanitizers."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = [
+    "tests/native/compare.cpp",
+    "csrc/cpu/generic.cpp",
+    "csrc/cpu/dispatch.cpp",
+    "csrc/engine/conv_build.cpp",
+]
+COMMON = ["-std=c++17", "-ffp-contract=off", "-w", "-pthread"]
+X86_FLAGS = {
+    "avx2": ["-mavx2", "-mfma", "-mpopcnt", "-mbmi", "-mbmi2"],
+    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vpopcntdq", "-mavx512vnni", "-mfma"],
+}
+
+
+def build(compiler: str, sources: list[tuple[str, list[str]]], flags: list[str], out: Path) -> Path:
+    """Compile each file with its own flags, as the real build does, and link."""
+    jobs = []
+    for index, (source, own) in enumerate(sources):
+        target = out / f"{index}.o"
+        command = [compiler, *COMMON, *flags, *own, "-c", str(ROOT / source), "-o", str(target)]
+        jobs.append((target, subprocess.Popen(command, stderr=subprocess.PIPE, text=True)))
+    for _, job in jobs:
+        _, errors = job.communicate()
+        assert job.returncode == 0, errors[-2000:]
+    program = out / "compare"
+    objects = [str(target) for target, _ in jobs]
+    subprocess.run([compiler, *COMMON, *flags, *objects, "-o", str(program)], check=True)
+    return program
+
+
+def test_neon_equals_generic_under_emulation(tmp_path: Path) -> None:
+    native = platform.machine() == "aarch64"
+    compiler = shutil.which("g++" if native else "aarch64-linux-gnu-g++")
+    emulator = None if native else shutil.which("qemu-aarch64")
+    if compiler is None or (not native and emulator is None):
+        pytest.skip("NEON KERNELS NOT TESTED: aarch64-linux-gnu-g++ and qemu-aarch64 are needed")
+    sources = [(source, ["-DXNORPP_HAVE_NEON"]) for source in [*SOURCES, "csrc/cpu/neon.cpp"]]
+    program = build(compiler, sources, ["-O0", "-static"], tmp_path)
+    command = [str(program), "1", "60"]
+    done = subprocess.run([emulator, *command] if emulator else command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "neon equals generic in 60 cases" in done.stdout
+
+
+def test_x86_kernels_stay_inside_their_memory(tmp_path: Path) -> None:
+    compiler = shutil.which("g++")
+    if platform.machine() != "x86_64" or compiler is None:
+        pytest.skip("X86 KERNELS NOT TESTED UNDER SANITIZERS: an x86-64 machine with g++ is needed")
+    defines = ["-DXNORPP_HAVE_AVX2", "-DXNORPP_HAVE_AVX512"]
+    sources = [(source, defines) for source in SOURCES]
+    sources += [(f"csrc/cpu/{isa}.cpp", [*defines, *flags]) for isa, flags in X86_FLAGS.items()]
+    flags = ["-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+    program = build(compiler, sources, flags, tmp_path)
+    done = subprocess.run([str(program), "2", "60"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    assert "generic equals generic" in done.stdout

@@ -22,7 +22,7 @@
 // Macros of a layer: PARTS (chunks a pixel), PAIR, PITCH, ROW (bytes a row), HALO, IHP (rows an image, halo included), KH, KW, SY,
 // SX, DY, DX, PY, PX, OH, OW, OC; output bits OPITCH, OPAIR, OROW, OHALO, OHP; CASES, FULL (a factor for each output value);
 // TABLES (rows of the channel table); SIGNS, EPILOGUE; POOL, POOLED, POOL_BITS, QPITCH, QPAIR, QROW, QHALO, QHP (2x2 mean of the result);
-// SIDE_U (units of a fused 1x1 shortcut), SIDE_*; STREAM (float or u16 for half); tile: WM, WN, MT, NP, ML, ROWS, STAGES,
+// SIDE_U (units of a fused 1x1 shortcut), SIDE_*; STREAM (float or u16 for half), RESIDUALS (streams added, first ones); tile: WM, WN, MT, NP, ML, ROWS, STAGES,
 // HOLD (keep the weights in registers), TAIL128, BLOCKS (resident blocks aimed at).
 #include "device.cuh"
 #include "epilogue.cuh"
@@ -98,6 +98,24 @@ XN_INLINE int first_row(int tile) {
     return w.image * IHP + w.y * SY + HALO - PY;
 }
 
+// The next tile's residual is asked for while this one computes: epilogues then wait for the cache, not for memory.
+XN_INLINE void prefetch_residual(const Arguments& args, int tile) {
+#if RESIDUALS
+    if (threadIdx.x != 0 || blockIdx.x % (OC / BLOCK_N) != 0) return;
+    const long end = (long)args.images * OH * OW;
+#if POOL
+    Where first = locate(tile * BLOCK_M), last = locate(tile * BLOCK_M + BLOCK_M - 1);
+    const long from = (long)(first.image * OH + first.y) * OW, past = (long)(last.image * OH + last.y + 1) * OW;
+#else
+    const long from = (long)tile * BLOCK_M, past = from + BLOCK_M;
+#endif
+    const long count = (past < end ? past : end) - from;
+#pragma unroll
+    for (int k = 0; k < RESIDUALS; ++k)
+        prefetch((const STREAM*)args.stream_in[k] + from * OC, (u32)(count * OC * sizeof(STREAM)));
+#endif
+}
+
 // Where a chunk lies, from the top left corner of the window. One past the last has zero weights.
 XN_CONSTEXPR int chunk_tap(int chunk) { return (chunk < CHUNKS ? chunk : CHUNKS - 1) / PARTS; }
 XN_CONSTEXPR int chunk_offset(int chunk) {
@@ -164,8 +182,10 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) binary_conv(const Arguments ar
 #endif
     dependency_wait();
     dependency_release();
-    if (slot < args.tiles)
+    if (slot < args.tiles) {
+        prefetch_residual(args, slot);
         copy_start(barriers, shared_memory, args.input + (size_t)first_row(slot) * ROW, TILE_BYTES);
+    }
     copy_wait(barriers + STAGES, 0, 1);
     __syncthreads();
 
@@ -196,6 +216,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) binary_conv(const Arguments ar
         if (STAGES > 1 && tile + slots < args.tiles)
             copy_start(barriers + (turn + 1) % STAGES, shared_memory + (turn + 1) % STAGES * TILE_SPACE,
                        args.input + (size_t)first_row(tile + slots) * ROW, TILE_BYTES);
+        if (tile + slots < args.tiles) prefetch_residual(args, tile + slots);
         copy_wait(barriers + stage, turn / STAGES & 1, STAGES > 1 && tile + slots < args.tiles);
         const u8* picture = shared_memory + stage * TILE_SPACE;
         const int top = first_row(tile);

@@ -113,12 +113,32 @@ def compile_source(source: str, options: Sequence[str]) -> bytes:
             lib.nvrtcGetProgramLog(program, log)
             raise CudaError(f"Compiling a CUDA kernel failed: {log.value.decode(errors='replace').strip()}")
         size = ctypes.c_size_t()
-        lib.nvrtcGetCUBINSize(program, ctypes.byref(size))
-        cubin = ctypes.create_string_buffer(size.value)
-        lib.nvrtcGetCUBIN(program, cubin)
-        return cubin.raw
+        kind = "PTX" if any("=compute_" in o for o in options) else "CUBIN"
+        getattr(lib, f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
+        code_text = ctypes.create_string_buffer(size.value)
+        getattr(lib, f"nvrtcGet{kind}")(program, code_text)
+        return code_text.raw
     finally:
         lib.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _target(arch: str) -> str:
+    """The architecture itself, or for one newer than the compiler the newest it knows, as portable code."""
+    lib = _nvrtc()
+    count = ctypes.c_int()
+    if lib.nvrtcGetNumSupportedArchs(ctypes.byref(count)):
+        return arch
+    known = (ctypes.c_int * count.value)()
+    lib.nvrtcGetSupportedArchs(known)
+    wanted = int(arch.removeprefix("sm_"))
+    older = [number for number in known if number <= wanted]
+    if wanted in older:
+        return arch
+    if not older:
+        raise CudaError(
+            f"The installed CUDA compiler no longer knows this GPU ({arch}): use an older one, or device='cpu'."
+        )
+    return f"compute_{max(older)}"
 
 
 def cached_cubin(source: str, arch: str) -> bytes:
@@ -135,6 +155,7 @@ def cached_cubin(source: str, arch: str) -> bytes:
         return path.read_bytes()
     except OSError:
         pass
+    options[0] = f"--gpu-architecture={_target(arch)}"
     cubin = compile_source(source, options)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -179,6 +200,7 @@ class Device:
         self.capability = (self.attribute(75), self.attribute(76))
         self.multiprocessors = self.attribute(16)
         self.shared_limit = self.attribute(97)  # bytes a block may ask for
+        self.cache = self.attribute(38)  # bytes of the second-level cache
         self.allocated = 0
         self.peak = 0
         self.enter()
@@ -213,6 +235,26 @@ class Device:
             ctypes.c_size_t(data.nbytes),
         )
         return memory
+
+    def write(self, pointer: int, array: npt.NDArray[Any], stream: int = 0) -> None:
+        """Copies a contiguous array to device memory, in the order of a stream."""
+        call(
+            "cuMemcpyHtoDAsync_v2",
+            ctypes.c_uint64(pointer),
+            ctypes.c_void_p(array.ctypes.data),
+            ctypes.c_size_t(array.nbytes),
+            ctypes.c_void_p(stream),
+        )
+
+    def read(self, pointer: int, array: npt.NDArray[Any], stream: int = 0) -> None:
+        """Starts filling a contiguous array from device memory, in the order of a stream."""
+        call(
+            "cuMemcpyDtoHAsync_v2",
+            ctypes.c_void_p(array.ctypes.data),
+            ctypes.c_uint64(pointer),
+            ctypes.c_size_t(array.nbytes),
+            ctypes.c_void_p(stream),
+        )
 
     def download(self, pointer: int, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Fills a contiguous array from device memory."""

@@ -314,6 +314,11 @@ class Fusion:
     full: bool = False
     stream: str = "float"
 
+    @property
+    def residuals(self) -> int:
+        """Streams that lie as the result does, where all are: those are worth asking for early."""
+        return 0 if "MUL_PIXEL" in self.epilogue else self.epilogue.count("ADD(") + self.epilogue.count("MUL(")
+
 
 def conv_macros(
     shape: ConvShape,
@@ -349,7 +354,7 @@ def conv_macros(
         "SIDE_HALO": side_layout.halo, "SIDE_HP": side_layout.rows, "SIDE_S": side_stride,
         "CASES": cases, "FULL": int(fusion.full), "TABLES": fusion.tables, "SIGNS": fusion.signs,
         "EPILOGUE": fusion.epilogue, "POOL": int(fusion.pool), "POOLED": fusion.pooled,
-        "POOL_BITS": int(fusion.pool_bits), "STREAM": fusion.stream,
+        "POOL_BITS": int(fusion.pool_bits), "STREAM": fusion.stream, "RESIDUALS": fusion.residuals,
         "WM": tile.wm, "WN": tile.wn, "MT": tile.mt, "NP": tile.np, "ML": tile.ml, "ROWS": rows,
         "STAGES": tile.stages, "HOLD": tile.hold, "TAIL128": tile.tail128, "BLOCKS": tile.blocks,
     }  # fmt: skip

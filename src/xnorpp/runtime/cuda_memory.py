@@ -74,17 +74,20 @@ def _lives(program: Program, units: Sequence[Unit]) -> dict[str, tuple[int, int]
 def cut(
     program: Program, units: Sequence[Unit], places: BitsPlaces, images: int, resident: int
 ) -> tuple[Segment, ...]:
-    """Segments: a new one begins where less than half of what the last one held crosses."""
+    """Segments: a new one begins where less than a quarter of what the last one held crosses."""
     lives = _lives(program, units)
+    blocks = _float_blocks(program, units, places, lives, dict.fromkeys(lives, images))
+    root = {name: first for first, names in blocks.items() for name in names}
     size = {name: image_bytes(program, places, name) for name in lives}
     found: list[Segment] = []
     first, peak = 0, 0
     for index in range(len(units)):
-        held = sum(size[name] for name, (born, dies) in lives.items() if born <= index <= dies)
+        live = {root.get(name, name) for name, (born, dies) in lives.items() if born <= index <= dies}
+        held = sum(size[name] for name in live)
         crossing = sum(size[name] for name, (born, dies) in lives.items() if born <= index < dies)
         peak = max(peak, held)
         last = index + 1 == len(units)
-        if last or 2 * crossing <= peak:
+        if last or 4 * crossing <= peak:
             room = max(1, resident // max(peak, 1))
             chunk = images if room >= images else 1 << (room.bit_length() - 1)
             if found and found[-1].chunk == chunk:

@@ -155,6 +155,7 @@ static void copy_start(u64* barrier, u8* to, const u8* from, u32 bytes) {
 static void copy_wait(u64* barrier, u32 phase, int) { while ((*barrier & 1) == phase) pause_thread(); }
 static void dependency_wait() {}
 static void dependency_release() {}
+static void prefetch(const void* from, u32 bytes) { if (bytes % 16 || (size_t)from % 16) abort(); }
 
 static float __uint_as_float(u32 x) { float f; memcpy(&f, &x, 4); return f; }
 static u32 __float_as_uint(float x) { u32 u; memcpy(&u, &x, 4); return u; }

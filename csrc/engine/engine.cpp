@@ -28,20 +28,25 @@ void Engine::add_step(Step step) { steps_.push_back(std::move(step)); }
 
 bool Engine::fuses_pool(size_t index) const {
     const Step &step = steps_[index];
-    if (!step.feeds_pool || step.kind != StepKind::Conv || index + 1 >= steps_.size()) return false;
-    const Step &next = steps_[index + 1];
-    return next.kind == StepKind::MaxPool && next.pool.kh <= 8 && is_fusable(step.stages);
+    if (!step.feeds_pool) return false;
+    const bool possible = step.kind == StepKind::Conv && index + 1 < steps_.size() &&
+                          steps_[index + 1].kind == StepKind::MaxPool && is_fusable(step.stages);
+    if (!possible) throw std::logic_error("a convolution cannot run together with the step behind it");
+    return true;
 }
 
 void Engine::finish(int input, int output, size_t arena_bytes, std::vector<float> table) {
     input_ = input, output_ = output, table_ = std::move(table);
     arena_bytes_ = arena_bytes;
-    for (const ValueSpec &v : values_) {
-        const size_t bytes = (size_t)v.pixels() * (size_t)v.stride * (v.bits ? 1 : 4);
-        if (v.offset + bytes > arena_bytes) throw std::logic_error("a value lies outside the arena");
-    }
     fused_pool_.assign(steps_.size(), false);
     for (size_t i = 0; i < steps_.size(); i++) fused_pool_[i] = fuses_pool(i);
+    for (size_t i = 0; i < values_.size(); i++) {
+        bool passing = false;  // between a convolution and its pool: never in the arena
+        for (size_t j = 0; j + 1 < steps_.size(); j++) passing |= fused_pool_[j] && steps_[j + 1].in == (int)i;
+        const ValueSpec &v = values_[i];
+        const size_t bytes = passing ? 0 : (size_t)v.pixels() * (size_t)v.stride * (v.bits ? 1 : 4);
+        if (v.offset + bytes > arena_bytes) throw std::logic_error("a value lies outside the arena");
+    }
     for (size_t i = 0; i < steps_.size(); i++) {
         const size_t need = scratch_bytes(i);
         scratch_bytes_ = need > scratch_bytes_ ? need : scratch_bytes_;

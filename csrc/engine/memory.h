@@ -13,10 +13,9 @@ class Buffer {
   public:
     Buffer() = default;
     explicit Buffer(size_t bytes) : bytes_(bytes) {
-        const size_t whole = round_up(bytes + 2 * kLine, kLine);
-        data_ = (char *)std::aligned_alloc(kLine, whole);
-        if (!data_) throw std::bad_alloc();
-        std::memset(data_, 0, whole);
+        memory_ = (char *)std::calloc(bytes + 3 * kLine, 1);  // large blocks are zero pages until they are used
+        if (!memory_) throw std::bad_alloc();
+        data_ = (char *)round_up((size_t)memory_, kLine);
     }
     Buffer(Buffer &&other) noexcept { swap(other); }
     Buffer &operator=(Buffer &&other) noexcept {
@@ -25,7 +24,7 @@ class Buffer {
     }
     Buffer(const Buffer &) = delete;
     Buffer &operator=(const Buffer &) = delete;
-    ~Buffer() { std::free(data_); }
+    ~Buffer() { std::free(memory_); }
 
     template <class T = char>
     T *as() const {
@@ -35,10 +34,11 @@ class Buffer {
 
   private:
     void swap(Buffer &other) {
+        std::swap(memory_, other.memory_);
         std::swap(data_, other.data_);
         std::swap(bytes_, other.bytes_);
     }
-    char *data_ = nullptr;
+    char *memory_ = nullptr, *data_ = nullptr;
     size_t bytes_ = 0;
 };
 

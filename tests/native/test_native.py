@@ -19,7 +19,7 @@ SOURCES = [
 COMMON = ["-std=c++17", "-ffp-contract=off", "-w", "-pthread"]
 X86_FLAGS = {
     "avx2": ["-mavx2", "-mfma", "-mpopcnt", "-mbmi", "-mbmi2"],
-    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vpopcntdq", "-mavx512vnni", "-mfma"],
+    "avx512": [f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vpopcntdq", "vnni")] + ["-mfma"],
 }
 
 

@@ -6,15 +6,17 @@ All arithmetic is in `csrc/`; this file only says what each step is. Layouts of 
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
 from .bits import unpack_bits, unpack_conv_weight
 from .ops import Value
 from .plan import (
@@ -35,6 +37,8 @@ from .plan import (
 )
 from .program import INPUT, Program, ProgramError
 from .reference import check_input, normalise
+
+_core: Any = importlib.import_module("xnorpp.runtime._core")  # ImportError where it is not built
 
 __all__ = ["CpuModel", "available_isas", "isa_table"]
 
@@ -93,8 +97,8 @@ class CpuModel:
     def step_seconds(self, x: Array, repeats: int = 20) -> list[tuple[str, float]]:
         """(name, seconds) of each fused step for one picture on one thread: the least of `repeats` runs.
 
-        The name is the producer's module path, or "pointwise". A convolution that runs together with the max pool
-        behind it carries the time of both.
+        The name is the producer's module path, or "pointwise". A convolution that runs together with the max
+        pool behind it carries the time of both.
         """
         x = np.ascontiguousarray(check_input(self.program, x)[:1])
         least = np.min([self._engine.step_seconds(x) for _ in range(repeats)], axis=0)
@@ -115,10 +119,10 @@ def _stride(value: Value) -> int:
 def _build(engine: Any, program: Program) -> None:
     steps = make_steps(program)
     readers = [step for step in steps if INPUT in step.reads]
-    # A picture that only convolutions read is kept without padding its channels: its rows are then runs of numbers.
-    tight = all(step.kind in _CONVS and step.reads == (INPUT,) for step in readers) and program.output != INPUT
+    # A picture that only convolutions read keeps no padding channels: a row is then one run of numbers.
+    tight = program.output != INPUT and all(s.kind in _CONVS and s.reads == (INPUT,) for s in readers)
     direct = tight and len(readers) == 1 and _takes_bytes(readers[0])
-    plan = plan_memory(program, _joined(steps), lambda value: _size(value, _stride(value)))
+    plan = plan_memory(program, _joined(steps), _sizes(program, steps, tight))
     ids: dict[str, int] = {}
     for name, offset in plan.offsets.items():
         value = program.values[name]
@@ -135,13 +139,52 @@ def _build(engine: Any, program: Program) -> None:
     engine.finish(ids[INPUT], ids[program.output], plan.arena, table.tolist())
 
 
+def _pool_behind(steps: tuple[Step, ...], index: int) -> bool:
+    """Whether the core runs this convolution and the max pool behind it as one, row by row.
+
+    Its epilogue must be the straight line that the core keeps in registers, and the pool may not write where
+    the convolution still reads.
+    """
+    step = steps[index]
+    if not step.feeds_pool or step.kind not in _CONVS:
+        return False
+    pool = steps[index + 1]
+    line: list[tuple[type, ...]] = [
+        (Affine,),
+        (Relu, Prelu, Hardtanh),
+        (AddValue,),
+        (Relu, Prelu, Hardtanh),
+        (StoreFloat,),
+    ]
+    for micro in step.epilogue:
+        while line and not isinstance(micro, line[0]):
+            line.pop(0)
+        if not line or (
+            isinstance(micro, Affine) and micro.spatial is not None and micro.spatial.full is not None
+        ):
+            return False
+        line.pop(0)
+    added = {micro.value for micro in pool.epilogue if isinstance(micro, AddValue)}
+    return pool.op is not None and pool.op.attrs["kernel"][0] <= 8 and not added & set(step.reads)
+
+
 def _joined(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The core runs a convolution and the max pool behind it as one: what the first reads must outlive both."""
+    """What a convolution reads must outlive the pool that runs with it."""
     joined = list(steps)
-    for first, second in zip(steps, steps[1:], strict=False):
-        if first.feeds_pool and first.kind in _CONVS:
+    for first, second in pairwise(steps):
+        if _pool_behind(steps, first.index):
             joined[second.index] = replace(second, reads=tuple(dict.fromkeys(second.reads + first.reads)))
     return tuple(joined)
+
+
+def _sizes(program: Program, steps: tuple[Step, ...], tight: bool) -> Callable[[Value], int]:
+    """Bytes of a value; the input without padding, and next to nothing for what goes straight into a pool."""
+    stored = [INPUT, *(name for step in steps for name in step.writes)]
+    small = {INPUT: _size(program.values[INPUT], program.input_shape[0])} if tight else {}
+    small |= {step.writes[0]: 64 for step in steps if _pool_behind(steps, step.index)}
+    owners = Counter(id(program.values[name]) for name in stored)  # two names may share one description
+    special = {id(program.values[n]): size for n, size in small.items() if owners[id(program.values[n])] == 1}
+    return lambda value: special.get(id(value), _size(value, _stride(value)))
 
 
 def _size(value: Value, stride: int) -> int:
@@ -169,7 +212,7 @@ def _add(engine: Any, plan: Plan, step: Step, ids: dict[str, int], direct: bool)
         return
     weight = _weight(step, source.shape[0])
     c, h, w = _extent(source.shape)
-    picture = (np.float32(program.mean), np.float32(program.std)) if direct else None
+    picture = (np.array(program.mean, np.float32), np.array(program.std, np.float32)) if direct else None
     engine.add_conv(
         step.kind in _BITS,
         ids[step.source],
@@ -178,18 +221,14 @@ def _add(engine: Any, plan: Plan, step: Step, ids: dict[str, int], direct: bool)
         step.bias if step.bias is None else np.ascontiguousarray(step.bias, np.float32),
         picture,
         stages,
-        step.feeds_pool and not _overwritten(plan, step),
+        _pool_behind(plan.steps, step.index),
     )
-
-
-def _overwritten(plan: Plan, step: Step) -> bool:
-    """Whether the pool behind this step stores in place of something the step itself still reads."""
-    return bool(set(plan.steps[step.index + 1].in_place.values()) & set(step.reads))
 
 
 def _weight(step: Step, channels: int) -> Array:
     weight = step.weight
-    assert weight is not None and step.op is not None
+    assert weight is not None
+    assert step.op is not None
     if step.kind == "bitweight_conv2d":
         weight = unpack_conv_weight(weight, channels // step.op.attrs["groups"])
     elif step.kind == "bitweight_linear":
@@ -198,8 +237,9 @@ def _weight(step: Step, channels: int) -> Array:
 
 
 def _window(step: Step) -> list[int]:
-    """kh, kw, sh, sw, ph, pw, dh, dw, groups, pad_value; a linear layer is a 1x1 convolution of a 1x1 picture."""
-    assert step.op is not None and step.weight is not None
+    """kh, kw, sh, sw, ph, pw, dh, dw, groups, pad_value; a linear layer is a 1x1 window on a 1x1 picture."""
+    assert step.op is not None
+    assert step.weight is not None
     if step.kind.endswith("linear"):
         return [1, 1, 1, 1, 0, 0, 1, 1, 1, 0]
     attrs = step.op.attrs
@@ -262,7 +302,7 @@ def _stages(micro: MicroOp, step: Step, ids: dict[str, int]) -> list[Stage]:
 
 
 def _sign(micro: StoreBits, step: Step, ids: dict[str, int]) -> Stage:
-    """A flipped channel compares `-v > -t`: the core xors `flip` into v, and the threshold is negated here."""
+    """A flipped channel compares `-v > -t`: the core xors `flip` into v; the threshold is negated here."""
     flipped = micro.flip != 0
     threshold = np.where(flipped, -micro.threshold, micro.threshold).astype(np.float32)
     flip = np.where(flipped, np.uint32(0x80000000), np.uint32(0)).astype(np.uint32).view(np.float32)

@@ -1,0 +1,96 @@
+"""Integer dot products of every instruction set, bit for bit against the definition."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from xnorpp.runtime import load
+from xnorpp.runtime.bits import pack_conv_weight, pack_linear_weight
+from xnorpp.runtime.program import INPUT, Program
+from xnorpp.runtime.reference import run
+from xnorpp.runtime.sample import Builder
+
+cpu = pytest.importorskip("xnorpp.runtime.cpu", reason="THE NATIVE CORE IS NOT BUILT: no kernel was tested")
+
+TABLE = cpu.isa_table()
+pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@pytest.fixture(params=[name for name, _, _ in TABLE])
+def isa(request: pytest.FixtureRequest) -> str:
+    name = request.param
+    built, detected = next((row[1], row[2]) for row in TABLE if row[0] == name)
+    if not (built and detected):
+        reason = "this machine does not have it" if built else "it is not built for this architecture"
+        warnings.warn(f"KERNELS NOT TESTED: {name}: {reason}", stacklevel=1)
+        pytest.skip(f"KERNELS NOT TESTED: {name}: {reason}")
+    return str(name)
+
+
+def dots(c: int, size: tuple[int, int], weight: Any, attrs: dict[str, Any]) -> Program:
+    """A sign and a binary convolution; the empty affine makes the dot product the output."""
+    b = Builder((c, *size))
+    dot = b.emit("binary_conv2d", b.emit("sign", INPUT), attrs=attrs, tensors={"weight": weight})
+    return b.program(b.emit("affine", dot))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    groups=st.sampled_from([1, 1, 1, 2, 3]),
+    fan=st.integers(1, 140),
+    out=st.integers(1, 70),
+    size=st.tuples(st.integers(1, 13), st.integers(1, 13)),
+    kernel=pairs,
+    stride=pairs,
+    dilation=pairs,
+    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    pad_value=st.sampled_from([-1, 0, 1]),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 2**31),
+)
+def test_convolution(
+    isa: str, groups: int, fan: int, out: int, size: Any, kernel: Any, stride: Any, dilation: Any,
+    padding: Any, pad_value: int, threads: int, seed: int,
+) -> None:  # fmt: skip
+    if any(s + 2 * p <= d * (k - 1) for s, p, d, k in zip(size, padding, dilation, kernel)):
+        size = (size[0] + 9, size[1] + 9)
+    rng = np.random.default_rng(seed)
+    weight = pack_conv_weight(rng.standard_normal((groups * out, fan, *kernel)))
+    attrs = {"stride": list(stride), "padding": list(padding), "dilation": list(dilation), "groups": groups}
+    program = dots(groups * fan, size, weight, {**attrs, "pad_value": pad_value})
+    x = rng.standard_normal((2, groups * fan, *size)).astype(np.float32)
+    np.testing.assert_array_equal(load(program, threads=threads, isa=isa)(x), run(program, x))
+
+
+@pytest.mark.parametrize(("channels", "size"), [(64, 56), (128, 28), (256, 14), (512, 7)])
+def test_shapes_of_resnet18(isa: str, channels: int, size: int) -> None:
+    rng = np.random.default_rng(channels)
+    filters = 64 if isa != "generic" else 8
+    weight = pack_conv_weight(rng.standard_normal((filters, channels, 3, 3)))
+    attrs = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1, "pad_value": 0}
+    program = dots(channels, (size, size), weight, attrs)
+    x = rng.standard_normal((1, channels, size, size)).astype(np.float32)
+    np.testing.assert_array_equal(load(program, threads=2, isa=isa)(x), run(program, x))
+
+
+@pytest.mark.parametrize("inputs", [1, 31, 4096, 65536, 70001])
+@pytest.mark.parametrize("same", [False, True])
+def test_long_linear(isa: str, inputs: int, same: bool) -> None:
+    """Counts beyond 16 bits: every input differs from its weight, or half of them."""
+    rng = np.random.default_rng(inputs)
+    weight = rng.choice([-1.0, 1.0], (33, inputs))
+    b = Builder((inputs, 1, 1))
+    bits = b.emit("sign", b.emit("flatten", INPUT))
+    dot = b.emit("binary_linear", bits, tensors={"weight": pack_linear_weight(weight)})
+    program = b.program(b.emit("affine", dot))
+    x = -weight[:1] if same else rng.standard_normal((1, inputs))
+    x = x.astype(np.float32).reshape(1, inputs, 1, 1)
+    expected = run(program, x)
+    assert not same or expected[0, 0] == -inputs
+    np.testing.assert_array_equal(load(program, isa=isa)(x), expected)

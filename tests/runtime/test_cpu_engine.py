@@ -1,0 +1,178 @@
+"""The CPU engine as a whole: random programs against the definition, threads, kernels, odd inputs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xnorpp.runtime import load
+from xnorpp.runtime.program import INPUT, Program
+from xnorpp.runtime.reference import normalise, run
+from xnorpp.runtime.sample import Builder, random_program
+
+cpu = pytest.importorskip("xnorpp.runtime.cpu", reason="THE NATIVE CORE IS NOT BUILT: not tested")
+
+ISAS = cpu.available_isas()
+
+
+def close(ours: Any, expected: Any) -> bool:
+    finite = np.abs(expected[np.isfinite(expected)])
+    scale = float(finite.max(initial=1.0))
+    return bool(np.allclose(ours, expected, rtol=1e-3, atol=1e-4 * scale, equal_nan=True))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("block", range(4))
+def test_random_programs(isa: str, block: int) -> None:
+    """Every operation in random order, from floats and from bytes, for one thread and for two."""
+    for seed in range(block * 20, block * 20 + 20):
+        program = random_program(seed)
+        rng = np.random.default_rng(seed)
+        c, h, w = program.input_shape
+        floats = rng.standard_normal((3, c, h, w)).astype(np.float32)
+        for x in (floats, rng.integers(0, 256, (1, h, w, c), dtype=np.uint8)):
+            with np.errstate(all="ignore"):
+                expected = run(program, x)
+            for threads in (1, 2):
+                ours = load(program, threads=threads, isa=isa)(x)
+                assert close(ours, expected), f"seed {seed}, {x.dtype}, {threads} threads"
+
+
+def stem(classes: int = 11, size: int = 40) -> Program:
+    """A 7x7 convolution, batch norm, max pool, a binary convolution with a shortcut, a classifier."""
+    rng = np.random.default_rng(0)
+
+    def real(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    window = {"dilation": [1, 1], "groups": 1}
+    b = Builder((3, size, size))
+    attrs = {"stride": [2, 2], "padding": [3, 3], **window}
+    x = b.emit("conv2d", INPUT, attrs=attrs, tensors={"weight": real(40, 3, 7, 7)})
+    x = b.emit("affine", x, tensors={"mult": real(40), "add": real(40)})
+    x = b.emit("relu", x)
+    pool = {"kernel": [3, 3], "stride": [2, 2], "padding": [1, 1], "ceil_mode": False}
+    x = b.emit("max_pool2d", x, attrs=pool)
+    bits = b.emit("sign", x, tensors={"threshold": real(40), "flip": rng.integers(0, 2, 40).astype(np.uint8)})
+    weight = rng.integers(0, 256, (40, 3, 3, 5), dtype=np.uint8)
+    attrs = {"stride": [1, 1], "padding": [1, 1], **window, "pad_value": 0}
+    y = b.emit("binary_conv2d", bits, attrs=attrs, tensors={"weight": weight})
+    side = b.values[y].shape[1]
+    y = b.emit("affine", y, tensors={"mult": real(40), "add": real(40), "row": real(side), "col": real(side)})
+    x = b.emit("add", b.emit("prelu", y, tensors={"slope": real(40)}), x)
+    x = b.emit("flatten", b.emit("global_avg_pool", x))
+    x = b.emit("linear", x, tensors={"weight": real(classes, 40), "bias": real(classes)})
+    return b.program(x, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
+def pictures(n: int, size: int = 40) -> Any:
+    return np.random.default_rng(n).integers(0, 256, (n, size, size, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_bytes_and_floats_agree(isa: str) -> None:
+    """A picture's bytes go through 16-bit weights; the same numbers as floats go through float32."""
+    program, x = stem(), pictures(3)
+    model = load(program, threads=1, isa=isa)
+    expected = run(program, x)
+    scale = np.abs(expected).max()
+    assert np.abs(model(x) - expected).max() < 1e-4 * scale
+    assert np.abs(model(normalise(program, x)) - expected).max() < 1e-4 * scale
+
+
+def test_threads_give_the_same_numbers() -> None:
+    program, x = stem(), pictures(5)
+    one = load(program, threads=1)
+    for threads in (2, 3):
+        model = load(program, threads=threads)
+        np.testing.assert_array_equal(model(x), one(x))
+        np.testing.assert_array_equal(model(x[:1]), one(x[:1]))
+
+
+def test_calls_from_several_threads() -> None:
+    program = stem()
+    model = load(program, threads=2)
+    batches = [pictures(n) for n in (1, 2, 3, 1, 4, 1, 2, 1)]
+    expected = [model(x) for x in batches]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            for ours, wanted in zip(pool.map(model, batches), expected):
+                np.testing.assert_array_equal(ours, wanted)
+
+
+def test_forked_child_answers() -> None:
+    """Threads do not survive a fork; the child's calls run on its own thread."""
+    model, x = load(stem(), threads=2), pictures(2)
+    expected = model(x)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(model(x), expected) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_empty_batch() -> None:
+    assert load(stem())(pictures(0)).shape == (0, 11)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_nan_and_infinity(isa: str) -> None:
+    """NaN passes every real operation and is -1 to sign; infinities follow IEEE arithmetic."""
+    b = Builder((4, 3, 3))
+    bits = b.emit("sign", INPUT, tensors={"flip": np.array([0, 1, 0, 1], np.uint8)})
+    x = b.emit("hardtanh", b.emit("relu", INPUT), attrs={"min": -1.0, "max": 2.0})
+    pool = {"kernel": [2, 2], "stride": [1, 1], "padding": [0, 0], "ceil_mode": False}
+    x = b.emit("max_pool2d", x, attrs=pool)
+    y = b.emit("max_pool2d", b.emit("signs", bits), attrs=pool)
+    program = b.program(b.emit("add", x, y))
+    data = np.random.default_rng(0).standard_normal((1, 4, 3, 3)).astype(np.float32)
+    data[0, 0, 0, 0], data[0, 1, 2, 2], data[0, 2, 1, 1], data[0, 3, 0, 1] = np.nan, np.nan, np.inf, -np.inf
+    expected = run(program, data)
+    assert np.isnan(expected).any()
+    np.testing.assert_array_equal(load(program, isa=isa)(data), expected)
+
+
+def test_unknown_and_missing_kernels() -> None:
+    with pytest.raises(ValueError, match=r"`isa` \(='sse9'\) is unknown; known are"):
+        load(stem(), isa="sse9")
+    for name, built, detected in cpu.isa_table():
+        if not (built and detected):
+            with pytest.raises(ValueError, match=rf"`isa` \(='{name}'\) is not .*; available are"):
+                load(stem(), isa=name)
+
+
+def test_environment_forces_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ISAS:
+        monkeypatch.setenv("XNORPP_ISA", name)
+        assert load(stem()).isa == name
+    monkeypatch.setenv("XNORPP_ISA", "nonsense")
+    with pytest.raises(ValueError, match="nonsense"):
+        load(stem())
+
+
+def test_step_seconds_names_every_step() -> None:
+    model = load(stem(), threads=1)
+    rows = model.step_seconds(pictures(1), repeats=2)
+    assert len(rows) == 5
+    assert all(seconds >= 0 for _, seconds in rows)
+    assert model.memory > 0
+
+
+def test_without_the_core_the_reference_runs() -> None:
+    """One warning, and the same answers, where the native module cannot be imported."""
+    code = (
+        "import sys, warnings; sys.modules['xnorpp.runtime._core'] = None\n"
+        "from xnorpp.runtime import load\n"
+        "from xnorpp.runtime.sample import random_program\n"
+        "with warnings.catch_warnings(record=True) as seen:\n"
+        "    warnings.simplefilter('always')\n"
+        "    model = load(random_program(0))\n"
+        "print(model.isa, len(seen), seen[0].category.__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
+    assert done.stdout.split() == ["reference", "1", "RuntimeWarning"], done.stderr

@@ -63,6 +63,7 @@ def restart(arguments: Sequence[str]) -> NoReturn:
     environment = _environment(library)
     # Kernels that torch.compile kept for the whole processor must not be found again here.
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(library.parent / "inductor")
+    environment["PYTHONFAULTHANDLER"] = "1"  # a crash behind the mask names the engine it happened in
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, "-m", "xnorpp", *arguments], environment)

@@ -5,9 +5,9 @@
     scores = model(array)           # numpy in, numpy out
 
 Kernels are compiled at the first use of a (model, batch size) and kept on disk (`XNORPP_CACHE`, or the user's
-cache folder); neither a CUDA toolkit nor torch is needed. For each batch size the whole network is recorded as one
-graph. Binary convolutions run on one-bit tensor cores from compute capability 8.0 on, with `popc` on the ordinary
-cores below.
+cache folder); neither a CUDA toolkit nor torch is needed. For each batch size the whole network is
+recorded as one graph. Binary convolutions run on one-bit tensor cores from compute capability 8.0 on, with
+`popc` on the ordinary cores below.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ class _Session:
 class CudaModel:
     """A program on one GPU. Safe to call from several threads; calls run one after the other.
 
-    `resident` is how many bytes of floats a piece of a batch may hold between two layers (default: about half of
-    the second-level cache), `tensor_cores=False` forces the `popc` path, `graph=False` starts kernel after kernel.
+    `resident` is how many bytes of floats a piece of a batch may hold between two layers (default: about
+    half of the second-level cache), `tensor_cores=False` forces the `popc` path, `graph=False` starts
+    kernel after kernel.
     """
 
     threads = 1
@@ -176,7 +177,8 @@ class CudaModel:
             self._staging.clear()
 
     def __call__(self, x: Any) -> Any:
-        """uint8 `(n, h, w, c)` or normalised float32 `(n, c, h, w)`, numpy or torch on this GPU -> outputs alike."""
+        """uint8 `(n, h, w, c)` or normalised float32 `(n, c, h, w)`, numpy or torch on this GPU -> outputs
+        alike."""
         if type(x).__module__.partition(".")[0] == "torch":
             return self._torch(x)
         return self._numpy(x)
@@ -232,7 +234,7 @@ class CudaModel:
 
     def _enqueue(self, given: tuple[int, int], images: int, from_bytes: bool, stream: int) -> None:
         session = self.session(images, from_bytes)
-        if self._last_stream not in (None, stream):  # the working memory is one: finish what uses it elsewhere
+        if self._last_stream not in (None, stream):  # one working memory: finish what uses it
             self.device.synchronize()
         self._last_stream = stream
         session.run(given, stream)

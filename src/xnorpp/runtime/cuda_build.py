@@ -62,7 +62,7 @@ class Builder:
 
     def __post_init__(self) -> None:
         self.steps = make_steps(self.program)
-        self.bits = layouts(self.program, self.steps)
+        self.bits: Mapping[str, tuple[lay.BitsLayout, bool]] = layouts(self.program, self.steps)
         self._operand_input = any(INPUT in step.reads and step.source != INPUT for step in self.steps) or any(
             micro.value == INPUT for step in self.steps for micro in step.epilogue if hasattr(micro, "value")
         )
@@ -118,7 +118,8 @@ class Builder:
     def shape(self, step: Step) -> lay.ConvShape:
         """A binary convolution, or a linear layer as one of 1x1."""
         c, h, w = extent(self.program.values[step.source].shape)
-        assert step.weight is not None and step.op is not None
+        assert step.weight is not None
+        assert step.op is not None
         if step.kind.endswith("linear"):
             return lay.ConvShape(c, step.shape[0], (1, 1), (1, 1), (0, 0), (1, 1), h, w)
         a = step.op.attrs
@@ -128,7 +129,8 @@ class Builder:
 
     def positive(self, step: Step) -> npt.NDArray[np.bool_]:
         """One-bit weights as booleans (o, c/g, kh, kw)."""
-        assert step.weight is not None and step.op is not None
+        assert step.weight is not None
+        assert step.op is not None
         groups = step.op.attrs.get("groups", 1)
         c = self.program.values[step.source].shape[0] // groups
         weight = step.weight if step.weight.ndim == 4 else step.weight[:, None, None]
@@ -229,7 +231,10 @@ class Builder:
 
     def _stem(self, unit: Unit, index: int, images: int, at: _Pointers) -> Launch:
         chain, step, pool = unit.chain, unit.step, unit.pool
-        assert chain is not None and pool is not None and step.op is not None and step.weight is not None
+        assert chain is not None
+        assert pool is not None
+        assert step.op is not None
+        assert step.weight is not None
         _, h, w = self.program.input_shape
         channels = step.shape[0]
         out = self.bits[chain.bits[0]][0] if chain.bits else lay.BitsLayout(0, 0, 0, 0, 0, 0)

@@ -136,7 +136,7 @@ def _target(arch: str) -> str:
         return arch
     if not older:
         raise CudaError(
-            f"The installed CUDA compiler no longer knows this GPU ({arch}): use an older one, or device='cpu'."
+            f"The CUDA compiler no longer knows this GPU ({arch}): use an older one, or device='cpu'."
         )
     return f"compute_{max(older)}"
 

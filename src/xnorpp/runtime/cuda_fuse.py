@@ -3,13 +3,13 @@
 Three kinds of unit, one launch each:
 
 - `conv`: a binary convolution on the one-bit tensor cores (binary_conv.cu). It may take in a 1x1 binary
-  convolution whose result it adds (`side`: the shortcut's dot product never reaches memory) and the 2x2 mean of
-  its result (`pool`: the next stage's shortcut starts from bits, not from floats).
+  convolution whose result it adds (`side`: the shortcut's dot product never reaches memory) and the 2x2
+  mean of its result (`pool`: the next stage's shortcut starts from bits, not from floats).
 - `stem`: the first real convolution on bytes with the 3x3 max pool behind it (stem.cu).
 - `plain`: one step, any operation (plain.cu).
 
-A chain of micro-operations becomes a line of macros (epilogue.cuh) with rows of a table a channel. Whatever does
-not fit is left to `plain`, so a unit is a matter of speed, never of what can be run.
+A chain of micro-operations becomes a line of macros (epilogue.cuh) with rows of a table a channel.
+Whatever does not fit is left to `plain`, so a unit is a matter of speed, never of what can be run.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def _same(a: Spatial | None, b: Spatial | None) -> bool:
 
 
 def _first_spatial(epilogue: tuple[MicroOp, ...]) -> tuple[bool, Spatial | None]:
-    """The factor that may be multiplied into the dot product before the line runs: (whether the line allows it,
-    the factor). Everything that sees the bare dot product must want the same one."""
+    """The factor that may be multiplied into the dot product before the line runs: (whether the line
+    allows it, the factor). Everything that sees the bare dot product must want the same one."""
     wanted: list[Spatial | None] = []
     bare = True
     for micro in epilogue:
@@ -298,8 +298,8 @@ def _is_half_mean(step: Step, main: Step, value: str) -> bool:
 def stem_chain(step: Step, pool: Step) -> tuple[Chain, F32] | None:
     """The chain of a first layer with its max pool, and the factor of each filter that is folded into it.
 
-    Pooling the sums themselves is right where everything between them and the pool is increasing; a first factor
-    may be negative, its sign goes into the filter."""
+    Pooling the sums themselves is right where everything between them and the pool is increasing; a first
+    factor may be negative, its sign goes into the filter."""
     channels = step.shape[0]
     micros = list(step.epilogue[:-1])
     writer = _Writer()
@@ -341,7 +341,9 @@ def stem_chain(step: Step, pool: Step) -> tuple[Chain, F32] | None:
 def _is_stem(program: Program, step: Step, pool: Step) -> bool:
     if not step.feeds_pool or step.kind != "conv2d" or step.source != INPUT or step.reads != (INPUT,):
         return False
-    assert step.op is not None and step.weight is not None and pool.op is not None
+    assert step.op is not None
+    assert step.weight is not None
+    assert pool.op is not None
     a, p = step.op.attrs, pool.op.attrs
     o, c, kh, kw = step.weight.shape
     return (

@@ -86,7 +86,10 @@ class Graph:
             ctypes.addressof(pointers), None, None, None,
         )  # fmt: skip
         cu.call(
-            "cuGraphExecKernelNodeSetParams_v2", self._executable, self._nodes[index], ctypes.byref(parameters)
+            "cuGraphExecKernelNodeSetParams_v2",
+            self._executable,
+            self._nodes[index],
+            ctypes.byref(parameters),
         )
 
     def replay(self, stream: int) -> None:

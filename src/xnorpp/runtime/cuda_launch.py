@@ -1,7 +1,7 @@
 """One start of a kernel: what is compiled, and what each argument is.
 
-An argument is a number or a reference (`Constant`, `Local`, `Caller`); whoever runs a launch (cuda.py, or the tests
-on a CPU) says at which address each lies.
+An argument is a number or a reference (`Constant`, `Local`, `Caller`); whoever runs a launch (cuda.py, or
+the tests on a CPU) says at which address each lies.
 """
 
 from __future__ import annotations

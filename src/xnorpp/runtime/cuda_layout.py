@@ -317,7 +317,8 @@ class Fusion:
     @property
     def residuals(self) -> int:
         """Streams that lie as the result does, where all are: those are worth asking for early."""
-        return 0 if "MUL_PIXEL" in self.epilogue else self.epilogue.count("ADD(") + self.epilogue.count("MUL(")
+        line = self.epilogue
+        return 0 if "MUL_PIXEL" in line else line.count("ADD(") + line.count("MUL(")
 
 
 def conv_macros(

@@ -2,12 +2,12 @@
 
 Floats of the first stages are large (0.8 MB an image in a ResNet-18 of 224 pixels), so units are cut into
 *segments* where little crosses, and a segment runs over a few images at a time, as many as `resident` bytes
-hold: what its units hand to each other then stays small enough for the second-level cache. Values that cross a
-segment's end are kept for the whole batch; their life is stretched over the segments they are made and read in,
-because those run in loops.
+hold: what its units hand to each other then stays small enough for the second-level cache. Values that
+cross a segment's end are kept for the whole batch; their life is stretched over the segments they are made
+and read in, because those run in loops.
 
-Values that never live at the same time share memory. Bits share only among values of one layout: kernels write
-the inside of a picture and never its halo, which is set once.
+Values that never live at the same time share memory. Bits share only among values of one layout: kernels
+write the inside of a picture and never its halo, which is set once.
 """
 
 from __future__ import annotations

@@ -126,7 +126,8 @@ def _window(step: Step) -> dict[str, int | float]:
         kernel = step.weight.shape[1:3] if step.weight.dtype == np.uint8 else step.weight.shape[2:]
         found |= {"kh": int(kernel[0]), "kw": int(kernel[1])}
     for key, names in (
-        ("kernel", ("kh", "kw")), ("stride", ("sy", "sx")), ("padding", ("py", "px")), ("dilation", ("dy", "dx")),
+        ("kernel", ("kh", "kw")), ("stride", ("sy", "sx")), ("padding", ("py", "px")),
+        ("dilation", ("dy", "dx")),
     ):  # fmt: skip
         if key in a:
             found |= {names[0]: a[key][0], names[1]: a[key][1]}

@@ -56,7 +56,7 @@ _FEW_POOLED = (
 def candidates(shape: ConvShape, fusion: Fusion, floats: bool, images: int, processors: int) -> list[Tile]:
     """Tiles to try, best first."""
     pixels = images * shape.out_height * shape.out_width
-    small = _FEW_POOLED if fusion.pool else _FEW
+    small: tuple[Tile, ...] = _FEW_POOLED if fusion.pool else _FEW
     if pixels * shape.out_channels < processors * 128 * 64:  # not one big tile for every multiprocessor
         if shape.out_height * shape.out_width <= 64 and not fusion.pool:
             small = small[1:]

@@ -19,8 +19,8 @@ HERE = Path(__file__).resolve().parent
 KERNELS = HERE.parents[2] / "csrc" / "cuda"
 FLAGS = ["-std=c++17", "-fpermissive", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC"]
 PLAIN = (
-    "pointwise", "real_conv", "bit_conv", "max_pool", "mean_pool", "global_mean", "abs_mean", "softmax", "flatten",
-    "pad", "signs",
+    "pointwise", "real_conv", "bit_conv", "max_pool", "mean_pool", "global_mean", "abs_mean", "softmax",
+    "flatten", "pad", "signs",
 )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ class HostMachine:
     def run(
         self, builder: Builder, schedule: Schedule, x: np.ndarray
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The output, and the kept values of the last chunk by name (floats as (n, c, h, w), bits as booleans)."""
+        """The output, and the kept values of the last chunk by name: floats (n, c, h, w), bits as booleans."""
         program = builder.program
         constants = {key: aligned(array) for key, array in builder.constants.items()}
         arena = aligned(np.zeros(schedule.layout.total, np.uint8))

@@ -1,0 +1,253 @@
+"""The inference figures on one GPU: first right, then fast. Every number goes to $OUT/cuda_inference.json,
+and as rows for results/ to $OUT/results.jsonl.
+
+    PYTHONPATH=src python benchmarks/cuda_inference.py [--model FILE.xnor] [--images FILE.npy] [--count 10000]
+
+`--images` is a uint8 array (n, h, w, 3); pictures of another size than the network's are resized. Without
+`--model` the network is ResNet-18, 224x224, Case 4, random weights with batch-norm statistics of the
+pictures. The CPU engine is the native core if it is built (cmake -S . -B build && cmake --build build -j,
+then copy build/_core*.so to src/xnorpp/runtime), else the numpy reference on a few pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from xnorpp.bench.cuda import GpuRow, as_record, describe, layer_rows, our_row, torch_rows
+from xnorpp.bench.engine import MEAN, STD
+from xnorpp.runtime import Program, read
+from xnorpp.runtime.cuda import CudaModel
+from xnorpp.train.record import describe_hardware, source_commit
+
+BEGIN = time.perf_counter()
+
+
+def say(text: str) -> None:
+    print(f"[{time.perf_counter() - BEGIN:6.1f}] {text}", flush=True)
+
+
+def load_pictures(path: str | None, count: int, size: int) -> np.ndarray:
+    """uint8 (n, size, size, 3)."""
+    if path is None:
+        # Smooth random pictures: neighbouring pixels alike, as in photographs.
+        g = torch.Generator().manual_seed(0)
+        coarse = torch.rand(count, 3, 16, 16, generator=g)
+    else:
+        array = np.load(path, mmap_mode="r")[:count]
+        coarse = torch.from_numpy(np.ascontiguousarray(array)).permute(0, 3, 1, 2)
+    parts = []
+    for piece in coarse.split(500):
+        real = piece.cuda().float() * (255.0 if path is None else 1.0)
+        if real.shape[2:] != (size, size):
+            real = torch.nn.functional.interpolate(real, (size, size), mode="bilinear", antialias=False)
+        if path is None:
+            real = real + torch.randn(real.shape, device="cuda") * 12
+        parts.append(real.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().contiguous())
+    return torch.cat(parts).numpy()
+
+
+def make_program(images: np.ndarray) -> Program:
+    """Random weights; every batch norm has the statistics of the pictures."""
+    from xnorpp.bench.networks import DEFAULT
+    from xnorpp.models import create_model
+    from xnorpp.pack import pack
+
+    torch.manual_seed(0)
+    model = create_model(**DEFAULT)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.reset_running_stats()
+            module.momentum = None
+    x = torch.from_numpy(images[:64]).permute(0, 3, 1, 2).float() / 255
+    x = (x - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
+    model.train().cuda()
+    with torch.no_grad():
+        for piece in x.cuda().split(32):
+            model(piece)
+    preprocess = {"resize": 256, "crop": 224, "mean": list(MEAN), "std": list(STD), "channels": 3}
+    return pack(
+        model.cpu().eval(), 224, preprocess=preprocess, meta={"model": dict(DEFAULT), "weights": "random"}
+    )
+
+
+def cpu_engine(program: Program) -> tuple[Any, str]:
+    try:
+        from xnorpp.runtime.cpu import CpuModel
+
+        model = CpuModel(program, threads=os.cpu_count())
+        return model, f"native core, {model.isa}, {model.threads} threads"
+    except ImportError as error:
+        from xnorpp.runtime import ReferenceModel
+
+        say(f"the native core is not built ({error})")
+        return ReferenceModel(program), "numpy reference"
+
+
+def correctness(program: Program, images: np.ndarray, model: CudaModel) -> dict[str, Any]:
+    cpu, name = cpu_engine(program)
+    if name == "numpy reference":
+        images = images[:24]
+    ours, theirs, plain = [], [], []
+    start = time.perf_counter()
+    for first in range(0, len(images), 256):
+        theirs.append(cpu(images[first : first + 256]))
+    seconds = time.perf_counter() - start
+    for first in range(0, len(images), 256):
+        ours.append(model(torch.from_numpy(images[first : first + 256]).cuda()).cpu().numpy())
+    popc = CudaModel(program, tensor_cores=False)
+    for first in range(0, min(len(images), 1024), 256):
+        plain.append(popc(images[first : first + 256]))
+    a, b = np.concatenate(ours), np.concatenate(theirs)
+    p = np.concatenate(plain)
+    found = {
+        "images": len(a), "cpu_engine": name, "cpu_seconds": seconds,
+        "same_class": float((a.argmax(1) == b.argmax(1)).mean()),
+        "classes_seen": len(np.unique(b.argmax(1))),
+        "largest_difference": float(np.abs(a - b).max()), "largest_value": float(np.abs(b).max()),
+        "same_class_fp32_stem": float((p.argmax(1) == b[: len(p)].argmax(1)).mean()),
+        "largest_difference_fp32_stem": float(np.abs(p - b[: len(p)]).max()),
+        "stem": "8-bit pictures times 16-bit filters, exact sums",
+    }  # fmt: skip
+    say(f"correctness: {found}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model")
+    parser.add_argument("--images")
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--skip-torch", action="store_true")
+    parser.add_argument(
+        "--limit", type=float, default=270, help="seconds after which torch modes are left out"
+    )
+    given = parser.parse_args()
+    out = Path(os.environ.get("OUT", "."))
+    found: dict[str, Any] = {}
+
+    def keep() -> None:
+        (out / "cuda_inference.json").write_text(json.dumps(found, indent=1))
+
+    program = read(given.model) if given.model else None
+    size = program.input_shape[1] if program else 224
+    images = load_pictures(given.images, given.count, size)
+    say(f"{len(images)} pictures")
+    if program is None:
+        program = make_program(images)
+    first = time.perf_counter()
+    model = CudaModel(program)
+    model(torch.from_numpy(images[:256]).cuda())
+    torch.cuda.synchronize()
+    found["first_call_seconds"] = time.perf_counter() - first
+    say(f"first call with compilation {found['first_call_seconds']:.1f} s; {model.isa}")
+    found["correctness"] = correctness(program, images, model)
+    keep()
+
+    rows: list[GpuRow] = []
+    model.forget()
+    best: tuple[float, int] = (1e9, 0)
+    for megabytes in (8, 16, 24, 32, 48, 64, 128, 256):
+        tried = CudaModel(program, resident=megabytes << 20)
+        row = our_row(tried, 256, note=f"resident {megabytes} MiB")
+        chunks = [segment.chunk for segment in tried.session(256, True).schedule.layout.segments]
+        say(f"{describe(row)} chunks {chunks}")
+        rows.append(row)
+        if row.milliseconds < best[0]:
+            best = (row.milliseconds, megabytes)
+        tried.forget()
+    found["resident_megabytes"] = best[1]
+    model = CudaModel(program, resident=best[1] << 20)
+    rows.append(our_row(model, 256, note="chosen"))
+    say(describe(rows[-1]))
+    for name, options in (("no early start", {"early": False}), ("no graph", {"graph": False})):
+        rows.append(our_row(CudaModel(program, resident=best[1] << 20, **options), 256, note=name))
+        say(describe(rows[-1]))
+    found["layers"] = [vars(row) for row in layer_rows(model, 256)]
+    keep()
+    small = CudaModel(program)
+    for batch in (1, 32):
+        rows.append(our_row(small, batch))
+        say(describe(rows[-1]))
+    rows.append(our_row(CudaModel(program), 256, from_bytes=False))
+    say(describe(rows[-1]))
+    found["layers_batch_1"] = [vars(row) for row in layer_rows(small, 1)]
+    found["rows"] = [as_record(row) for row in rows]
+    keep()
+    for title, layers in (("batch 256", found["layers"]), ("batch 1", found["layers_batch_1"])):
+        print(f"{title:<24}{'kernel':<13}{'n':>3}{'us':>9}{'floor: ops':>12}{'memory':>9}{'Tops/s':>8}")
+        for row in layers:
+            print(
+                f"{row['name']:<24}{row['kernel']:<13}{row['launches']:>3}{row['microseconds']:9.1f}"
+                f"{row['floor_arithmetic']:12.1f}{row['floor_memory']:9.1f}{row['teraops']:8.0f}"
+            )
+        print(f"{'sum':<40}{sum(row['microseconds'] for row in layers):9.1f}", flush=True)
+    for precision, modes in (
+        ("bfloat16", ("eager", "default", "reduce-overhead")), ("float16", ("default", "reduce-overhead")),
+        ("bfloat16", ("max-autotune",)),
+    ):  # fmt: skip
+        for batch in (256, 1):
+            if given.skip_torch or time.perf_counter() - BEGIN > given.limit:
+                say(f"left out for time: torch {modes} {precision} batch {batch}")
+                continue
+            from xnorpp.bench.compare import twin_of
+
+            twin = twin_of(program)
+            rows += torch_rows(twin, program, batch, precisions=(precision,), modes=modes, say=say)
+            found["rows"] = [as_record(row) for row in rows]
+            keep()
+    summary(found, rows, out, program)
+    keep()
+
+
+def summary(found: dict[str, Any], rows: list[GpuRow], out: Path, program: Program) -> None:
+    """The figures of the table, one line each."""
+
+    def fastest(batch: int, ours: bool) -> GpuRow | None:
+        some = [r for r in rows if r.batch == batch and (r.engine == "xnorpp") == ours]
+        if not ours:
+            some = [r for r in some if r.mode != "eager"]
+        return min(some, key=lambda r: r.milliseconds) if some else None
+
+    figures: dict[str, Any] = {"same_class": found["correctness"]["same_class"]}
+    for batch in (256, 1):
+        mine, theirs = fastest(batch, True), fastest(batch, False)
+        if mine and theirs:
+            figures[f"speedup_batch_{batch}"] = theirs.milliseconds / mine.milliseconds
+            figures[f"milliseconds_batch_{batch}"] = [mine.milliseconds, theirs.milliseconds]
+    compiled = [r for r in rows if r.mode == "default" and r.precision == "bfloat16" and r.batch == 256]
+    chosen = [r for r in rows if r.note == "chosen"]
+    if compiled and chosen and compiled[0].peak_bytes and chosen[0].peak_bytes:
+        figures["memory_ratio"] = chosen[0].peak_bytes / compiled[0].peak_bytes
+        figures["peak_bytes"] = [chosen[0].peak_bytes, compiled[0].peak_bytes]
+    for name in ("layer3.1.conv1", "layer4.1.conv1"):
+        layer = [r for r in found["layers"] if r["name"].startswith(name)]
+        if layer:
+            figures[f"teraops_{name}"] = layer[0]["teraops"]
+    found["figures"] = figures
+    hardware = describe_hardware("cuda")
+    lines = [
+        {
+            "kind": "cuda inference", "recipe": None, "seed": 0, "commit": source_commit(),
+            "hardware": hardware,
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+            "model": dict(program.meta).get("model"), "metrics": figures, "correctness": found["correctness"],
+            "resident_megabytes": found["resident_megabytes"], "rows": [as_record(row) for row in rows],
+            "layers": found["layers"], "layers_batch_1": found["layers_batch_1"],
+        }
+    ]  # fmt: skip
+    (out / "results.jsonl").write_text("".join(json.dumps(line, sort_keys=True) + "\n" for line in lines))
+    for key, value in figures.items():
+        print(f"{key}: {value}")
+
+
+if __name__ == "__main__":
+    main()

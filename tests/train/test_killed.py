@@ -79,13 +79,18 @@ for line in sys.stdin:
 """
 
 
+def _environment() -> dict[str, str]:
+    """One thread, and no coverage: a killed process would leave a damaged data file."""
+    return {**{key: os.environ[key] for key in os.environ if "COV" not in key}, "OMP_NUM_THREADS": "1"}
+
+
 class Server:
     """Starts runs in children of one process that has everything imported."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env=_environment(),
         )  # fmt: skip
         assert self.process.stdout
         assert self.process.stdout.readline() == "ready\n"
@@ -184,7 +189,7 @@ def test_the_command_itself_killed_and_resumed(
         *settings,
     ]
     command += ["--device", "cpu", "--quiet"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = _environment()
     first = subprocess.Popen(command, env=environment)
     while _newest_step(tmp_path) < 6:
         assert first.poll() is None

@@ -53,7 +53,7 @@ def test_a_run_learns_and_leaves_everything_behind(
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(1, 34))
     assert [row["step"] for row in rows if row["kind"] == "eval"] == [11, 22, 33]
-    assert losses(tmp_path)[-1] < 0.7 * losses(tmp_path)[0]
+    assert sum(losses(tmp_path)[-5:]) < 0.85 * sum(losses(tmp_path)[:5])
     assert (tmp_path / "curves.png").read_bytes()[1:4] == b"PNG"
     assert list((tmp_path / "tensorboard").glob("events*"))
     assert json.loads((tmp_path / "summary.json").read_text()) == json.loads(json.dumps(summary))

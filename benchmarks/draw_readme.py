@@ -1,0 +1,194 @@
+"""Draws the measured parts of README.md and docs/*.md from results/*.jsonl, so that no number is typed.
+
+    python benchmarks/draw_readme.py                 fill the blocks from what is kept
+    python benchmarks/draw_readme.py --run demo      run the demo first and keep what it prints
+    python benchmarks/draw_readme.py --run test      run the tests first and keep their last line
+    python benchmarks/draw_readme.py --check         status 1 if a document is out of date
+
+A block is what stands between `<!-- drawn: NAME -->` and `<!-- end -->`; the names are in `BLOCKS`. The
+newest row of a kind counts, which is the last one in its file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from xnorpp.bench.machine import describe_machine
+from xnorpp.train.record import source_commit
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+CAPTURED = RESULTS / "readme.jsonl"
+BLOCK = re.compile(r"(<!-- drawn: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+Row = dict[str, Any]
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "demo": ("-m", "xnorpp", "demo"),
+    "test": ("-m", "pytest", "-n", "2", "--dist", "worksteal", "-q"),
+}
+
+
+def read_rows(folder: Path = RESULTS) -> list[Row]:
+    """Every row of every kept file, files in alphabetical order, with the file's name as `file`."""
+    return [
+        {**json.loads(line), "file": path.name}
+        for path in sorted(folder.glob("*.jsonl"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.strip()
+    ]
+
+
+def capture(name: str) -> Row:
+    """Run one of `COMMANDS`, append its output to `CAPTURED` and return the row."""
+    start = time.perf_counter()
+    environment = {**os.environ, **({"OMP_NUM_THREADS": "1"} if name == "test" else {})}
+    done = subprocess.run(
+        [sys.executable, *COMMANDS[name]], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    output = done.stdout.strip()
+    if done.returncode:
+        raise SystemExit(f"{' '.join(COMMANDS[name])} ended with status {done.returncode}:\n{output[-2000:]}")
+    if name == "test":
+        output = output.splitlines()[-1].strip("= ")
+    row = {
+        "kind": "captured",
+        "name": name,
+        "output": output,
+        "seconds": round(time.perf_counter() - start, 1),
+        "seed": 0,
+        "commit": source_commit(),
+        "hardware": describe_machine(),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+    }
+    CAPTURED.parent.mkdir(exist_ok=True)
+    with CAPTURED.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, sort_keys=True) + "\n")
+    return row
+
+
+def captured(rows: Sequence[Row], name: str) -> str:
+    """`$ make NAME` and what it printed."""
+    found = [row for row in rows if row["kind"] == "captured" and row["name"] == name]
+    output = found[-1]["output"] if found else "(nothing is kept yet)"
+    return f"```console\n$ make {name}\n{output}\n```"
+
+
+def trained(rows: Sequence[Row]) -> str:
+    """A line a recipe, number of epochs and seed."""
+    newest = {
+        (row["dataset"], row["recipe"], row["epochs"], row["seed"]): row
+        for row in rows
+        if row["kind"] == "train"
+    }
+    if not newest:
+        return "Nothing is kept in `results/` yet."
+    lines = [
+        "| recipe | epochs | seed | top-1 % | top-5 % | minutes | on | kept in |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for (_, recipe, epochs, seed), row in sorted(newest.items()):
+        metrics = row["metrics"]
+        lines.append(
+            f"| {recipe} | {epochs} | {seed} | {metrics['top1']:.2f} | {metrics['top5']:.2f} | "
+            f"{row['seconds'] / 60:.1f} | {_machine(row['hardware'])} | {row['file']} |"
+        )
+    return "\n".join(lines)
+
+
+def raced(rows: Sequence[Row]) -> str:
+    """One table a machine of what `xnorpp bench --append` kept."""
+    machines: dict[str, dict[tuple[str, ...], Row]] = {}
+    for row in rows:
+        if row["kind"] == "bench" and isinstance(row.get("value"), (int, float)):
+            key = [
+                str(row.get(name)) for name in ("model", "name", "threads", "batch", "precision", "engine")
+            ]
+            machines.setdefault(_machine(row["hardware"]), {})[tuple(key)] = row
+    parts = []
+    for machine, found in sorted(machines.items()):
+        lines = [
+            f"**{machine}**",
+            "",
+            "| what | engine | threads | batch | measured | against | date |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for row in found.values():
+            engine = " ".join(str(row[name]) for name in ("engine", "precision") if row.get(name))
+            cells = (
+                f"{row.get('model')}: {str(row['name']).replace('_', ' ')}",
+                engine,
+                row.get("threads") or "",
+                row.get("batch") or "",
+                f"{row['value']:.3g} {row['unit']}",
+                row.get("against") or row.get("against_threads") or "",
+                row["date"],
+            )
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) or "Nothing is kept in `results/` yet."
+
+
+def _machine(hardware: Row) -> str:
+    name = hardware.get("gpu") or hardware.get("cpu", "unknown processor")
+    cores = f", {hardware['cores']} cores" if "cores" in hardware and "gpu" not in hardware else ""
+    return f"{name}{cores}" + (", masked to AVX2" if "masked" in hardware else "")
+
+
+BLOCKS: dict[str, Callable[[Sequence[Row]], str]] = {
+    "demo": lambda rows: captured(rows, "demo"),
+    "test": lambda rows: captured(rows, "test"),
+    "trained": trained,
+    "raced": raced,
+}
+
+
+def draw(text: str, rows: Sequence[Row]) -> str:
+    """The text with every block filled."""
+
+    def fill(found: re.Match[str]) -> str:
+        if found[2] not in BLOCKS:
+            raise SystemExit(f"there is no block {found[2]!r}; the blocks are {', '.join(BLOCKS)}")
+        return found[1] + BLOCKS[found[2]](rows) + "\n" + found[3]
+
+    return BLOCK.sub(fill, text)
+
+
+def documents() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--run", choices=sorted(COMMANDS), action="append", default=[])
+    parser.add_argument("--check", action="store_true")
+    given = parser.parse_args()
+    for name in given.run:
+        capture(name)
+    rows, stale = read_rows(), []
+    for path in documents():
+        old = path.read_text(encoding="utf-8")
+        new = draw(old, rows)
+        if new != old:
+            stale.append(path.name)
+            if not given.check:
+                path.write_text(new, encoding="utf-8")
+    if stale:
+        print(f"{'out of date' if given.check else 'drawn anew'}: {', '.join(stale)}")
+    return 1 if given.check and stale else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

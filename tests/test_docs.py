@@ -1,0 +1,263 @@
+"""The documents hold: their Python runs, their command lines parse, their links and names exist, and their
+numbers are those of results/.
+
+Every ```python block of a page runs, in order, in one namespace, in a folder that has a small trained run
+(runs/digits), its packed file (digits.xnor) and a picture (digit.png). Recipes are cut to a few steps. Every
+`xnorpp ...` line of a ```console block, and in backticks, goes through the real argument parser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import shlex
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from xnorpp import cli
+from xnorpp.command import Parser
+from xnorpp.data import list_datasets, load_dataset
+from xnorpp.models import create_model, list_models
+from xnorpp.nn import SCALES, SURROGATES
+from xnorpp.train import recipes
+from xnorpp.train.config import recipe_keys
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`(xnorpp [^`]+)`")
+PLACEHOLDER = re.compile(r"\b(RECIPE|MODEL|COMMAND|NAME|CHECKPOINT|IMAGE|DIR|FILE)\b")
+SHORT = ("model.options.width=4", "schedule.max_steps=2", "run.tensorboard=false", "run.threads=1")
+
+load_recipe = recipes.load_recipe
+
+
+def page_name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path: Path, language: str) -> list[tuple[int, str]]:
+    """(line, text) of each fenced block of a language."""
+    text = path.read_text(encoding="utf-8")
+    return [
+        (text.count("\n", 0, found.start(2)) + 1, found[2])
+        for found in FENCE.finditer(text)
+        if found[1] == language
+    ]
+
+
+def command_lines() -> list[tuple[str, str]]:
+    """(where, command line), from console blocks and from text in backticks."""
+    found = []
+    for path in PAGES:
+        for line, text in blocks(path, "console"):
+            for number, row in enumerate(text.splitlines()):
+                command = row.removeprefix("$ ").partition("  #")[0].strip()
+                if row.startswith("$ ") and re.match(r"xnorpp |torchrun .* -m xnorpp ", command):
+                    found.append((f"{page_name(path)}:{line + number}", command))
+        prose = FENCE.sub(lambda block: "\n" * block[0].count("\n"), path.read_text(encoding="utf-8"))
+        for match in INLINE.finditer(prose):
+            if match[1].split()[1] != "COMMAND":
+                found.append((f"{page_name(path)}:{prose.count(chr(10), 0, match.start()) + 1}", match[1]))
+    return found
+
+
+def short_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Any:
+    return load_recipe(name, [*overrides, *SHORT])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with runs/digits, digits.xnor and digit.png."""
+    from PIL import Image
+
+    from xnorpp.train import train
+
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("docs")
+    train(short_recipe("digits-small-case4"), out=folder / "runs" / "digits", device="cpu", quiet=True)
+    assert cli.main(["pack", str(folder / "runs" / "digits"), "-o", str(folder / "digits.xnor")]) == 0
+    Image.fromarray(load_dataset("digits", split="test").images[0, :, :, 0]).save(folder / "digit.png")
+    return folder
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "python")], ids=page_name)
+def test_the_python_of_a_page_runs(
+    path: Path,
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for item in trained.iterdir():
+        if not (path.name == "README.md" and item.name in ("runs", "digits.xnor")):  # the README makes them
+            (shutil.copytree if item.is_dir() else shutil.copy)(item, tmp_path / item.name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(recipes, "load_recipe", short_recipe)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)
+        for line, text in blocks(path, "python"):
+            padded = "\n" * (line - 1) + text  # so that an error names the line of the page
+            exec(compile(padded, str(path), "exec"), names)
+    if path.name == "packing.md":
+        assert re.search(
+            r"torch\.sigmoid is not supported \(packing\.md:\d+: return", capsys.readouterr().out
+        )
+
+
+class _Parsed(BaseException):
+    """Carries the parsed arguments out of a command before it does anything."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given = given
+
+
+@pytest.fixture
+def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse(self: Parser, arguments: list[str]) -> None:
+        raise _Parsed(argparse.ArgumentParser.parse_args(self, arguments))
+
+    monkeypatch.setattr(Parser, "parse_args", parse)
+
+
+@pytest.mark.usefixtures("parse_only")
+@pytest.mark.parametrize(("where", "command"), command_lines())
+def test_a_command_line_parses(where: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(command)
+    words = words[words.index("xnorpp") + 1 :]
+    assert words[0] in cli.COMMANDS, f"{where}: there is no command {words[0]!r}"
+    if len(words) == 1 or "--help" in words or any(PLACEHOLDER.fullmatch(word) for word in words):
+        if len(words) > 1:
+            check_flags(words, where, capsys)
+        return
+    try:
+        cli.main(words)
+    except _Parsed as parsed:
+        given = parsed.given
+    except SystemExit:
+        pytest.fail(f"{where}: {capsys.readouterr().err}")
+    if words[0] in ("train", "recipes") and not given.recipe.endswith(".toml"):
+        load_recipe(given.recipe, given.overrides)
+
+
+def check_flags(words: list[str], where: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line with placeholders: its command's help must know every flag."""
+    with pytest.raises(SystemExit):
+        cli.main([words[0], "--help"])
+    known = capsys.readouterr().out
+    for word in words[1:]:
+        assert not word.startswith("-") or word in known, f"{where}: {words[0]} has no flag {word}"
+
+
+def test_every_command_has_a_section_with_an_example() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    sections = {
+        part.partition("`")[0]: part for part in re.split(r"^## `xnorpp ", text, flags=re.MULTILINE)[1:]
+    }
+    assert list(sections) == list(cli.COMMANDS)
+    for name, part in sections.items():
+        assert f"$ xnorpp {name}" in part
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
+def test_relative_links_lead_somewhere(path: Path) -> None:
+    prose = FENCE.sub("", path.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if re.match(r"\w+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        place = (path.parent / file).resolve() if file else path
+        assert place.exists(), f"{page_name(path)} links to {target}"
+        if anchor:
+            assert anchor in anchors(place), f"{page_name(path)} links to {target}"
+
+
+def anchors(path: Path) -> set[str]:
+    """The headings of a page as mkdocs and code hosts name them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_recipe_keys_in_the_text_exist() -> None:
+    sections = {key.partition(".")[0] for key in recipe_keys() if "." in key} - {"model"}  # a variable too
+    named = re.compile(rf"(?<![\w./-])((?:{'|'.join(sections)})\.[a-z_]+)\b")
+    seen = set()
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        spans = re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
+        spans += [text for _, text in blocks(path, "console")]
+        for span in spans:
+            for key in named.findall(span):
+                assert key in recipe_keys(), f"{page_name(path)} names the key {key}"
+                seen.add(key)
+    assert {"optimizer.lr", "loss.teacher", "run.keep"} <= seen
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("models.md", list_models()),
+        ("data.md", list_datasets()),
+        ("layers.md", (*SCALES, *SURROGATES)),
+    ],
+)
+def test_a_page_names_all_that_is_listed(page: str, names: Sequence[str]) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def test_the_page_of_networks_has_every_option() -> None:
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    fixed = {"name", "input_size", "num_classes", "in_channels", "method", "scale"}
+    with torch.device("meta"):  # the sizes of AlexNet need no memory here
+        options = {key for name in list_models() for key in create_model(name).config} - fixed
+    assert [option for option in sorted(options) if f"`{option}`" not in text] == []
+
+
+def test_the_navigation_has_every_page() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"^\s+- .+: (\w+\.md)$", text, re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+@pytest.fixture
+def drawing() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("draw_readme", ROOT / "benchmarks" / "draw_readme.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def test_drawn_numbers_are_those_of_the_results(drawing: ModuleType) -> None:
+    rows = drawing.read_rows()
+    for path in drawing.documents():
+        text = path.read_text(encoding="utf-8")
+        assert drawing.draw(text, rows) == text, (
+            f"{path.name} is out of date: run `python benchmarks/draw_readme.py`"
+        )
+
+
+def test_drawing_fills_a_block_and_nothing_else(drawing: ModuleType) -> None:
+    rows = [{"kind": "captured", "name": "demo", "output": "hello"}]
+    text = "before\n<!-- drawn: demo -->\nold\n<!-- end -->\nafter <!-- end -->\n"
+    block = "```console\n$ make demo\nhello\n```"
+    assert drawing.draw(text, rows) == text.replace("old", block)
+    with pytest.raises(SystemExit, match="no block 'dome'"):
+        drawing.draw("<!-- drawn: dome -->\n<!-- end -->", rows)

@@ -162,6 +162,16 @@ def check_flags(words: list[str], where: str, capsys: pytest.CaptureFixture[str]
         assert not word.startswith("-") or word in known, f"{where}: {words[0]} has no flag {word}"
 
 
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
+def test_make_targets_and_scripts_exist(path: Path) -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"(?:`|\$ )make ([\w-]+)", text):
+        assert target in targets, f"{page_name(path)} names `make {target}`"
+    for script in re.findall(r"benchmarks/\w+\.\w+", text):
+        assert (ROOT / script).is_file(), f"{page_name(path)} names {script}"
+
+
 def test_every_command_has_a_section_with_an_example() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     sections = {

@@ -31,6 +31,8 @@ RESULTS = ROOT / "results"
 CAPTURED = RESULTS / "readme.jsonl"
 BLOCK = re.compile(r"(<!-- drawn: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
+NOTHING = "Nothing is kept in `results/` yet."
+
 Row = dict[str, Any]
 
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -79,7 +81,7 @@ def capture(name: str) -> Row:
 
 def captured(rows: Sequence[Row], name: str) -> str:
     """`$ make NAME` and what it printed."""
-    found = [row for row in rows if row["kind"] == "captured" and row["name"] == name]
+    found = [row for row in rows if row.get("kind") == "captured" and row["name"] == name]
     output = found[-1]["output"] if found else "(nothing is kept yet)"
     return f"```console\n$ make {name}\n{output}\n```"
 
@@ -89,10 +91,10 @@ def trained(rows: Sequence[Row]) -> str:
     newest = {
         (row["dataset"], row["recipe"], row["epochs"], row["seed"]): row
         for row in rows
-        if row["kind"] == "train"
+        if row.get("kind") == "train"
     }
     if not newest:
-        return "Nothing is kept in `results/` yet."
+        return NOTHING
     lines = [
         "| recipe | epochs | seed | top-1 % | top-5 % | minutes | on | kept in |",
         "|---|---|---|---|---|---|---|---|",
@@ -110,7 +112,7 @@ def raced(rows: Sequence[Row]) -> str:
     """One table a machine of what `xnorpp bench --append` kept."""
     machines: dict[str, dict[tuple[str, ...], Row]] = {}
     for row in rows:
-        if row["kind"] == "bench" and isinstance(row.get("value"), (int, float)):
+        if row.get("kind") == "bench" and isinstance(row.get("value"), (int, float)):
             key = [
                 str(row.get(name)) for name in ("model", "name", "threads", "batch", "precision", "engine")
             ]
@@ -136,7 +138,28 @@ def raced(rows: Sequence[Row]) -> str:
             )
             lines.append("| " + " | ".join(map(str, cells)) + " |")
         parts.append("\n".join(lines))
-    return "\n\n".join(parts) or "Nothing is kept in `results/` yet."
+    return "\n\n".join(parts) or NOTHING
+
+
+def raced_on_gpu(rows: Sequence[Row]) -> str:
+    """One table a GPU of what `benchmarks/cuda_inference.py` kept."""
+    newest = {_machine(row["hardware"]): row for row in rows if row.get("kind") == "cuda inference"}
+    parts = []
+    for machine, row in sorted(newest.items()):
+        lines = [
+            f"**{machine}**, {row['date']}",
+            "",
+            "| engine | mode | precision | batch | ms a call | images/s | peak MB |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for one in sorted(row["rows"], key=lambda one: (one["batch"], one["milliseconds"])):
+            peak = f"{one['peak_bytes'] / 1e6:.0f}" if one.get("peak_bytes") else ""
+            lines.append(
+                f"| {one['engine']} | {one['mode']} | {one['precision']} | {one['batch']} | "
+                f"{one['milliseconds']:.3f} | {one['images_per_second']:,.0f} | {peak} |"
+            )
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) or NOTHING
 
 
 def _machine(hardware: Row) -> str:
@@ -150,6 +173,7 @@ BLOCKS: dict[str, Callable[[Sequence[Row]], str]] = {
     "test": lambda rows: captured(rows, "test"),
     "trained": trained,
     "raced": raced,
+    "raced_on_gpu": raced_on_gpu,
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -271,3 +272,30 @@ def test_drawing_fills_a_block_and_nothing_else(drawing: ModuleType) -> None:
     assert drawing.draw(text, rows) == text.replace("old", block)
     with pytest.raises(SystemExit, match="no block 'dome'"):
         drawing.draw("<!-- drawn: dome -->\n<!-- end -->", rows)
+
+
+def test_tables_are_drawn_from_what_the_commands_keep(
+    drawing: ModuleType, trained: Path, tmp_path: Path
+) -> None:
+    from xnorpp.bench import Startup, report
+    from xnorpp.train import record_result
+
+    assert drawing.read_rows(tmp_path) == []
+    assert drawing.trained([]) == drawing.raced([]) == drawing.raced_on_gpu([]) == drawing.NOTHING
+    summary = json.loads((trained / "runs" / "digits" / "summary.json").read_text(encoding="utf-8"))
+    record_result(tmp_path / "training.jsonl", summary)
+    startup = Startup(0.25, 0.1, 0.1, 0.05, 50_000_000, 20_000_000, False, "avx2")
+    report.append(
+        tmp_path / "cpu.jsonl", report.complete(report.startup_rows(startup, "model.xnor", 1), seed=0)
+    )
+    rows = drawing.read_rows(tmp_path)
+    table = drawing.trained(rows)
+    assert f"| digits-small-case4 | 15 | 0 | {summary['metrics']['top1']:.2f} |" in table
+    assert "| training.jsonl |" in table
+    table = drawing.raced(rows)
+    assert "| model.xnor: first answer | xnorpp | 1 | 1 | 0.25 s |" in table
+    assert "30 MB" in table
+    gpu = {"engine": "xnorpp", "mode": "graph", "precision": "one bit", "batch": 8, "milliseconds": 0.5,
+           "images_per_second": 16000.0, "peak_bytes": 7_000_000}  # fmt: skip
+    row = {"kind": "cuda inference", "hardware": {"gpu": "a GPU"}, "date": "2026-01-01", "rows": [gpu]}
+    assert "| xnorpp | graph | one bit | 8 | 0.500 | 16,000 | 7 |" in drawing.raced_on_gpu([row])

@@ -13,7 +13,6 @@ import numpy as np
 
 from xnorpp.runtime.cuda_build import Builder, Schedule
 from xnorpp.runtime.cuda_launch import Caller, Constant, Kernel, Local, extent
-from xnorpp.runtime.program import INPUT
 
 HERE = Path(__file__).resolve().parent
 KERNELS = HERE.parents[2] / "csrc" / "cuda"
@@ -80,10 +79,8 @@ class HostMachine:
             built = dict(zip(different, pool.map(one, different), strict=True))
         return {kernel: built[text] for kernel, text in texts.items()}
 
-    def run(
-        self, builder: Builder, schedule: Schedule, x: np.ndarray
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The output, and the kept values of the last chunk by name: floats (n, c, h, w), bits as booleans."""
+    def run(self, builder: Builder, schedule: Schedule, x: np.ndarray) -> np.ndarray:
+        """The output for a batch."""
         program = builder.program
         constants = {key: aligned(array) for key, array in builder.constants.items()}
         arena = aligned(np.zeros(schedule.layout.total, np.uint8))
@@ -112,15 +109,5 @@ class HostMachine:
             getattr(library, f"start_{kernel.entry}")(
                 ctypes.byref(arguments), launch.grid(2 * launch.columns), kernel.shared
             )
-        kept = {}
-        for name, place in schedule.layout.places.items():
-            if name in builder.bits:
-                layout = builder.bits[name][0]
-                raw = arena[place.offset : place.offset + place.images * layout.rows * layout.row]
-                kept[name] = layout.unpack(raw.copy(), place.images)
-            elif name in program.values and name != INPUT:
-                c_, h_, w_ = extent(program.values[name].shape)
-                raw = arena[place.offset : place.offset + place.images * c_ * h_ * w_ * 4].view(np.float32)
-                kept[name] = np.moveaxis(raw.reshape(place.images, h_, w_, c_), 3, 1).copy()
         shape = program.values[program.output].shape
-        return np.moveaxis(out, 3, 1).reshape(len(x), *shape), kept
+        return np.moveaxis(out, 3, 1).reshape(len(x), *shape)

@@ -1,0 +1,202 @@
+"""The CUDA engine on a real GPU. One command on such a machine:
+
+pytest -m gpu tests/gpu
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from xnorpp.models import list_models
+from xnorpp.runtime import load
+from xnorpp.runtime.bits import pack_conv_weight
+from xnorpp.runtime.cuda import CudaError, CudaModel
+from xnorpp.runtime.cuda_driver import Device
+from xnorpp.runtime.program import Op, Program
+from xnorpp.runtime.reference import normalise, run
+
+
+def _missing() -> str:
+    try:
+        Device()
+    except CudaError as error:
+        return str(error)
+    return ""
+
+
+MISSING = _missing()
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(MISSING), reason=f"NOT RUN: the CUDA engine needs a GPU. {MISSING}"),
+]
+
+
+def _cases() -> ModuleType:
+    path = Path(__file__).parents[1] / "runtime" / "cuda_host" / "cases.py"
+    spec = importlib.util.spec_from_file_location("cuda_cases", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+cases = _cases()
+
+
+def pictures(program: Program, count: int, seed: int = 0) -> np.ndarray:
+    c, h, w = program.input_shape
+    return np.random.default_rng(seed).integers(0, 256, (count, h, w, c), dtype=np.uint8)
+
+
+def expected(program: Program, x: np.ndarray) -> Any:
+    """The CPU engine's outputs, or the reference's where the native core is not built."""
+    try:
+        from xnorpp.runtime.cpu import CpuModel
+    except ImportError:
+        return run(program, x)
+    return CpuModel(program)(x)
+
+
+def close(got: np.ndarray, want: np.ndarray) -> None:
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4 * float(np.abs(want).max()))
+
+
+def dot_program(
+    channels: int,
+    filters: int,
+    kernel: int,
+    stride: int,
+    padding: int,
+    dilation: int,
+    pad_value: int,
+    size: int,
+) -> Program:
+    """Sign, binary convolution, and the bare dot products as the output."""
+    rng = np.random.default_rng(channels + filters + kernel + size)
+    weight = pack_conv_weight(rng.normal(size=(filters, channels, kernel, kernel)))
+    attrs = cases.window(stride, padding, dilation, 1, pad_value=pad_value)
+    ops = (
+        Op("sign", "sign", ("input",), "a"),
+        Op("binary_conv2d", "conv", ("a",), "b", attrs, {"weight": "w"}),
+        Op("affine", "out", ("b",), "c"),
+    )
+    return Program((channels, size, size), ops, "c", {"w": weight})
+
+
+@pytest.mark.parametrize("tensor_cores", [True, False])
+@pytest.mark.parametrize("images", [1, 5, 64])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (64, 64, 3, 1, 1, 1, 0, 14), (64, 128, 3, 2, 1, 1, 0, 15), (32, 96, 3, 1, 1, 1, 1, 9),
+        (128, 128, 3, 1, 1, 1, -1, 8), (192, 64, 3, 1, 2, 2, 0, 11), (256, 256, 3, 1, 1, 1, 0, 7),
+        (512, 512, 3, 1, 1, 1, 0, 7), (100, 64, 5, 1, 2, 1, 0, 6), (512, 64, 1, 1, 0, 1, 0, 5),
+        (48, 40, 3, 1, 1, 1, 0, 6),
+    ],
+)  # fmt: skip
+def test_dot_products_bit_for_bit(shape: tuple[int, ...], images: int, tensor_cores: bool) -> None:
+    program = dot_program(*shape)
+    x = np.random.default_rng(images).standard_normal((images, *program.input_shape)).astype(np.float32)
+    got = CudaModel(program, tensor_cores=tensor_cores)(x)
+    np.testing.assert_array_equal(got, expected(program, x))
+
+
+@pytest.mark.parametrize(("method", "scale"), cases.METHOD_SCALES)
+@pytest.mark.parametrize("name", list_models())
+def test_every_network(name: str, method: str, scale: str | None) -> None:
+    program = cases.network(name, method, scale)
+    model = load(program, device="cuda")
+    for count in (1, 7):
+        x = pictures(program, count)
+        want = expected(program, x)
+        close(model(x), want)
+        close(model(normalise(program, x)), want)
+        assert (model(x).argmax(1) == want.argmax(1)).all()
+
+
+@pytest.mark.parametrize("resident", [1 << 18, 1 << 22, 1 << 30])
+def test_a_resnet_in_pieces(resident: int) -> None:
+    program = cases.tamed_stem(
+        cases.network("resnet18", "xnor++", "channel_height_width", 64, stem="7x7", downsample="binary")
+    )
+    model = CudaModel(program, resident=resident)
+    for count in (33, 4, 33):
+        x = pictures(program, count, seed=count)
+        close(model(x), expected(program, x))
+
+
+@pytest.mark.parametrize("tensor_cores", [True, False])
+def test_every_operation(tensor_cores: bool) -> None:
+    for program in (cases.zoo(), cases.fast_shapes()):
+        for count in (1, 40):
+            x = pictures(program, count)
+            close(CudaModel(program, tensor_cores=tensor_cores)(x), run(program, x))
+
+
+def test_torch_tensors_move_nothing_to_the_host() -> None:
+    program = cases.network("resnet18", "xnor++", "channel_height_width", 32)
+    model = CudaModel(program)
+    want = [expected(program, pictures(program, 8, seed)) for seed in range(4)]
+    inputs = [torch.from_numpy(pictures(program, 8, seed)).cuda() for seed in range(4)]
+    results = [model(x) for x in inputs]  # other addresses each time: the recorded graph follows
+    other = torch.cuda.Stream()
+    with torch.cuda.stream(other):
+        other.wait_stream(torch.cuda.default_stream())
+        results += [model(x) for x in inputs]
+    torch.cuda.synchronize()
+    for got, expect in zip(results, want * 2, strict=True):
+        assert got.is_cuda
+        close(got.cpu().numpy(), expect)
+    with pytest.raises(ValueError, match="a tensor on cuda:0 is needed"):
+        model(torch.zeros(1, 32, 32, 3, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="behind the batch axis"):
+        model(torch.zeros(1, 3, 32, 32, dtype=torch.uint8, device="cuda"))
+
+
+def test_calls_from_threads_give_what_each_asked_for() -> None:
+    program = cases.network("small", "xnor++", "channel_height_width")
+    model = CudaModel(program)
+    found: dict[int, np.ndarray] = {}
+
+    def work(seed: int) -> None:
+        found[seed] = model(pictures(program, 1 + seed % 3, seed))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed, got in found.items():
+        close(got, expected(program, pictures(program, 1 + seed % 3, seed)))
+
+
+def test_graph_launches_and_early_starts_agree() -> None:
+    program = cases.network("resnet18", "xnor++", "channel_height_width", 64, downsample="binary")
+    x = pictures(program, 9)
+    want = CudaModel(program, graph=False, early=False)(x)
+    for graph in (True, False):
+        for early in (True, False):
+            model = CudaModel(program, graph=graph, early=early)
+            for _ in range(3):
+                np.testing.assert_array_equal(model(x), want)
+
+
+def test_a_kernel_that_does_not_compile_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xnorpp.runtime import cuda_driver
+
+    monkeypatch.setenv("XNORPP_CACHE", str(tmp_path))
+    with pytest.raises(CudaError, match="Compiling a CUDA kernel failed"):
+        cuda_driver.cached_cubin("this is no program", Device().arch)
+    assert not list(tmp_path.iterdir())

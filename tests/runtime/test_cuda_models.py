@@ -1,0 +1,136 @@
+"""Whole programs through the CUDA engine on the CPU: plan, fusion, memory, arguments and kernels, all but
+the GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from xnorpp.models import list_models
+from xnorpp.runtime.cuda_build import Builder, Gpu, Schedule
+from xnorpp.runtime.program import Program
+from xnorpp.runtime.reference import normalise, run
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+def _beside(name: str) -> ModuleType:
+    path = Path(__file__).parent / "cuda_host" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"cuda_host_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+cases, machine = _beside("cases"), _beside("machine")
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> object:
+    return machine.HostMachine(tmp_path_factory.mktemp("kernels"))
+
+
+def pictures(program: Program, count: int) -> np.ndarray:
+    c, h, w = program.input_shape
+    return np.random.default_rng(0).integers(0, 256, (count, h, w, c), dtype=np.uint8)
+
+
+def check(host: object, program: Program, x: np.ndarray, gpu: Gpu, resident: int = 1 << 25) -> Schedule:
+    """The outputs are the reference's within float rounding: one wrong bit would be seen."""
+    builder = Builder(program, gpu, resident)
+    schedule = builder.schedule(len(x), x.dtype == np.uint8)
+    got = host.run(builder, schedule, x)  # type: ignore[attr-defined]
+    want = run(program, x)
+    assert not np.isnan(got).any()
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * float(np.abs(want).max()))
+    return schedule
+
+
+@pytest.mark.parametrize(("method", "scale"), cases.METHOD_SCALES)
+@pytest.mark.parametrize("name", list_models())
+def test_every_network_without_tensor_cores(name: str, method: str, scale: str | None, host: object) -> None:
+    program = cases.network(name, method, scale)
+    deep = name in ("resnet18", "resnet34", "alexnet")
+    x = pictures(program, 1 if deep else 3)
+    schedule = check(host, program, x if method != "bnn" else normalise(program, x), Gpu(tensor_cores=False))
+    assert {unit.kind for unit in schedule.units} == {"plain"}
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_every_operation(count: int, host: object) -> None:
+    program = cases.zoo()
+    check(host, program, pictures(program, count), Gpu(tensor_cores=False), resident=1 << 16)
+    check(host, program, normalise(program, pictures(program, count)), Gpu(tensor_cores=False))
+
+
+def test_odd_shapes_on_the_tensor_cores(host: object) -> None:
+    program = cases.fast_shapes()
+    schedule = check(host, program, normalise(program, pictures(program, 3)), Gpu(), resident=1 << 17)
+    assert sum(unit.kind == "conv" for unit in schedule.units) == 5
+
+
+def test_a_small_network_on_the_tensor_cores(host: object) -> None:
+    program = cases.network("small", "xnor", "alpha_k")
+    schedule = check(host, program, pictures(program, 2), Gpu())
+    assert sum(unit.kind == "conv" for unit in schedule.units) >= 6
+
+
+def test_a_resnet_in_pieces(host: object) -> None:
+    """Stem, shortcuts and means fused, the batch in pieces of one image in the first stage and of all
+    later.""" program = cases.tamed_stem(
+        cases.network("resnet18", "xnor++", "channel_height_width", 32, stem="7x7", downsample="binary")
+    )
+    schedule = check(host, program, pictures(program, 3), Gpu(), resident=1 << 15)
+    kinds = [unit.kind for unit in schedule.units]
+    assert kinds == ["stem"] + ["conv"] * 16 + ["plain"] * 2
+    assert sum(unit.side is not None for unit in schedule.units) == 3
+    assert len({segment.chunk for segment in schedule.layout.segments}) > 1
+
+
+def test_values_that_live_together_never_share_memory() -> None:
+    """The memory plan of a large batch: disjoint places for overlapping lives, and no more than it
+    promises."""
+    program = cases.network("resnet18", "xnor++", "channel_height_width", 64)
+    for resident in (1 << 18, 1 << 21, 1 << 30):
+        builder = Builder(program, Gpu(), resident)
+        schedule = builder.schedule(64, True)
+        sizes = {
+            name: place.images * _image_bytes(builder, name) for name, place in schedule.layout.places.items()
+        }
+        alive: dict[str, tuple[int, int]] = {}
+        for index, unit in enumerate(schedule.units):
+            for name in (*unit.reads, *unit.writes):
+                if name in sizes:
+                    alive[name] = (alive.get(name, (index, index))[0], index)
+        for a, (a_first, a_last) in alive.items():
+            for b, (b_first, b_last) in alive.items():
+                if a < b and max(a_first, b_first) < min(a_last, b_last):
+                    start_a, start_b = (schedule.layout.places[n].offset for n in (a, b))
+                    assert start_a + sizes[a] <= start_b or start_b + sizes[b] <= start_a, (a, b)
+        assert max(p.offset + sizes[n] for n, p in schedule.layout.places.items()) <= schedule.layout.total
+
+
+def _image_bytes(builder: Builder, name: str) -> int:
+    from xnorpp.runtime.cuda_memory import image_bytes
+
+    return image_bytes(builder.program, builder.bits, name)
+
+
+def test_a_gpu_is_missing_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xnorpp.runtime import cuda_driver, load
+
+    def no_driver() -> None:
+        raise cuda_driver.CudaError("No NVIDIA driver was found (libcuda.so.1): use device='cpu'.")
+
+    monkeypatch.setattr(cuda_driver, "_libcuda", no_driver)
+    with pytest.raises(cuda_driver.CudaError, match=r"^No NVIDIA driver.*\.$"):
+        load(cases.zoo(), device="cuda")
+    with pytest.raises(ValueError, match="must be 'cuda' or 'cuda:N'"):
+        load(cases.zoo(), device="cuda:x")

@@ -83,8 +83,8 @@ def test_a_small_network_on_the_tensor_cores(host: object) -> None:
 
 
 def test_a_resnet_in_pieces(host: object) -> None:
-    """Stem, shortcuts and means fused, the batch in pieces of one image in the first stage and of all
-    later.""" program = cases.tamed_stem(
+    """Stem, shortcuts and means fused, the batch in pieces that grow from stage to stage."""
+    program = cases.tamed_stem(
         cases.network("resnet18", "xnor++", "channel_height_width", 32, stem="7x7", downsample="binary")
     )
     schedule = check(host, program, pictures(program, 3), Gpu(), resident=1 << 15)

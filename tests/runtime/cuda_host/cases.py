@@ -55,8 +55,8 @@ def network(name: str, method: str, scale: str | None, size: int | None = None, 
 
 
 def tamed_stem(program: Program) -> Program:
-    """The same program with rising slopes behind its first convolution, as trained ones have: stem.cu
-    takes it.""" tensors = dict(program.tensors)
+    """The same program with rising slopes behind its first convolution, so that stem.cu takes it."""
+    tensors = dict(program.tensors)
     for op in program.ops[:3]:
         if op.op == "prelu":
             tensors[op.tensors["slope"]] = np.abs(tensors[op.tensors["slope"]])
@@ -109,7 +109,8 @@ def window(
     stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1, **more: Any
 ) -> dict[str, Any]:
     return {
-        "stride": [stride] * 2, "padding": [padding] * 2, "dilation": [dilation] * 2, "groups": groups, **more,
+        "stride": [stride] * 2, "padding": [padding] * 2, "dilation": [dilation] * 2,
+        "groups": groups, **more,
     }  # fmt: skip
 
 

@@ -119,6 +119,17 @@ def test_the_python_of_a_page_runs(
         )
 
 
+def test_a_recipe_in_the_text_loads(tmp_path: Path) -> None:
+    shown = [text for path in PAGES for _, text in blocks(path, "toml")]
+    assert shown
+    for number, text in enumerate(shown):
+        place = tmp_path / f"{number}.toml"
+        place.write_text(text, encoding="utf-8")
+        recipe = load_recipe(place)
+        assert recipe.model.options["surrogate"] in SURROGATES
+        assert recipe.data.dataset in list_datasets()
+
+
 class _Parsed(BaseException):
     """Carries the parsed arguments out of a command before it does anything."""
 

@@ -35,27 +35,11 @@ def pack(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
 
     from xnorpp.inspect import inspect_file
-    from xnorpp.pack import pack_to_file
-    from xnorpp.train import load_model
+    from xnorpp.train.packing import float_bytes, pack_checkpoint
 
-    model, meta = load_model(given.checkpoint)
-    config = meta["model"]
-    size = (config["in_channels"], *config["input_size"])
-    kept = {
-        "model": config,
-        "dataset": meta.get("dataset"),
-        "recipe": (meta.get("recipe") or {}).get("name"),
-        "epoch": meta.get("epoch"),
-        "metrics": meta.get("metrics"),
-        "commit": meta.get("commit"),
-    }
-    labels = meta.get("classes")
-    pack_to_file(
-        model, size, given.output, half=given.half, preprocess=meta.get("preprocess"),
-        labels=[str(label) for label in labels] if labels else None, meta=kept,
-    )  # fmt: skip
+    model, _ = pack_checkpoint(given.checkpoint, given.output, half=given.half)
     found = inspect_file(given.output)
-    floats = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    floats = float_bytes(model)
     print(
         f"{given.output}: {found.total_bytes:,} bytes, {floats / found.total_bytes:.1f} times smaller than "
         f"the float32 state_dict ({floats:,} bytes)"

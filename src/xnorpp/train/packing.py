@@ -1,0 +1,47 @@
+"""From a checkpoint to a packed file that carries everything a prediction needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from xnorpp.pack import pack_to_file
+from xnorpp.train.checkpoint import load_model
+
+
+def pack_checkpoint(
+    checkpoint: str | Path, output: str | Path, *, half: bool = False
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Pack a run's network into `output`, with its labels and pre-processing; returns what was packed.
+
+    The file's meta says where the network came from: its configuration, data set, recipe, epoch, metrics and
+    commit.
+    """
+    model, meta = load_model(checkpoint)
+    config = meta["model"]
+    kept = {
+        "model": config,
+        "dataset": meta.get("dataset"),
+        "recipe": (meta.get("recipe") or {}).get("name"),
+        "epoch": meta.get("epoch"),
+        "metrics": meta.get("metrics"),
+        "commit": meta.get("commit"),
+    }
+    labels = meta.get("classes")
+    pack_to_file(
+        model,
+        (config["in_channels"], *config["input_size"]),
+        output,
+        half=half,
+        preprocess=meta.get("preprocess"),
+        labels=[str(label) for label in labels] if labels else None,
+        meta=kept,
+    )
+    return model, meta
+
+
+def float_bytes(model: nn.Module) -> int:
+    """What the network's state_dict takes as it was trained."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())

@@ -1,4 +1,4 @@
-"""`python -m xnorpp`, which is also what torchrun starts: `torchrun --nproc-per-node 4 -m xnorpp train ...`."""
+"""`python -m xnorpp`, also what torchrun starts: `torchrun --nproc-per-node 4 -m xnorpp train ...`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`xnorpp demo`: a one-bit network and its real-valued twin on scikit-learn's digits, trained side by side; then
-the one-bit network packed and run as bit operations."""
+"""`xnorpp demo`: a one-bit network and its real-valued twin on scikit-learn's digits, side by side; then the
+one-bit network packed and run as bit operations."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def _run_packed(folder: Path) -> dict[str, Any]:
     same = int((expected == answers).sum())
     size = path.stat().st_size
     seconds = {name: spread.median for name, spread in spreads.items()}
-    print(f"Packed: {size / 1024:.1f} KB, {float_bytes(trained) / size:.1f} times smaller than its state_dict")
+    ratio = float_bytes(trained) / size
+    print(f"Packed: {size / 1024:.1f} KB, {ratio:.1f} times smaller than its state_dict")
     print(f"Predictions equal to torch's on {same} of {len(answers)} test pictures")
     print(f"One picture, one thread ({packed.isa}), median:")
     for name, value in seconds.items():

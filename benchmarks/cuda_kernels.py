@@ -298,7 +298,9 @@ def conv_group(device: cu.Device, c: int) -> list[dict]:
         ["bits", "residual", "residual half"] + (["side"] if c > 64 else []) + (["end"] if c < 512 else [])
     )
     tiles = big_tiles(c)
-    jobs = [("bits", t) for t in tiles] + [(k, t) for k in kinds[1:] for t in tiles[1:5]]
+    more = [T(wm=4, mt=1, ml=2, stay=1, blocks=6), T(wm=4, mt=2, ml=1, stay=1, blocks=4),
+            T(wm=2, mt=2, ml=2, stay=1, blocks=6)]  # fmt: skip
+    jobs = [("bits", t) for t in tiles] + [(k, t) for k in kinds[1:] for t in tiles[1:6] + more]
     return run_layer(device, f"{c}@{size} n256", layer, jobs)
 
 

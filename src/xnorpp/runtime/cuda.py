@@ -80,18 +80,29 @@ class _Session:
             for index in range(count):
                 self.start(index, given).launch(stream)
             return
+        if self._graph is not None and given != self._given and not self._moved(given):
+            self.close()
         if self._graph is None:
             starts = [self.start(index, given) for index in range(count)]
             self._graph = Graph(self._model.stream, starts, self.movable)
-        elif given != self._given:
-            for index in self.movable:
-                self._graph.move(index, self.start(index, given).arguments)
         self._given = given
         self._graph.replay(stream)
 
+    def _moved(self, given: tuple[int, int]) -> bool:
+        """Whether the recorded graph took the new addresses; a driver that refuses gets a new graph."""
+        assert self._graph is not None
+        try:
+            for index in self.movable:
+                self._graph.move(index, self.start(index, given).arguments)
+        except CudaError:
+            return False
+        return True
+
     def close(self) -> None:
         if self._graph is not None:
+            self._model.device.synchronize()
             self._graph.close()
+            self._graph = None
 
 
 class CudaModel:

@@ -64,21 +64,25 @@ class Graph:
         for handle in nodes:
             node = ctypes.c_void_p(handle)
             parameters = _NodeParameters()
-            cu.call("cuGraphKernelNodeGetParams_v2", node, ctypes.byref(parameters))
+            try:
+                cu.call("cuGraphKernelNodeGetParams_v2", node, ctypes.byref(parameters))
+            except (cu.CudaError, AttributeError):
+                return found
             first = ctypes.cast(parameters.parameters, ctypes.POINTER(ctypes.c_void_p))[0]
             for index, start in wanted.items():
                 size = ctypes.sizeof(start.arguments)
-                if index in found or start.kernel.function.value != parameters.function or first is None:
+                other = parameters.function not in (None, start.kernel.function.value)
+                if index in found or other or first is None:
                     continue
                 if ctypes.string_at(first, size) == bytes(start.arguments):
                     found[index] = node
                     break
-        if len(found) != len(wanted):
-            raise cu.CudaError("A kernel was not found again in its recorded graph.")
         return found
 
     def move(self, index: int, arguments: ctypes.Structure) -> None:
         """Other arguments for one start of the recorded chain."""
+        if index not in self._nodes:
+            raise cu.CudaError("A kernel was not found again in its recorded graph.")
         kernel, grid = self._starts[index].kernel, self._starts[index].grid
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         parameters = _NodeParameters(

@@ -1,0 +1,183 @@
+"""`CudaModel` itself, on a GPU that is the CPU: batches, pieces, recorded graphs that follow the caller's
+addresses."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import shutil
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xnorpp.runtime import cuda
+from xnorpp.runtime.cuda_launch import Kernel
+from xnorpp.runtime.program import Program
+from xnorpp.runtime.reference import normalise, run
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+def _beside(name: str) -> ModuleType:
+    path = Path(__file__).parent / "cuda_host" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"cuda_host_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+cases, machine = _beside("cases"), _beside("machine")
+
+
+class FakeMemory:
+    def __init__(self, device: FakeDevice, size: int) -> None:
+        self.array = machine.aligned(np.full(max(size, 16), 0xEE, np.uint8))
+        self.pointer, self.size, self._device = self.array.ctypes.data, size, device
+        device.allocated += size
+
+    def __del__(self) -> None:
+        self._device.allocated -= self.size
+
+
+class FakeDevice:
+    """Device memory is host memory."""
+
+    name, capability, multiprocessors, shared_limit, cache, arch = "fake", (9, 0), 4, 232448, 1 << 17, "sm_90"
+
+    def __init__(self, index: int = 0) -> None:
+        self.index, self.allocated = index, 0
+
+    def enter(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def allocate(self, size: int) -> FakeMemory:
+        return FakeMemory(self, size)
+
+    def upload(self, array: np.ndarray) -> FakeMemory:
+        memory = FakeMemory(self, array.nbytes)
+        self.write(memory.pointer, array)
+        return memory
+
+    def write(self, pointer: int, array: np.ndarray, stream: int = 0) -> None:
+        ctypes.memmove(pointer, array.ctypes.data, array.nbytes)
+
+    def read(self, pointer: int, array: np.ndarray, stream: int = 0) -> None:
+        ctypes.memmove(array.ctypes.data, pointer, array.nbytes)
+
+
+class FakeStream:
+    value = 1
+
+    def synchronize(self) -> None: ...
+
+
+class FakeGraph:
+    """Keeps the starts; a moved one gets other arguments. `refuse` plays a driver that cannot move them."""
+
+    refuse = False
+    made = 0
+
+    def __init__(self, stream: FakeStream, starts: list[Any], movable: list[int]) -> None:
+        self.starts, self.movable = list(starts), set(movable)
+        FakeGraph.made += 1
+
+    def move(self, index: int, arguments: ctypes.Structure) -> None:
+        if FakeGraph.refuse:
+            raise cuda.CudaError("no.")
+        assert index in self.movable
+        old = self.starts[index]
+        self.starts[index] = type(old)(old.kernel, old.grid, arguments, old.early)
+
+    def replay(self, stream: int) -> None:
+        for start in self.starts:
+            start.kernel.start(ctypes.byref(start.arguments), start.grid, start.kernel.shared)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    host = machine.HostMachine(tmp_path_factory.getbasetemp())
+
+    def load(self: cuda.CudaModel, kernels: list[Kernel]) -> list[Any]:
+        built = host.build(kernels)
+        return [
+            SimpleNamespace(start=getattr(built[k], f"start_{k.entry}"), shared=k.shared, resident=1)
+            for k in kernels
+        ]
+
+    def memset(name: str, pointer: Any, value: Any, size: Any) -> None:
+        assert name == "cuMemsetD8_v2"
+        ctypes.memset(pointer.value, value.value, size.value)
+
+    monkeypatch.setattr(cuda.CudaModel, "_load", load)
+    monkeypatch.setattr(cuda.cu, "Device", FakeDevice)
+    monkeypatch.setattr(cuda.cu, "Stream", FakeStream)
+    monkeypatch.setattr(cuda.cu, "call", memset)
+    monkeypatch.setattr(cuda, "Graph", FakeGraph)
+    monkeypatch.setattr(FakeGraph, "refuse", False)
+
+
+def pictures(program: Program, count: int, seed: int) -> np.ndarray:
+    c, h, w = program.input_shape
+    return np.random.default_rng(seed).integers(0, 256, (count, h, w, c), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("refuse", [False, True])
+def test_batches_of_all_sizes_and_kinds(refuse: bool, fake: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeGraph, "refuse", refuse)
+    monkeypatch.setattr(cuda, "MAX_BATCH", 8)
+    program = cases.zoo()
+    model = cuda.CudaModel(program, tensor_cores=False)
+    assert model.isa == "sm_90, popc"
+    for count, seed in ((1, 0), (20, 1), (3, 2), (1, 3), (20, 4)):
+        x = pictures(program, count, seed)
+        np.testing.assert_allclose(model(x), run(program, x), rtol=1e-4, atol=1e-6)
+    assert model(pictures(program, 0, 5)).shape == (0, 10)
+    x = normalise(program, pictures(program, 3, 9))
+    np.testing.assert_allclose(model(x), run(program, x), rtol=1e-4, atol=1e-6)
+
+
+def test_few_batch_sizes_are_kept_and_memory_comes_back(fake: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "SESSIONS", 2)
+    program = cases.zoo()
+    model = cuda.CudaModel(program, tensor_cores=False)
+    for count in (1, 2, 3, 4, 2):
+        model(pictures(program, count, count))
+    assert list(model._sessions) == [(4, True), (2, True)]
+    held = model.memory
+    model.forget()
+    weights = sum(memory.size for memory in model.constants.values())
+    assert weights == model.memory < held
+
+
+def test_a_graph_is_recorded_once_a_batch_size(fake: None) -> None:
+    program = cases.zoo()
+    model = cuda.CudaModel(program, tensor_cores=False)
+    FakeGraph.made = 0
+    for seed in range(3):
+        model(pictures(program, 2, seed))
+    model._staging.clear()  # other addresses from now on
+    x = pictures(program, 2, 7)
+    np.testing.assert_allclose(model(x), run(program, x), rtol=1e-4, atol=1e-6)
+    assert FakeGraph.made == 1
+
+
+def test_pictures_of_the_wrong_kind_are_refused(fake: None) -> None:
+    model = cuda.CudaModel(cases.zoo(), tensor_cores=False)
+    with pytest.raises(ValueError, match="behind the batch axis"):
+        model(np.zeros((1, 5, 5, 6), np.uint8))
+    with pytest.raises(ValueError, match="dtype"):
+        model(np.zeros((1, 6, 13, 11), np.int64))
+
+
+def test_an_old_gpu_is_one_sentence(fake: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeDevice, "capability", (6, 1))
+    with pytest.raises(cuda.CudaError, match=r"compute capability 6\.1, and 7\.0 or newer is needed"):
+        cuda.CudaModel(cases.zoo())

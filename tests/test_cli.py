@@ -182,3 +182,20 @@ def test_a_reader_that_went_away_is_not_an_error() -> None:
     command = f"{sys.executable} -m xnorpp recipes | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert "Traceback" not in done.stderr
+
+
+def test_shards_of_a_data_set_are_written_and_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards = str(tmp_path / "shards")
+    status, out, _ = run(capsys, "shards", "digits", "--out", shards, "--format", "npy", "--workers", "1")
+    assert status == 0
+    assert "train: 1,438 pictures" in out
+    assert "test: 359 pictures" in out
+    assert len(xnorpp.load_dataset("shards", shards, "test")) == 359
+    status, _, err = run(
+        capsys, "train", "digits-small-case4", *QUICK,
+        "--data", shards, "--set", "data.dataset=shards", "--out", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert status == 0, err
+    assert (tmp_path / "run" / "model.safetensors").exists()

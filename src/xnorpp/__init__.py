@@ -1,8 +1,8 @@
 """One-bit neural networks: train them, pack them, run them as real bit operations.
 
 Importing this package is cheap: nothing heavier than the standard library is loaded until a name is used.
-`xnorpp.train` and `xnorpp.pack` are packages; their functions of the same name are `from xnorpp.train import train`
-and `from xnorpp.pack import pack`.
+`xnorpp.train` and `xnorpp.pack` are packages; their functions of the same name are imported from them:
+`from xnorpp.train import train` and `from xnorpp.pack import pack`.
 """
 
 from __future__ import annotations

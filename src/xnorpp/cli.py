@@ -220,6 +220,39 @@ def datasets(arguments: list[str]) -> int:
     return 0
 
 
+def shards(arguments: list[str]) -> int:
+    """Write a data set as tar shards, its pictures resized once, so that training need not.
+
+    Decoding and resizing full pictures is what limits training on ImageNet; shards of resized ones are read
+    several times faster. --format npy keeps the resized pixels exactly (192 KiB a picture at 256 px), jpg
+    encodes them again. Train from them with --data OUT --set data.dataset=shards.
+    """
+    parser = Parser(
+        "shards",
+        shards,
+        "xnorpp shards imagenet --data /data/imagenet --out /data/imagenet-256 --format npy\n"
+        "xnorpp train imagenet-resnet18-case4 --data /data/imagenet-256 --out runs/ours "
+        "--set data.dataset=shards",
+    )
+    parser.add_argument("dataset", metavar="DATASET", help="a data set's name (see `xnorpp datasets`)")
+    parser.add_argument("--data", metavar="DIR", help="where the data set is")
+    parser.add_argument("--out", metavar="DIR", required=True, help="where the shards go")
+    parser.add_argument("--format", choices=("jpg", "npy"), default="jpg", help="how a picture is stored")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes that decode (default: one a core)"
+    )
+    given = parser.parse_args(arguments)
+
+    from xnorpp.data import load_dataset, write_shards
+
+    for split in ("train", "test"):
+        dataset = load_dataset(given.dataset, given.data, split)
+        written = write_shards(dataset, given.out, format=given.format, workers=given.workers)
+        size = sum(path.stat().st_size for path in written)
+        print(f"{split}: {len(dataset):,} pictures in {len(written)} shards, {size / 1e6:,.1f} MB")
+    return 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
     "eval": evaluate,
@@ -231,6 +264,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "recipes": recipes,
     "models": models,
     "datasets": datasets,
+    "shards": shards,
 }
 
 

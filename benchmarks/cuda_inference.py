@@ -74,9 +74,7 @@ def make_program(images: np.ndarray) -> Program:
         for piece in x.split(24):
             model(piece)
     preprocess = {"resize": 256, "crop": 224, "mean": list(MEAN), "std": list(STD), "channels": 3}
-    return pack(
-        model.eval(), 224, preprocess=preprocess, meta={"model": dict(DEFAULT), "weights": "random"}
-    )
+    return pack(model.eval(), 224, preprocess=preprocess, meta={"model": dict(DEFAULT), "weights": "random"})
 
 
 def cpu_engine(program: Program) -> tuple[Any, str]:
@@ -213,7 +211,9 @@ def summary(found: dict[str, Any], rows: list[GpuRow], out: Path, program: Progr
 
     def fastest(batch: int, ours: bool) -> GpuRow | None:
         some = [r for r in rows if r.batch == batch and (r.engine == "xnorpp") == ours]
-        if not ours:
+        if ours:
+            some = [r for r in some if r.note == "chosen"] or some
+        else:
             some = [r for r in some if r.mode != "eager"]
         return min(some, key=lambda r: r.milliseconds) if some else None
 

@@ -136,9 +136,7 @@ class CudaModel:
                 f"The GPU {self.device.name} has compute capability {major}.{minor}, "
                 f"and {OLDEST[0]}.{OLDEST[1]} or newer is needed: use device='cpu'."
             )
-        gpu = Gpu(
-            self.device.capability, self.device.multiprocessors, self.device.shared_limit, tensor_cores
-        )
+        gpu = Gpu(self.device.capability, self.device.multiprocessors, self.device.shared_limit, tensor_cores)
         self.builder = Builder(program, gpu, resident or max(1 << 22, self.device.cache // 2))
         self.isa = f"{self.device.arch}, {'one-bit tensor cores' if gpu.bit_products else 'popc'}"
         self.graph = graph

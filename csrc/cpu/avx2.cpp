@@ -25,6 +25,7 @@ namespace {
 
 constexpr int N = 8;
 constexpr int kFloatTile = 6;
+constexpr bool kWideCounts = false;  // results of the bit kernel are 32-bit
 using F = __m256;
 using I = __m256i;
 
@@ -47,13 +48,14 @@ inline F max_nan(F a, F b) { return _mm256_or_ps(_mm256_max_ps(a, b), _mm256_max
 inline F absolute(F v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
 inline F xor_sign(F v, F mask) { return _mm256_xor_ps(v, mask); }
 inline unsigned greater(F a, F b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
-inline F from_counts16(const int32_t *base, const uint16_t *counts) {
-    const __m256i twice = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)counts)), 1);
-    return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_loadu_si256((const __m256i *)base), twice));
+// base - 2*count: integers below 2**24, so nothing is rounded.
+inline F from_counts16(const float *base, const uint16_t *counts) {
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)counts));
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(wide), _mm256_set1_ps(-2.0f), _mm256_loadu_ps(base));
 }
-inline F from_counts32(const int32_t *base, const int32_t *counts) {
-    const __m256i twice = _mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)counts), 1);
-    return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_loadu_si256((const __m256i *)base), twice));
+inline F from_counts32(const float *base, const int32_t *counts) {
+    const __m256i wide = _mm256_loadu_si256((const __m256i *)counts);
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(wide), _mm256_set1_ps(-2.0f), _mm256_loadu_ps(base));
 }
 inline I zero_ints() { return _mm256_setzero_si256(); }
 inline F load_ints(const int32_t *p) { return _mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i *)p)); }

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int N = 16;
 constexpr int kFloatTile = 12;
+constexpr bool kWideCounts = true;  // results of the bit kernel are 32-bit
 using F = __m512;
 using I = __m512i;
 
@@ -35,13 +36,13 @@ inline F max_nan(F a, F b) { return _mm512_or_ps(_mm512_max_ps(a, b), _mm512_max
 inline F absolute(F v) { return _mm512_abs_ps(v); }
 inline F xor_sign(F v, F mask) { return _mm512_xor_ps(v, mask); }
 inline unsigned greater(F a, F b) { return (unsigned)_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
-inline F from_counts32(const int32_t *base, const int32_t *counts) {
-    const __m512i twice = _mm512_slli_epi32(_mm512_loadu_si512(counts), 1);
-    return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_loadu_si512(base), twice));
+// base - 2*count: integers below 2**24, so nothing is rounded.
+inline F from_counts32(const float *base, const int32_t *counts) {
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_loadu_si512(counts)), _mm512_set1_ps(-2.0f), _mm512_loadu_ps(base));
 }
-inline F from_counts16(const int32_t *base, const uint16_t *counts) {
-    const __m512i twice = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)counts)), 1);
-    return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_loadu_si512(base), twice));
+inline F from_counts16(const float *base, const uint16_t *counts) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)counts));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(wide), _mm512_set1_ps(-2.0f), _mm512_loadu_ps(base));
 }
 inline I zero_ints() { return _mm512_setzero_si512(); }
 inline F load_ints(const int32_t *p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }

@@ -174,7 +174,7 @@ template <class D>
 struct Tile {
     const typename D::Unit *bases[D::kTile];
     int pixels[D::kTile * D::kPair];
-    const int32_t *base[D::kTile * D::kPair];
+    const float *base[D::kTile * D::kPair];
     const float *offset[D::kTile * D::kPair];
     int n = 0;
 

@@ -10,24 +10,28 @@
 
 namespace {
 
-struct BaseMinus {  // dot = base[case][c] - 2*differing, from 16-bit counts
+struct BaseMinus {  // dot = base[case][c] - 2*differing, from 16-bit counts; all exact in float32
+    static constexpr bool kOften = true;
     const uint16_t *counts;
-    const int32_t *const *base;
+    const float *const *base;
     F get(int i, int lane, int c) const { return from_counts16(base[i] + c, counts + i * kBlock + lane); }
-    float one(int i, int lane, int c) const { return (float)(base[i][c] - 2 * (int32_t)counts[i * kBlock + lane]); }
+    float one(int i, int lane, int c) const { return base[i][c] - 2.0f * (float)counts[i * kBlock + lane]; }
 };
 struct WideBaseMinus {  // the same from 32-bit counts
+    static constexpr bool kOften = kWideCounts;
     const int32_t *counts;
-    const int32_t *const *base;
+    const float *const *base;
     F get(int i, int lane, int c) const { return from_counts32(base[i] + c, counts + i * kBlock + lane); }
-    float one(int i, int lane, int c) const { return (float)(base[i][c] - 2 * counts[i * kBlock + lane]); }
+    float one(int i, int lane, int c) const { return base[i][c] - 2.0f * (float)counts[i * kBlock + lane]; }
 };
 struct Biased {  // sum + bias[c]
+    static constexpr bool kOften = false;
     const float *sums, *bias;
     F get(int i, int lane, int c) const { return add(load(sums + i * kBlock + lane), load(bias + c)); }
     float one(int i, int lane, int c) const { return sums[i * kBlock + lane] + bias[c]; }
 };
 struct Dequantised {  // scale[c]*sum + offset[case][c]
+    static constexpr bool kOften = false;
     const int32_t *sums;
     const float *scale;
     const float *const *offset;
@@ -37,6 +41,7 @@ struct Dequantised {  // scale[c]*sum + offset[case][c]
     float one(int i, int lane, int c) const { return (float)sums[i * kBlock + lane] * scale[c] + offset[i][c]; }
 };
 struct Plain {  // a float value in memory
+    static constexpr bool kOften = false;
     const float *src;
     int stride;
     F get(int i, int, int c) const { return load(src + (size_t)i * stride + c); }
@@ -67,47 +72,63 @@ inline void clear_tail_bits(const Epilogue &e, uint8_t *pixel, int c0, int from)
     for (int c = c0 + from; c < c0 + kBlock && c < end; c += N) put_bits(pixel, c, 0);
 }
 
-template <Act A>
-inline F activate(F v, F slope, F lo, F hi) {
-    if constexpr (A == Act::Relu) return relu(v);
-    if constexpr (A == Act::Prelu) return prelu(v, slope);
-    if constexpr (A == Act::Hardtanh) return clamp(v, lo, hi);
-    return v;
+// What happens behind the activation, known at compile time for the lines that networks are full of.
+enum class Tail { Any, Bits, Out, ResidualOutBits };
+
+inline Tail tail_of(const Epilogue &e) {
+    if (e.act2 != Act::None || e.sign_map) return Tail::Any;
+    if (!e.residual && !e.out && e.bits) return Tail::Bits;
+    if (!e.residual && e.out && !e.bits) return Tail::Out;
+    return e.residual && e.out && e.bits ? Tail::ResidualOutBits : Tail::Any;
 }
 
-template <bool kMap, bool kAffine, Act A, class Src>
-void fused_tile(const Epilogue &e, const Src &src, const int *pixels, int n, int c0) {
-    const int count = vectors_in(e, c0);
-    const F lo = set1(e.lo), hi = set1(e.hi), lo2 = set1(e.lo2), hi2 = set1(e.hi2);
+// One pixel, `count` vectors of channels (known at compile time for a whole block). The constants of a channel are read
+// again for each pixel: they are in the first-level cache, and registers are scarce.
+template <bool kMap, bool kAffine, Act A, Tail T, class Src>
+inline void fused_pixel(const Epilogue &e, const Src &src, int i, int p, int c0, int count) {
+    const bool has_residual = T == Tail::Any ? e.residual != nullptr : T == Tail::ResidualOutBits;
+    const bool has_out = T == Tail::Any ? e.out != nullptr : T != Tail::Bits;
+    const bool has_bits = T == Tail::Any ? e.bits != nullptr : T != Tail::Out;
+    const Act act2 = T == Tail::Any ? e.act2 : Act::None;
+    const F map = kMap ? set1(e.map[p]) : zero();
+    const F sign_map = T == Tail::Any && e.sign_map ? set1(e.sign_map[p]) : set1(1.0f);
+    const float *residual = has_residual ? e.residual + (size_t)p * e.residual_stride + c0 : nullptr;
+    float *out = has_out ? e.out + (size_t)p * e.out_stride + c0 : nullptr;
+    uint32_t word = 0;
+#pragma GCC unroll 4
     for (int j = 0; j < count; j++) {
         const int lane = j * N, c = c0 + lane;
-        const F mult = kAffine ? load(e.mult + c) : zero(), bias = kAffine ? load(e.add + c) : zero();
-        const F slope = A == Act::Prelu ? load(e.slope + c) : zero();
-        const F slope2 = e.act2 == Act::Prelu ? load(e.slope2 + c) : zero();
-        const F threshold = e.bits ? load(e.threshold + c) : zero();
-        const F flip = e.bits ? load((const float *)e.flip + c) : zero();
-        const unsigned mask = channel_mask(e.channels, c);
-        for (int i = 0; i < n; i++) {
-            const int p = pixels[i];
-            if (p < 0) continue;
-            F v = src.get(i, lane, c);
-            if (kMap) v = mul(v, set1(e.map[p]));
-            if (kAffine) v = add(mul(v, mult), bias);
-            v = activate<A>(v, slope, lo, hi);
-            if (e.residual) v = add(v, load(e.residual + (size_t)p * e.residual_stride + c));
-            if (e.act2 == Act::Relu) v = relu(v);
-            else if (e.act2 == Act::Prelu) v = prelu(v, slope2);
-            else if (e.act2 == Act::Hardtanh) v = clamp(v, lo2, hi2);
-            if (e.out) store(e.out + (size_t)p * e.out_stride + c, v);
-            if (e.bits) {
-                if (e.sign_map) v = mul(v, set1(e.sign_map[p]));
-                put_bits(e.bits + (size_t)p * e.bits_stride, c, greater(xor_sign(v, flip), threshold) & mask);
-            }
+        F v = src.get(i, lane, c);
+        if (kMap) v = mul(v, map);
+        if (kAffine) v = add(mul(v, load(e.mult + c)), load(e.add + c));
+        if (A == Act::Relu) v = relu(v);
+        if (A == Act::Prelu) v = prelu(v, load(e.slope + c));
+        if (A == Act::Hardtanh) v = clamp(v, set1(e.lo), set1(e.hi));
+        if (has_residual) v = add(v, load(residual + lane));
+        if (act2 == Act::Relu) v = relu(v);
+        else if (act2 == Act::Prelu) v = prelu(v, load(e.slope2 + c));
+        else if (act2 == Act::Hardtanh) v = clamp(v, set1(e.lo2), set1(e.hi2));
+        if (has_out) store(out + lane, v);
+        if (has_bits) {
+            if (T == Tail::Any && e.sign_map) v = mul(v, sign_map);
+            word |= (uint32_t)greater(xor_sign(v, load((const float *)e.flip + c)), load(e.threshold + c)) << lane;
         }
     }
-    if (e.bits && count * N < kBlock)
-        for (int i = 0; i < n; i++)
-            if (pixels[i] >= 0) clear_tail_bits(e, e.bits + (size_t)pixels[i] * e.bits_stride, c0, count * N);
+    if (has_bits) {  // a block is a word; the tail behind the last channel is 0
+        const int left = e.channels - c0;
+        if (left < kBlock) word &= (1u << left) - 1;
+        __builtin_memcpy(e.bits + (size_t)p * e.bits_stride + c0 / 8, &word, 4);
+    }
+}
+
+template <bool kMap, bool kAffine, Act A, Tail T, class Src>
+void fused_tile(const Epilogue &e, const Src &src, const int *pixels, int n, int c0) {
+    const int count = vectors_in(e, c0);
+    for (int i = 0; i < n; i++) {
+        if (pixels[i] < 0) continue;
+        if (count == kBlock / N) fused_pixel<kMap, kAffine, A, T>(e, src, i, pixels[i], c0, kBlock / N);
+        else fused_pixel<kMap, kAffine, A, T>(e, src, i, pixels[i], c0, count);
+    }
 }
 
 // The general line: the tile is materialised and each stage passes over it.
@@ -156,22 +177,34 @@ void staged_tile(const Epilogue &e, const Src &src, const int *pixels, int n, in
     }
 }
 
-template <bool kMap, bool kAffine, class Src>
+template <bool kMap, bool kAffine, Tail T, class Src>
 void with_act(const Epilogue &e, const Src &src, const int *pixels, int n, int c0) {
     switch (e.act) {
-        case Act::None: return fused_tile<kMap, kAffine, Act::None>(e, src, pixels, n, c0);
-        case Act::Relu: return fused_tile<kMap, kAffine, Act::Relu>(e, src, pixels, n, c0);
-        case Act::Prelu: return fused_tile<kMap, kAffine, Act::Prelu>(e, src, pixels, n, c0);
-        case Act::Hardtanh: return fused_tile<kMap, kAffine, Act::Hardtanh>(e, src, pixels, n, c0);
+        case Act::None: return fused_tile<kMap, kAffine, Act::None, T>(e, src, pixels, n, c0);
+        case Act::Relu: return fused_tile<kMap, kAffine, Act::Relu, T>(e, src, pixels, n, c0);
+        case Act::Prelu: return fused_tile<kMap, kAffine, Act::Prelu, T>(e, src, pixels, n, c0);
+        case Act::Hardtanh: return fused_tile<kMap, kAffine, Act::Hardtanh, T>(e, src, pixels, n, c0);
     }
+}
+
+template <bool kMap, bool kAffine, class Src>
+void with_tail(const Epilogue &e, const Src &src, const int *pixels, int n, int c0) {
+    if constexpr (Src::kOften)
+        switch (tail_of(e)) {
+            case Tail::Bits: return with_act<kMap, kAffine, Tail::Bits>(e, src, pixels, n, c0);
+            case Tail::Out: return with_act<kMap, kAffine, Tail::Out>(e, src, pixels, n, c0);
+            case Tail::ResidualOutBits: return with_act<kMap, kAffine, Tail::ResidualOutBits>(e, src, pixels, n, c0);
+            case Tail::Any: break;
+        }
+    with_act<kMap, kAffine, Tail::Any>(e, src, pixels, n, c0);
 }
 
 // Pixels with index -1 are computed and thrown away.
 template <class Src>
 void finish_tile(const Epilogue &e, const Src &src, const int *pixels, int n, int c0) {
     if (!e.fused) return staged_tile(e, src, pixels, n, c0);
-    if (e.map) return e.mult ? with_act<true, true>(e, src, pixels, n, c0) : with_act<true, false>(e, src, pixels, n, c0);
-    return e.mult ? with_act<false, true>(e, src, pixels, n, c0) : with_act<false, false>(e, src, pixels, n, c0);
+    if (e.map) return e.mult ? with_tail<true, true>(e, src, pixels, n, c0) : with_tail<true, false>(e, src, pixels, n, c0);
+    return e.mult ? with_tail<false, true>(e, src, pixels, n, c0) : with_tail<false, false>(e, src, pixels, n, c0);
 }
 
 void finish_pixels(const Epilogue &e, const float *src, int stride, int first, int n) {

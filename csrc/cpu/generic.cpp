@@ -9,6 +9,7 @@ namespace {
 
 constexpr int N = 8;
 constexpr int kFloatTile = 4;
+constexpr bool kWideCounts = true;  // results of the bit kernel are 32-bit
 struct F {
     float v[N];
 };
@@ -55,8 +56,8 @@ inline unsigned greater(F a, F b) {
     for (int i = 0; i < N; i++) bits |= (unsigned)(a.v[i] > b.v[i]) << i;
     return bits;
 }
-inline F from_counts16(const int32_t *base, const uint16_t *n) { return each([&](int i) { return (float)(base[i] - 2 * n[i]); }); }
-inline F from_counts32(const int32_t *base, const int32_t *n) { return each([&](int i) { return (float)(base[i] - 2 * n[i]); }); }
+inline F from_counts16(const float *base, const uint16_t *n) { return each([&](int i) { return base[i] - 2.0f * (float)n[i]; }); }
+inline F from_counts32(const float *base, const int32_t *n) { return each([&](int i) { return base[i] - 2.0f * (float)n[i]; }); }
 inline I zero_ints() { return I{}; }
 inline F load_ints(const int32_t *p) { return each([&](int i) { return (float)p[i]; }); }
 inline void store_ints(int32_t *p, I a) { __builtin_memcpy(p, a.v, sizeof a.v); }

@@ -44,7 +44,7 @@ struct Conv {
     const uint16_t *row_case, *col_case;
     int col_cases;
     int channels_padded;       // length of one row of base, offset; o rounded up to 32 (per group where grouped)
-    const int32_t *base;
+    const float *base;         // whole numbers
     const float *scale, *offset;
 };
 

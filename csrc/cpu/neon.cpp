@@ -12,6 +12,7 @@ namespace {
 
 constexpr int N = 8;
 constexpr int kFloatTile = 6;
+constexpr bool kWideCounts = false;  // results of the bit kernel are 32-bit
 struct F {
     float32x4_t a, b;
 };
@@ -47,15 +48,15 @@ inline unsigned greater(F x, F y) {
     const uint32x4_t low = {1, 2, 4, 8}, high = {16, 32, 64, 128};
     return vaddvq_u32(vorrq_u32(vandq_u32(vcgtq_f32(x.a, y.a), low), vandq_u32(vcgtq_f32(x.b, y.b), high)));
 }
-inline F from_counts16(const int32_t *base, const uint16_t *counts) {
-    const uint16x8_t twice = vld1q_u16(counts);
-    const int32x4_t low = vreinterpretq_s32_u32(vshll_n_u16(vget_low_u16(twice), 1));
-    const int32x4_t high = vreinterpretq_s32_u32(vshll_n_u16(vget_high_u16(twice), 1));
-    return {vcvtq_f32_s32(vsubq_s32(vld1q_s32(base), low)), vcvtq_f32_s32(vsubq_s32(vld1q_s32(base + 4), high))};
+// base - 2*count: integers below 2**24, so nothing is rounded.
+inline F from_counts16(const float *base, const uint16_t *counts) {
+    const uint16x8_t n = vld1q_u16(counts);
+    const float32x4_t low = vcvtq_f32_u32(vmovl_u16(vget_low_u16(n))), high = vcvtq_f32_u32(vmovl_high_u16(n));
+    return {vfmaq_n_f32(vld1q_f32(base), low, -2.0f), vfmaq_n_f32(vld1q_f32(base + 4), high, -2.0f)};
 }
-inline F from_counts32(const int32_t *base, const int32_t *counts) {
-    return {vcvtq_f32_s32(vsubq_s32(vld1q_s32(base), vshlq_n_s32(vld1q_s32(counts), 1))),
-            vcvtq_f32_s32(vsubq_s32(vld1q_s32(base + 4), vshlq_n_s32(vld1q_s32(counts + 4), 1)))};
+inline F from_counts32(const float *base, const int32_t *counts) {
+    const float32x4_t low = vcvtq_f32_s32(vld1q_s32(counts)), high = vcvtq_f32_s32(vld1q_s32(counts + 4));
+    return {vfmaq_n_f32(vld1q_f32(base), low, -2.0f), vfmaq_n_f32(vld1q_f32(base + 4), high, -2.0f)};
 }
 inline I zero_ints() { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
 inline F load_ints(const int32_t *p) { return {vcvtq_f32_s32(vld1q_s32(p)), vcvtq_f32_s32(vld1q_s32(p + 4))}; }

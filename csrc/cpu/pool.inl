@@ -21,7 +21,34 @@ inline int counted(const Pool &p, const Clip &inside, int first, int kernel, int
     return end < kernel ? end : kernel;
 }
 
+// Three rows and three columns, the pool behind every ImageNet stem: the maximum of a column of three is taken once
+// and used by every window that it is in.
+void max_pool_3x3(const Pool &p, const float *const *lines, int stride, float *row) {
+    for (int v = 0; v < p.c; v += N) {
+        const auto column = [&](int x) {
+            const size_t at = (size_t)x * stride + v;
+            return max_nan(max_nan(load(lines[0] + at), load(lines[1] + at)), load(lines[2] + at));
+        };
+        F right = set1(-__builtin_inff());  // the column that the next window shares; the padding, at first
+        for (int x = 0; x < p.ow; x++) {
+            const int left = x * 2 - 1;
+            F value = max_nan(right, column(left + 1));
+            if (left + 2 < p.w) value = max_nan(value, right = column(left + 2));
+            store(row + (size_t)x * stride + v, value);
+        }
+    }
+}
+
 void pool_row(const Pool &p, const float *in, int stride, int ring, int y, float *row) {
+    if (p.max && p.kh == 3 && p.kw == 3 && p.sw == 2 && p.pw == 1 && p.dh == 1 && p.dw == 1 && (p.ow - 1) * 2 < p.w) {
+        const int first = y * p.sh - p.ph;
+        const float *lines[3];
+        for (int i = 0; i < 3; i++) {  // a row outside is replaced by the middle one, which changes no maximum
+            const int r = first + i >= 0 && first + i < p.h ? first + i : first + 1;
+            lines[i] = in + (size_t)(ring > 0 ? r % ring : r) * p.w * stride;
+        }
+        if (first + 1 >= 0 && first + 1 < p.h) return max_pool_3x3(p, lines, stride, row);
+    }
     const int vectors = (p.c + N - 1) / N;
     const int top = y * p.sh - p.ph;
     const Clip tall = clip(top, p.kh, p.dh, p.h);

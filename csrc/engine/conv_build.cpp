@@ -137,7 +137,7 @@ ConvStore build_bit_conv(const Kernels &kernels, const ConvSpec &s, const uint8_
     const auto cols = cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, one, store.col_case);
     k.row_case = store.row_case.data(), k.col_case = store.col_case.data(), k.col_cases = (int)cols.size();
     store.base = Buffer(rows.size() * cols.size() * (size_t)k.channels_padded * 4);
-    int32_t *base = store.base.as<int32_t>();
+    float *base = store.base.as<float>();
     k.base = base;
     const size_t taps = (size_t)s.kh * s.kw, bytes = (size_t)(k.fan + 7) / 8;
     TapSums ones(s.kh, s.kw);  // integers below 2**53, so exact
@@ -151,7 +151,7 @@ ConvStore build_bit_conv(const Kernels &kernels, const ConvSpec &s, const uint8_
             for (size_t c = 0; c < cols.size(); c++) {
                 const long inside = (long)(rows[r].end - rows[r].begin) * (cols[c].end - cols[c].begin) * k.fan;
                 const long outside = (long)(ones.all() - ones.inside(rows[r], cols[c]));
-                base[(r * cols.size() + c) * k.channels_padded + padded_channel(k, o)] = (int32_t)(inside + 2 * outside);
+                base[(r * cols.size() + c) * k.channels_padded + padded_channel(k, o)] = (float)(inside + 2 * outside);
             }
     }
     return store;

@@ -278,8 +278,11 @@ void Engine::walk(const Call &call, const void *x, float *y, int thread, int thr
     const float *from = (const float *)(call.context->arena.as() + v.offset);
     if (thread != 0) return;
     const int pixels = v.pixels();
-    for (int p = 0; p < pixels; p++)
-        for (int c = 0; c < v.c; c++) y[(size_t)c * pixels + p] = from[(size_t)p * v.stride + c];
+    for (int first = 0; first < pixels; first += 16) {  // sixteen pixels at a time: whole cache lines on both sides
+        const int last = first + 16 < pixels ? first + 16 : pixels;
+        for (int c = 0; c < v.c; c++)
+            for (int p = first; p < last; p++) y[(size_t)c * pixels + p] = from[(size_t)p * v.stride + c];
+    }
 }
 
 std::vector<double> Engine::step_seconds(const void *x, bool picture) {

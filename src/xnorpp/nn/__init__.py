@@ -14,6 +14,7 @@ from xnorpp.nn.controls import (
 )
 from xnorpp.nn.convert import Report, ReportRow, binarize, resize_scales
 from xnorpp.nn.functional import binary_conv2d, binary_linear
+from xnorpp.nn.fused import BACKENDS, get_backend, set_backend, set_recompute
 from xnorpp.nn.layers import METHOD_SCALES, METHODS, BinaryConv2d, BinaryLayer, BinaryLinear, resolve_scale
 from xnorpp.nn.scale import (
     ANALYTIC_SCALES,
@@ -30,6 +31,7 @@ from xnorpp.nn.shift import ChannelShift, RPReLU
 
 __all__ = [
     "ANALYTIC_SCALES",
+    "BACKENDS",
     "METHODS",
     "METHOD_SCALES",
     "SCALES",
@@ -54,13 +56,16 @@ __all__ = [
     "binary_linear",
     "calibrate_scales",
     "clip_latent_weights_",
+    "get_backend",
     "hard_sign",
     "parameter_groups",
     "polynomial_sign",
     "reset_scales",
     "resize_scales",
     "resolve_scale",
+    "set_backend",
     "set_progress",
+    "set_recompute",
     "set_stage",
     "sign",
     "tanh_sign",

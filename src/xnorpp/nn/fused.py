@@ -1,22 +1,12 @@
-"""The fused training path: chains of batch norm, sign, binary convolution, scale and activation on CUDA.
- A binary network repeats one unit, v -> batch norm -> sign -> convolution -> Gamma -> activation, and a
+"""The fused training path: which chains of binary layers train on CUDA in a few passes, and who decides.
+
+A binary network repeats one unit, v -> batch norm -> sign -> convolution -> Gamma -> activation, and a
 residual block adds its input at the end of one or two of them. Done operation by operation, most of the time
 goes into reading and writing tensors between the convolutions, and float copies of signs and clip masks fill
-the memory. Here a whole chain is one autograd node:
-
-- forward, a unit: one pass for the batch statistics, one that reads the source and writes the signs with
-  their bits, and the convolution. Gamma and the activation have no pass of their own inside a chain: whoever
-  reads the dot products next applies them on the way.
-- kept for the backward pass: the chain's input, the dot products (2 bytes), one bit a sign, one bit a clip
-  mask. With `recompute` the dot products are not kept but computed again from the sign bits.
-- backward, a unit: the signs unpacked, the two products of the convolution, one pass for batch norm's sums,
-  and one that goes through sign, batch norm, activation and Gamma to the dot products before, summing Gamma's
-  gradient.
- Precision. The forward product runs in float16: signs are exact, and so is the dot product up to 2048 in
-magnitude (up to 4096 where its parity is even, as with any even number of channels); a bfloat16 result would
-round above 256. Gradients are bfloat16 with float32 sums, as under autocast. Everything between the dot
-product and the next sign is float32, so the values are closer to the float32 reference than the reference
-under autocast is.
+the memory. `run_chain` makes one autograd node of a whole block (`fused_chain`), `fused_pool` one of a
+stem's and of a head's end. The models ask `use_fused` and otherwise call their layers one by one: on the CPU,
+in evaluation, while tracing, exporting or compiling, where a hook listens to an inner layer, and for whatever
+`why_not_unit` names.
 """
 
 from __future__ import annotations
@@ -31,12 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xnorpp.nn.choices import check_choice
 from xnorpp.nn.layers import BinaryConv2d
-from xnorpp.nn.scale import AnalyticScale, LearnedScale
+from xnorpp.nn.scale import AnalyticScale
 
 BACKENDS = ("auto", "fused", "reference")
 PRODUCT_DTYPE = torch.float16
@@ -96,11 +85,24 @@ class Unit:
     def layers(self) -> tuple[Any, Any]:
         return self.norm, self.conv
 
+    @property
+    def parts(self) -> tuple[nn.Module, ...]:
+        every = (self.norm, self.before, self.conv, self.activation)
+        return tuple(layer for layer in every if layer is not None)
+
     def __call__(self, x: Tensor) -> Tensor:
         """The plain version, layer by layer."""
-        for layer in (self.norm, self.before, self.conv, self.activation):
-            x = x if layer is None else layer(x)
+        for layer in self.parts:
+            x = layer(x)
         return x
+
+
+@dataclass(frozen=True)
+class Side:
+    """A unit that stands in the shortcut, behind a 2x2 average pooling where `pool` is set."""
+
+    unit: Unit
+    pool: bool
 
 
 @functools.cache
@@ -149,9 +151,21 @@ def why_not_unit(unit: Unit) -> str | None:
         return "the parameters are not float32"
     if not isinstance(unit.before, (nn.Identity, type(None))):
         return f"{type(unit.before).__name__} stands between batch norm and convolution"
+    return why_not_activation(activation) or why_not_norm(unit.norm) or why_not_hooks(*unit.parts)
+
+
+def why_not_activation(activation: nn.Module | None) -> str | None:
     if type(activation) not in ACTIVATIONS:
         return f"the activation is {type(activation).__name__}, not ReLU, PReLU or none"
-    return why_not_norm(unit.norm)
+    return None
+
+
+def why_not_hooks(*layers: nn.Module) -> str | None:
+    """The fused path does not call the layers, so whoever listens to one must get the plain path."""
+    for layer in layers:
+        if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
+            return f"a hook listens to the {type(layer).__name__}"
+    return None
 
 
 def why_not_chain(x: Any, units: Sequence[Unit]) -> str | None:
@@ -164,7 +178,7 @@ def why_not_chain(x: Any, units: Sequence[Unit]) -> str | None:
 
 def wanted(x: Any, why_not: Callable[[], str | None]) -> bool:
     """Whether to fuse, by the backend that was set and the reason against it."""
-    if get_backend() == "reference":
+    if get_backend() == "reference" or torch.compiler.is_compiling():
         return False
     reason = why_not()
     if reason is not None and get_backend() == "fused" and isinstance(x, Tensor) and torch.is_grad_enabled():
@@ -177,192 +191,42 @@ def use_fused(x: Any, units: Sequence[Unit]) -> bool:
     return wanted(x, lambda: why_not_chain(x, units))
 
 
+def side_of(shortcut: nn.Module, x: Tensor) -> Side | None:
+    """The shortcut as a fused `Side` (optional 2x2 average pooling, batch norm, binary convolution), or None
+    where it must be computed by itself."""
+    layers = dict(shortcut.named_children())
+    pool = layers.pop("pool", None)
+    if type(shortcut) is not nn.Sequential or list(layers) != ["norm", "conv"]:
+        return None
+    unit = Unit(layers["norm"], layers["conv"])
+    if why_not_unit(unit) or why_not_hooks(shortcut):
+        return None
+    if pool is None:
+        return Side(unit, False)
+    halves = isinstance(pool, nn.AvgPool2d) and (pool.kernel_size, pool.stride, pool.padding) == (2, 2, 0)
+    even = x.shape[-2] % 2 == 0 and x.shape[-1] % 2 == 0
+    return Side(unit, True) if halves and even and not why_not_hooks(pool) else None
+
+
 def chain(x: Tensor, units: Sequence[Unit], shortcut: Tensor | None = None) -> Tensor:
-    """units[-1](... units[0](x)) + shortcut, fused where possible and wanted; what models call."""
+    """units[-1](... units[0](x)) + shortcut, fused where possible and wanted."""
     if use_fused(x, units):
-        result: Tensor = run_chain(x, units, shortcut)
-        return result
+        return run_chain(x, units, shortcut)
     for unit in units:
         x = unit(x)
     return x if shortcut is None else x + shortcut
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def run_chain(x: Tensor, units: Sequence[Unit], shortcut: Tensor | None = None) -> Tensor:
-    """`chain` on the fused path; `shortcut` may be `x` itself, whose two gradients are then added up."""
-    size = (x.shape[-2], x.shape[-1])
-    tensors: list[Tensor | None] = []
-    for unit in units:
-        norm, conv = unit.layers
-        size = conv.output_size_for(size)
-        if isinstance(conv.scale, LearnedScale):
-            conv.scale.check_size(size)
-        slope = unit.activation.weight if isinstance(unit.activation, nn.PReLU) else None
-        factors = conv.scale_factors()
-        tensors += [
-            norm.weight,
-            norm.bias,
-            conv.latent_weight(),
-            slope,
-            *factors,
-            *(None,) * (3 - len(factors)),
-        ]
-    result: Tensor = _Chain.apply(  # type: ignore[no-untyped-call]
-        tuple(units),
-        bool(_state["recompute"]),
-        shortcut is x,
-        x,
-        None if shortcut is x else shortcut,
-        *tensors,
-    )
+def run_chain(
+    x: Tensor, units: Sequence[Unit], shortcut: Tensor | None = None, side: Side | None = None
+) -> Tensor:
+    """`chain` on the fused path. `shortcut` may be `x` itself, whose two gradients are then added up; `side`
+    in its place is a shortcut with a unit of its own."""
+    result: Tensor = _module("fused_chain").run(x, units, shortcut, side, bool(_state["recompute"]))
     return result
 
 
-TENSORS_EACH = (
-    7  # what a unit differentiates: batch norm's weight and bias, latent weight, slope, three factors
-)
-
-
-class _UnitTensors:
-    """The tensors of one unit, by name, and the convolution's two kinds of product."""
-
-    def __init__(self, unit: Unit, tensors: Sequence[Tensor | None]) -> None:
-        self.norm, self.conv = unit.layers
-        self.norm_weight, self.norm_bias, self.latent, self.slope, *factors = tensors
-        self.factors: tuple[Any, ...] = tuple(factor for factor in factors if factor is not None)
-        self.activation = ACTIVATIONS[type(unit.activation)]
-        self.geometry = (self.conv.stride, (self.conv.pads[2], self.conv.pads[0]), self.conv.dilation)
-
-    def rescale(self, dots: Tensor) -> Any:
-        channels, size = dots.shape[1], (dots.shape[2], dots.shape[3])
-        slope = self.slope
-        if slope is not None and slope.numel() != channels:
-            slope = slope.expand(channels).contiguous()
-        return ops().Rescale(
-            ops().expand_scale(self.factors, channels, size, dots.device), self.activation, slope
-        )
-
-    def dots(self, signs: Tensor) -> Tensor:
-        stride, padding, dilation = self.geometry
-        weight = ops().weight_signs(self.latent, PRODUCT_DTYPE)
-        dots = F.conv2d(signs, weight, None, stride, padding, dilation, self.conv.groups)
-        return dots.contiguous(memory_format=torch.channels_last)
-
-    def dots_backward(self, grad_dots: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients for the signs and for the latent weight."""
-        stride, padding, dilation = self.geometry
-        weight = ops().weight_signs(self.latent, GRADIENT_DTYPE)
-        grad_signs, grad_weight, _ = torch.ops.aten.convolution_backward(
-            grad_dots, signs, weight, None, stride, padding, dilation, False, (0, 0), self.conv.groups,
-            (True, True, False),
-        )  # fmt: skip
-        return ops().channels_last(grad_signs), ops().weight_gradient(grad_weight, self.latent)
-
-    def rescale_gradients(
-        self, grad_gamma: Tensor, grad_slope: Tensor | None, dots: Tensor
-    ) -> list[Tensor | None]:
-        """The gradients of the slope and of the three factors, as `TENSORS_EACH` orders them."""
-        if grad_slope is not None and self.slope is not None and self.slope.numel() != grad_slope.numel():
-            grad_slope = grad_slope.sum(0, keepdim=True)
-        size = (dots.shape[2], dots.shape[3])
-        factors = ops().scale_gradient(grad_gamma, self.factors, dots.shape[1], size)
-        return [grad_slope, *factors, *(None,) * (3 - len(factors))]
-
-
-def _split(units: Sequence[Unit], tensors: Sequence[Tensor | None]) -> list[_UnitTensors]:
-    return [
-        _UnitTensors(unit, tensors[i * TENSORS_EACH : (i + 1) * TENSORS_EACH]) for i, unit in enumerate(units)
-    ]
-
-
-class _Chain(torch.autograd.Function):
-    """A chain of units and the shortcut around them as one node; the module's text says what it keeps."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        units: tuple[Unit, ...],
-        recompute: bool,
-        identity: bool,
-        x: Tensor,
-        shortcut: Tensor | None,
-        *tensors: Tensor | None,
-    ) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            x = ops().channels_last(x)
-            source, rescale = x, None
-            kept: list[Tensor] = []
-            shapes = []
-            for unit in _split(units, tensors):
-                mean, inverse_std = ops().batch_statistics(source, rescale, unit.norm)
-                signs, sign_bits, mask_bits = ops().normalize_sign(
-                    source, rescale, mean, inverse_std, unit.norm_weight, unit.norm_bias, PRODUCT_DTYPE
-                )
-                shapes.append(signs.shape)
-                source = unit.dots(signs)
-                del signs
-                rescale = unit.rescale(source)
-                kept += [mean, inverse_std, sign_bits, mask_bits, rescale.gamma]
-                if not recompute:
-                    kept.append(source)
-            added = x if identity else shortcut
-            out: Tensor = ops().finish(
-                source, rescale, None if added is None else ops().channels_last(added), GRADIENT_DTYPE
-            )
-        ctx.units, ctx.recompute, ctx.identity, ctx.shapes = units, recompute, identity, shapes
-        ctx.has_shortcut = shortcut is not None
-        ctx.count = len(tensors)
-        ctx.save_for_backward(x, *tensors, *kept)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        x, *saved = ctx.saved_tensors
-        tensors, kept = saved[: ctx.count], saved[ctx.count :]
-        units = _split(ctx.units, tensors)
-        each = len(kept) // len(units)
-        results: list[list[Tensor | None]] = [[] for _ in units]
-        with torch.autocast(x.device.type, enabled=False):
-            out_grad = ops().channels_last(grads[0].to(GRADIENT_DTYPE))
-
-            def dots_of(index: int) -> tuple[Tensor, Any]:
-                """A unit's dot products, kept or computed again, and what they are rescaled by."""
-                _, _, sign_bits, _, gamma, *dots = kept[index * each : (index + 1) * each]
-                unit = units[index]
-                if not dots:
-                    dots = [unit.dots(ops().unpack_signs(sign_bits, ctx.shapes[index], PRODUCT_DTYPE))]
-                slope = unit.slope
-                if slope is not None and slope.numel() != gamma.shape[1]:
-                    slope = slope.expand(gamma.shape[1]).contiguous()
-                return dots[0], ops().Rescale(gamma, unit.activation, slope)
-
-            dots, rescale = dots_of(len(units) - 1)
-            grad, grad_gamma, grad_slope = ops().finish_backward(out_grad, dots, rescale)
-            for index in reversed(range(len(units))):
-                unit = units[index]
-                for_rescale = unit.rescale_gradients(grad_gamma, grad_slope, dots)
-                mean, inverse_std, sign_bits, mask_bits = kept[index * each : index * each + 4]
-                signs = ops().unpack_signs(sign_bits, ctx.shapes[index], GRADIENT_DTYPE)
-                grad, grad_weight = unit.dots_backward(grad, signs)
-                del signs
-                dots, rescale = dots_of(index - 1) if index else (x, None)
-                skip = out_grad if index == 0 and ctx.identity else None
-                grad, grad_norm_weight, grad_norm_bias, grad_gamma, grad_slope = ops().norm_backward(
-                    grad, mask_bits, dots, rescale, mean, inverse_std, unit.norm_weight, skip
-                )
-                results[index] = [grad_norm_weight, grad_norm_bias, grad_weight, *for_rescale]
-        shortcut_grad = out_grad if ctx.has_shortcut else None
-        return (
-            None,
-            None,
-            None,
-            grad,
-            shortcut_grad,
-            *(value for unit_grads in results for value in unit_grads),
-        )
-
-
 @functools.cache
-def ops() -> Any:
-    """`fused_ops`, imported when first needed: it needs Triton."""
-    return importlib.import_module("xnorpp.nn.fused_ops")
+def _module(name: str) -> Any:
+    """A module that needs Triton, imported when first needed."""
+    return importlib.import_module(f"xnorpp.nn.{name}")

@@ -1,6 +1,6 @@
-"""The steps of the fused training path as functions of tensors, each one launch of a kernel in
-`triton_kernels`.
- Activations are (N,C,H,W) tensors in channels_last order. `Rescale` says what turns dot products into a batch
+"""The steps of the fused training path as functions of tensors, each one launch of a kernel.
+
+Activations are (N,C,H,W) tensors in channels_last order. `Rescale` says what turns dot products into a batch
 norm's input or a block's output: v = act(Gamma * dot); None in its place means that the source is a real
 tensor already.
 """
@@ -8,6 +8,7 @@ tensor already.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,25 +16,58 @@ import torch
 from torch import Tensor
 
 from xnorpp.nn import triton_kernels as kernels
-from xnorpp.nn import triton_pool_kernels as pool_kernels
+from xnorpp.nn import triton_sums as sum_kernels
 
 IDENTITY, RELU, PRELU = 0, 1, 2  # as `triton_kernels` numbers them
+DENSE, ONES = 4, 5
 
 GROUP = 8  # images that share a byte of bits
 TILE_ELEMENTS = 1024
 TILE_WARPS = 4
-PROGRAMS = 2112  # at least, where there is work enough: sixteen for each of an H200's 132 multiprocessors
+PROGRAMS = 1600  # at most, unless the tiles of one image are more: twelve for each of 132 multiprocessors
 LINEAR_BLOCK = 1024
+SUM_BLOCKS = {"BLOCK_R": 512, "BLOCK_C": 16, "BLOCK_W": 2048, "num_warps": 8}
 
 
 @dataclass(frozen=True)
 class Rescale:
-    """v = act(Gamma * dot). `gamma` is (pixels, channels) in float32; `slope` is (channels,), for PReLU
-    alone."""
+    """v = act(Gamma * dot). `factors` are those of one of the four cases, or none; `slope` is (channels,)."""
 
-    gamma: Tensor
+    factors: tuple[Tensor, ...]
+    kind: int
     activation: int
     slope: Tensor | None = None
+
+    def arguments(self, unused: Tensor) -> tuple[Tensor, ...]:
+        """channel, rows, columns and slope; `unused` stands where a pointer is never followed."""
+        channel, rows, columns, *_ = (*self.factors, unused, unused, unused)
+        return channel, rows, columns, unused if self.slope is None else self.slope
+
+    @property
+    def switches(self) -> dict[str, Any]:
+        return {"KIND": self.kind, "ACTIVATION": self.activation}
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Rows of partial sums of a batch norm's input and of its square, as the kernels leave them."""
+
+    partial: Tensor
+    rows: int
+    count: int
+
+
+@dataclass(frozen=True)
+class RescaleSums:
+    """Partial sums for the gradients of a `Rescale`, for `collect`."""
+
+    rescale: Rescale
+    size: tuple[int, int]
+    rows: int
+    parts: int
+    sums: Tensor
+    spatial: Tensor
+    dense: Tensor
 
 
 @dataclass(frozen=True)
@@ -61,64 +95,104 @@ class Tiling:
         return {"BLOCK_P": self.block_p, "BLOCK_C": self.block_c, "num_warps": TILE_WARPS}
 
 
-def _ceil_div(a: int, b: int) -> int:
+def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
 @functools.lru_cache(maxsize=512)
 def tiling(images: int, pixels: int, channels: int, elements: int, programs: int) -> Tiling:
+    """Tiles of about `elements` values; as few images a program as keep the number below `programs`."""
     block_c = min(64, 1 << (channels - 1).bit_length())
     block_p = max(1, elements // block_c)
-    tiles_p = _ceil_div(pixels, block_p)
-    tiles = tiles_p * _ceil_div(channels, block_c)
-    groups = _ceil_div(images, GROUP)
-    each = max(1, groups * tiles // programs)
-    groups_each = 1 << (each.bit_length() - 1)  # a power of two, so that the parts of usual batches are equal
-    return Tiling(block_p, block_c, tiles, tiles_p, _ceil_div(groups, groups_each), groups_each)
+    tiles_p = ceil_div(pixels, block_p)
+    tiles = tiles_p * ceil_div(channels, block_c)
+    groups = ceil_div(images, GROUP)
+    each = 1  # a power of two, so that the parts of usual batches are equal
+    while each < groups and tiles * ceil_div(groups, each) > programs:
+        each *= 2
+    return Tiling(block_p, block_c, tiles, tiles_p, ceil_div(groups, each), each)
 
 
-def _shape(x: Tensor) -> tuple[int, int, int]:
+def shape_of(x: Tensor) -> tuple[int, int, int]:
     """images, pixels, channels"""
     return x.shape[0], x.shape[2] * x.shape[3], x.shape[1]
 
 
-def _tiling(x: Tensor) -> Tiling:
-    return tiling(*_shape(x), TILE_ELEMENTS, PROGRAMS)
+def tiling_of(x: Tensor) -> Tiling:
+    return tiling(*shape_of(x), TILE_ELEMENTS, PROGRAMS)
 
 
-def _rescale_arguments(rescale: Rescale | None, unused: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """gamma, slope and the two compile-time switches; `unused` stands where a pointer is never followed."""
+def _sizes(x: Tensor, t: Tiling) -> tuple[int, ...]:
+    """images, pixels, channels, width and groups a program, as every kernel takes them."""
+    return (*shape_of(x), x.shape[3], t.groups_each)
+
+
+NOTHING: dict[str, Any] = {"KIND": 0, "ACTIVATION": IDENTITY}
+
+
+def _rescale_arguments(rescale: Rescale | None, unused: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
     if rescale is None:
-        return unused, unused, {"SCALED": False, "ACTIVATION": IDENTITY}
-    slope = unused if rescale.slope is None else rescale.slope
-    return rescale.gamma, slope, {"SCALED": True, "ACTIVATION": rescale.activation}
+        return (unused, unused, unused, unused), NOTHING
+    return rescale.arguments(unused), rescale.switches
 
 
 def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def batch_statistics(
-    source: Tensor, rescale: Rescale | None, norm: torch.nn.BatchNorm2d
-) -> tuple[Tensor, Tensor]:
-    """Mean and 1/std a channel of the batch norm's input; updates the running statistics of `norm`."""
-    images, pixels, channels = _shape(source)
-    t = _tiling(source)
-    partial = torch.empty((2, t.rows, channels), dtype=torch.float32, device=source.device)
-    gamma, slope, switches = _rescale_arguments(rescale, partial)
+def scale_kind(factors: Sequence[Tensor], size: tuple[int, int]) -> int:
+    """How the kernels number a scale with these factors; () is a layer without one."""
+    if not factors:
+        return ONES
+    return DENSE if tuple(factors[0].shape[1:]) == size and size != (1, 1) else len(factors)
+
+
+def empty_moments(x: Tensor, t: Tiling) -> Moments:
+    images, pixels, channels = shape_of(x)
+    partial = torch.empty((2 * t.rows + 1, channels), dtype=torch.float32, device=x.device)
+    return Moments(partial, t.rows, images * pixels)
+
+
+def moments(source: Tensor, rescale: Rescale | None) -> Moments:
+    """One pass over the batch norm's input for its mean and variance."""
+    t = tiling_of(source)
+    found = empty_moments(source, t)
+    arguments, switches = _rescale_arguments(rescale, found.partial)
     kernels.moments_kernel[t.grid](
-        source, gamma, slope, partial, images, pixels, channels, t.groups_each, t.rows, **switches, **t.blocks
+        source, *arguments, found.partial, *_sizes(source, t), t.rows, **switches, **t.blocks
     )
-    mean = torch.empty(channels, dtype=torch.float32, device=source.device)
-    inverse_std = torch.empty_like(mean)
+    return found
+
+
+def statistics(
+    found: Moments, norm: torch.nn.BatchNorm2d, latent: Tensor | None, dtypes: Sequence[torch.dtype] = ()
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Mean, 1/std and, in two dtypes, the signs of `latent`; updates the running statistics of `norm`."""
+    channels = found.partial.shape[1]
+    result = torch.empty((2, channels), dtype=torch.float32, device=found.partial.device)
+    mean, inverse_std = result.unbind()
     tracked = norm.track_running_stats and norm.running_mean is not None
     running: tuple[Any, Any, Any] = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
-    kernels.batch_statistics_kernel[(_ceil_div(channels, 16),)](
-        partial, source, gamma, slope, mean, inverse_std, *(running if tracked else (mean, mean, mean)),
-        t.rows, channels, float(images * pixels), norm.eps, norm.momentum if tracked else 0.0,
-        TRACKED=tracked, BLOCK_R=128, BLOCK_C=16, num_warps=4, **switches,
+    signs = [] if latent is None else [torch.empty_like(latent, dtype=dtype) for dtype in dtypes]
+    weights = 0 if latent is None else latent.numel()
+    norm_programs = ceil_div(channels, SUM_BLOCKS["BLOCK_C"])
+    sum_kernels.statistics_kernel[(norm_programs + ceil_div(weights, SUM_BLOCKS["BLOCK_W"]),)](
+        found.partial, mean, inverse_std, *(running if tracked else (mean, mean, mean)),
+        mean if latent is None else latent, *(signs or (mean, mean)),
+        found.rows, channels, float(found.count), norm.eps, norm.momentum if tracked else 0.0,
+        weights, norm_programs, TRACKED=tracked, **SUM_BLOCKS,
     )  # fmt: skip
-    return mean, inverse_std
+    return mean, inverse_std, signs
+
+
+def weight_signs(latent: Tensor, dtypes: Sequence[torch.dtype]) -> list[Tensor]:
+    """sign(W) in two dtypes, in W's memory order."""
+    signs = [torch.empty_like(latent, dtype=dtype) for dtype in dtypes]
+    block = SUM_BLOCKS["BLOCK_W"]
+    sum_kernels.weight_signs_kernel[(ceil_div(latent.numel(), block),)](
+        latent, *signs, latent.numel(), BLOCK_W=block, num_warps=8
+    )
+    return signs
 
 
 def normalize_sign(
@@ -131,17 +205,17 @@ def normalize_sign(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """sign(batch norm) in `dtype`, its bits, and the bits of sign's clip mask."""
-    images, pixels, channels = _shape(source)
-    t = _tiling(source)
+    images, pixels, channels = shape_of(source)
+    t = tiling_of(source)
     signs = torch.empty_like(source, dtype=dtype, memory_format=torch.channels_last)
     bits = torch.empty(
-        (2, _ceil_div(images, GROUP), pixels, channels), dtype=torch.uint8, device=source.device
+        (2, ceil_div(images, GROUP), pixels, channels), dtype=torch.uint8, device=source.device
     )
     sign_bits, mask_bits = bits.unbind()
-    gamma, slope, switches = _rescale_arguments(rescale, mean)
+    arguments, switches = _rescale_arguments(rescale, mean)
     kernels.normalize_sign_kernel[t.grid](
-        source, gamma, slope, mean, inverse_std, weight, bias, signs, sign_bits, mask_bits,
-        images, pixels, channels, t.groups_each, **switches, **t.blocks,
+        source, *arguments, mean, inverse_std, weight, bias, signs, sign_bits, mask_bits,
+        *_sizes(source, t), **switches, **t.blocks,
     )  # fmt: skip
     return signs, sign_bits, mask_bits
 
@@ -150,43 +224,68 @@ def unpack_signs(sign_bits: Tensor, shape: torch.Size, dtype: torch.dtype) -> Te
     """The +1/-1 tensor of `shape` that `normalize_sign` gave, from its bits."""
     signs = torch.empty(shape, dtype=dtype, device=sign_bits.device, memory_format=torch.channels_last)
     size = shape[1] * shape[2] * shape[3]
-    grid = (_ceil_div(size, LINEAR_BLOCK), sign_bits.shape[0])
+    grid = (ceil_div(size, LINEAR_BLOCK), sign_bits.shape[0])
     kernels.unpack_signs_kernel[grid](sign_bits, signs, shape[0], size, BLOCK=LINEAR_BLOCK, num_warps=4)
     return signs
 
 
-def finish(dots: Tensor, rescale: Rescale, shortcut: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """act(Gamma * dots) + shortcut in `dtype`."""
-    t = _tiling(dots)
+def finish(
+    dots: Tensor, rescale: Rescale, side: Tensor | None, side_rescale: Rescale | None, dtype: torch.dtype
+) -> tuple[Tensor, Moments]:
+    """act(Gamma * dots) + side in `dtype`, and its moments; `side` is real, or dots with their own Gamma."""
+    t = tiling_of(dots)
     out = torch.empty_like(dots, dtype=dtype, memory_format=torch.channels_last)
-    gamma, slope, _ = _rescale_arguments(rescale, dots)
+    found = empty_moments(out, t)
+    side_arguments, side_switches = _rescale_arguments(side_rescale, dots)
     kernels.finish_kernel[t.grid](
-        dots, gamma, slope, dots if shortcut is None else shortcut, out, *_shape(dots), t.groups_each,
-        ACTIVATION=rescale.activation, SHORTCUT=shortcut is not None, **t.blocks,
+        dots, *rescale.arguments(dots), dots if side is None else side, *side_arguments[:3],
+        out, found.partial, *_sizes(dots, t), t.rows,
+        SIDE=-1 if side is None else side_switches["KIND"], **rescale.switches, **t.blocks,
     )  # fmt: skip
-    return out
+    return out, found
 
 
-def finish_backward(grad: Tensor, dots: Tensor, rescale: Rescale) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients for the dots, for Gamma (a sum over the first dimension remains to be done), and for the
-    slope."""
-    t = _tiling(dots)
+def _rescale_sums(dots: Tensor, rescale: Rescale, t: Tiling) -> RescaleSums:
+    _, pixels, channels = shape_of(dots)
+    tiles_c = t.tiles // t.tiles_p
+    shapes = (
+        (2, t.rows, channels),
+        (t.parts * tiles_c, pixels) if rescale.kind in (2, 3) else (0,),
+        (t.parts, pixels, channels) if rescale.kind == DENSE else (0,),
+    )
+    made = [torch.empty(shape, dtype=torch.float32, device=dots.device) for shape in shapes]
+    return RescaleSums(rescale, (dots.shape[2], dots.shape[3]), t.rows, t.parts * tiles_c, *made)
+
+
+def finish_backward(grad: Tensor, dots: Tensor, rescale: Rescale) -> tuple[Tensor, RescaleSums]:
+    """The gradient for the dots, and partial sums of those for Gamma's factors and the slope."""
+    t = tiling_of(dots)
     grad_dots = torch.empty_like(grad, memory_format=torch.channels_last)
-    grad_gamma, grad_slope = _rescale_gradients(dots, rescale, t)
+    found = _rescale_sums(dots, rescale, t)
     kernels.finish_backward_kernel[t.grid](
-        grad, dots, rescale.gamma, dots if rescale.slope is None else rescale.slope,
-        grad_dots, grad_gamma, grad_gamma if grad_slope is None else grad_slope, *_shape(dots), t.groups_each,
-        ACTIVATION=rescale.activation, **t.blocks,
+        grad, dots, *rescale.arguments(dots), grad_dots, found.sums, found.spatial, found.dense,
+        *_sizes(dots, t), t.rows, **rescale.switches, **t.blocks,
     )  # fmt: skip
-    return grad_dots, grad_gamma, None if grad_slope is None else grad_slope.sum(0)
+    return grad_dots, found
 
 
-def _rescale_gradients(dots: Tensor, rescale: Rescale, t: Tiling) -> tuple[Tensor, Tensor | None]:
-    _, pixels, channels = _shape(dots)
-    grad_gamma = torch.empty((t.parts, pixels, channels), dtype=torch.float32, device=dots.device)
-    if rescale.activation != PRELU:
-        return grad_gamma, None
-    return grad_gamma, torch.empty((t.rows, channels), dtype=torch.float32, device=dots.device)
+def norm_backward_sums(
+    grad_signs: Tensor,
+    mask_bits: Tensor,
+    source: Tensor,
+    rescale: Rescale | None,
+    mean: Tensor,
+    inverse_std: Tensor,
+) -> Tensor:
+    """(2, rows, channels) partial sums of the gradient behind sign and of its product with xhat."""
+    t = tiling_of(source)
+    partial = torch.empty((2, t.rows, source.shape[1]), dtype=torch.float32, device=source.device)
+    arguments, switches = _rescale_arguments(rescale, mean)
+    kernels.norm_backward_sums_kernel[t.grid](
+        grad_signs, mask_bits, source, *arguments, mean, inverse_std, partial,
+        *_sizes(source, t), t.rows, **switches, **t.blocks,
+    )  # fmt: skip
+    return partial
 
 
 def norm_backward(
@@ -197,184 +296,86 @@ def norm_backward(
     mean: Tensor,
     inverse_std: Tensor,
     weight: Tensor,
-    skip: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """The gradient of `normalize_sign` and of what made its source.
+    sums: Tensor,
+    skip: Tensor | None = None,
+    pooled_skip: Tensor | None = None,
+) -> tuple[Tensor, RescaleSums | None]:
+    """The gradient of `normalize_sign` and of what made its source, written over `grad_signs`.
 
-    Gives the gradient for the source (written over `grad_signs`), for the batch norm's weight and bias, and,
-    for a rescaled source, for Gamma (to be summed over the first dimension) and the slope. `skip` is added to
-    the gradient of the batch norm's input.
+    `sums` is the batch norm's, from `collect`; `skip` and 2x2 `pooled_skip` are added to the gradient of the
+    batch norm's input. For a rescaled source, partial sums for the gradients of its `Rescale` come along.
     """
-    images, pixels, channels = _shape(source)
-    t = _tiling(source)
-    gamma, slope, switches = _rescale_arguments(rescale, mean)
-    partial = torch.empty((2, t.rows, channels), dtype=torch.float32, device=source.device)
-    kernels.norm_backward_sums_kernel[t.grid](
-        grad_signs, mask_bits, source, gamma, slope, mean, inverse_std, partial,
-        images, pixels, channels, t.groups_each, t.rows, **switches, **t.blocks,
-    )  # fmt: skip
-    sums = partial.sum(1)
-    grad_gamma: Tensor | None = None
-    grad_slope: Tensor | None = None
-    if rescale is not None:
-        grad_gamma, grad_slope = _rescale_gradients(source, rescale, t)
+    images, pixels, _ = shape_of(source)
+    t = tiling_of(source)
+    arguments, switches = _rescale_arguments(rescale, mean)
+    found = None if rescale is None else _rescale_sums(source, rescale, t)
+    outputs = (sums, sums, sums) if found is None else (found.sums, found.spatial, found.dense)
     kernels.norm_backward_kernel[t.grid](
-        grad_signs, mask_bits, source, gamma, slope, mean, inverse_std, weight, sums,
-        grad_signs if skip is None else skip, grad_signs, sums if grad_gamma is None else grad_gamma,
-        sums if grad_slope is None else grad_slope,
-        images, pixels, channels, t.groups_each, float(images * pixels),
-        SKIP=skip is not None, **switches, **t.blocks,
+        grad_signs, mask_bits, source, *arguments, mean, inverse_std, weight, sums,
+        grad_signs if skip is None else skip, grad_signs if pooled_skip is None else pooled_skip,
+        grad_signs, *outputs, *_sizes(source, t), t.rows, float(images * pixels),
+        SKIP=skip is not None, POOLED=pooled_skip is not None, **switches, **t.blocks,
     )  # fmt: skip
-    return grad_signs, sums[1], sums[0], grad_gamma, None if grad_slope is None else grad_slope.sum(0)
+    return grad_signs, found
 
 
-def _scale_kind(factors: tuple[Tensor, ...]) -> int:
-    """0: a channel alone; 1: and a map; 2: and rows and columns (`SPATIAL` of the kernels)."""
-    return len(factors) - 1
+@dataclass(frozen=True)
+class Collected:
+    """Ended sums: for the batch norm (2, channels), the slope, Gamma's factors, and the latent weight."""
+
+    norm: Tensor
+    slope: Tensor | None = None
+    factors: tuple[Tensor, ...] = ()
+    weight: Tensor | None = None
 
 
-def expand_scale(
-    factors: tuple[Tensor, ...], channels: int, size: tuple[int, int], device: torch.device
-) -> Tensor:
-    """Gamma as (pixels, channels) in float32, from the factors of any of the four cases; () gives ones."""
-    pixels = size[0] * size[1]
-    if not factors:
-        return torch.ones((pixels, channels), dtype=torch.float32, device=device)
-    if factors[0].shape[1:] == size and pixels > 1:
-        return factors[0].float().permute(1, 2, 0).reshape(pixels, channels).contiguous()
-    gamma = torch.empty((pixels, channels), dtype=torch.float32, device=device)
-    t = tiling(1, pixels, channels, TILE_ELEMENTS, 1)
-    parts = (*factors, *factors[:1], *factors[:1])[:3]
-    kernels.expand_scale_kernel[(t.tiles,)](
-        *parts, gamma, pixels, size[1], channels, SPATIAL=_scale_kind(factors), **t.blocks
-    )
-    return gamma
-
-
-def scale_gradient(
-    grad_gamma: Tensor, factors: tuple[Tensor, ...], channels: int, size: tuple[int, int]
-) -> tuple[Tensor, ...]:
-    """The gradients of the factors from Gamma's, (parts, pixels, channels)."""
-    pixels = size[0] * size[1]
-    if not factors:
-        return ()
-    if factors[0].shape[1:] == size and pixels > 1:
-        return (grad_gamma.sum(0).reshape(*size, channels).permute(2, 0, 1),)
-    t = tiling(1, pixels, channels, TILE_ELEMENTS, 1)
-    tiles_c = t.tiles // t.tiles_p
-    grad_channel = torch.empty((t.tiles_p, channels), dtype=torch.float32, device=grad_gamma.device)
-    grad_spatial = torch.empty((tiles_c, pixels), dtype=torch.float32, device=grad_gamma.device)
-    parts = (*factors, *factors[:1], *factors[:1])[:3]
-    kind = _scale_kind(factors)
-    kernels.scale_gradient_kernel[(t.tiles,)](
-        grad_gamma, *parts, grad_channel, grad_spatial, grad_gamma.shape[0], pixels, size[1], channels,
-        SPATIAL=kind, **t.blocks,
+def collect(
+    norm_partial: Tensor,
+    rescale_sums: RescaleSums | None = None,
+    grad_signs: Tensor | None = None,
+    latent: Tensor | None = None,
+) -> Collected:
+    """Ends the sums of one unit's backward pass, and masks its weight's gradient where |W| > 1."""
+    device = norm_partial.device
+    _, norm_rows, norm_channels = norm_partial.shape
+    empty = functools.partial(torch.empty, dtype=torch.float32, device=device)
+    norm = empty((2, norm_channels))
+    slope: Tensor | None = None
+    factors: tuple[Tensor, ...] = ()
+    channels, spatial_programs, height, width, rows, parts, kind = 0, 0, 1, 1, 0, 0, ONES
+    sums = spatial = rows_of = columns = norm
+    block = 64
+    if rescale_sums is not None:
+        rescale, (height, width) = rescale_sums.rescale, rescale_sums.size
+        rows, parts, kind = rescale_sums.rows, rescale_sums.parts, rescale.kind
+        sums, spatial = rescale_sums.sums, rescale_sums.spatial
+        channels = sums.shape[2]
+        if rescale.activation == PRELU:
+            slope = empty(channels)
+        if kind == DENSE:
+            factors = (rescale_sums.dense.sum(0).reshape(height, width, channels).permute(2, 0, 1),)
+        elif kind != ONES:
+            factors = tuple(empty(factor.shape) for factor in rescale.factors)
+        if kind == 2:
+            spatial_programs, rows_of = ceil_div(height * width, block), rescale.factors[1]
+        elif kind == 3:
+            spatial_programs = height + width
+            _, rows_of, columns = rescale.factors
+            block = max(64, 1 << (max(height, width) - 1).bit_length())
+    made = (*factors, norm, norm, norm)
+    for_weight = None if latent is None else torch.empty_like(latent)
+    if grad_signs is not None and latent is not None and grad_signs.stride() != latent.stride():
+        grad_signs = torch.empty_like(latent, dtype=grad_signs.dtype).copy_(grad_signs)
+    weights = 0 if latent is None else latent.numel()
+    norm_programs = ceil_div(norm_channels, SUM_BLOCKS["BLOCK_C"])
+    channel_programs = ceil_div(channels, SUM_BLOCKS["BLOCK_C"])
+    programs = norm_programs + channel_programs + spatial_programs + ceil_div(weights, SUM_BLOCKS["BLOCK_W"])
+    sum_kernels.collect_kernel[(programs,)](
+        norm_partial, norm, norm_rows, norm_channels, norm_programs,
+        sums, made[0], norm if slope is None else slope, rows, channels, channel_programs,
+        spatial, rows_of, columns, made[1], made[2], parts, height, width, spatial_programs,
+        norm if grad_signs is None else grad_signs, norm if latent is None else latent,
+        norm if for_weight is None else for_weight, weights,
+        KIND=kind, SLOPE=slope is not None, BLOCK_S=block, **SUM_BLOCKS,
     )  # fmt: skip
-    for_channel = grad_channel.sum(0).reshape(-1, 1, 1)
-    if kind == 0:
-        return (for_channel,)
-    spatial = grad_spatial.sum(0).reshape(1, *size)
-    if kind == 1:
-        return for_channel, spatial
-    _, rows, columns = factors
-    return for_channel, (spatial * columns).sum(2, keepdim=True), (spatial * rows).sum(1, keepdim=True)
-
-
-def weight_signs(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """sign(W) in `dtype`, in W's memory order."""
-    signs = torch.empty_like(weight, dtype=dtype)
-    grid = (_ceil_div(weight.numel(), LINEAR_BLOCK),)
-    kernels.weight_sign_kernel[grid](weight, signs, weight.numel(), BLOCK=LINEAR_BLOCK, num_warps=4)
-    return signs
-
-
-def weight_gradient(grad_signs: Tensor, weight: Tensor) -> Tensor:
-    """The gradient of `weight_signs`, in W's memory order."""
-    out = torch.empty_like(weight)
-    if grad_signs.stride() != weight.stride():
-        grad_signs = torch.empty_like(weight, dtype=grad_signs.dtype).copy_(grad_signs)
-    grid = (_ceil_div(weight.numel(), LINEAR_BLOCK),)
-    kernels.weight_gradient_kernel[grid](
-        grad_signs, weight, out, weight.numel(), BLOCK=LINEAR_BLOCK, num_warps=4
-    )
-    return out
-
-
-Window = tuple[int, int, int]  # kernel, stride, padding of a square pooling window
-
-
-def _slope_or(slope: Tensor | None, channels: int, unused: Tensor) -> Tensor:
-    """A slope a channel; `unused` stands where there is none."""
-    if slope is None:
-        return unused
-    return slope if slope.numel() == channels else slope.expand(channels).contiguous()
-
-
-def norm_pool(
-    x: Tensor,
-    activation: int,
-    slope: Tensor | None,
-    mean: Tensor,
-    inverse_std: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    window: Window,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """Max pooling of act(batch norm), and a byte an output that says which position of the window won."""
-    images, channels, height, width = x.shape
-    kernel, stride, padding = window
-    size = ((height + 2 * padding - kernel) // stride + 1, (width + 2 * padding - kernel) // stride + 1)
-    shape = (images, channels, *size)
-    pooled = torch.empty(shape, dtype=dtype, device=x.device, memory_format=torch.channels_last)
-    taps = torch.empty_like(pooled, dtype=torch.uint8)
-    t = tiling(1, size[0] * size[1], channels, TILE_ELEMENTS, 1)
-    pool_kernels.norm_pool_kernel[(t.tiles, images)](
-        x, _slope_or(slope, channels, mean), mean, inverse_std, weight, bias, pooled, taps,
-        height, width, *size, channels,
-        ACTIVATION=activation, KERNEL=kernel, STRIDE=stride, PADDING=padding, **t.blocks,
-    )  # fmt: skip
-    return pooled, taps
-
-
-def norm_pool_backward(
-    grad: Tensor,
-    taps: Tensor,
-    x: Tensor,
-    activation: int,
-    slope: Tensor | None,
-    mean: Tensor,
-    inverse_std: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    window: Window,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """The gradients of `norm_pool` for its input, the batch norm's weight and bias, and the slope."""
-    images, channels, height, width = x.shape
-    out_height, out_width = grad.shape[2:]
-    kernel, stride, padding = window
-    a_slope = _slope_or(slope, channels, mean)
-    t = tiling(images, out_height * out_width, channels, TILE_ELEMENTS, 2 * PROGRAMS)
-    partial = torch.empty((3, t.rows, channels), dtype=torch.float32, device=x.device)
-    geometry = (height, width, out_height, out_width, channels)
-    switches: dict[str, Any] = {
-        "ACTIVATION": activation,
-        "KERNEL": kernel,
-        "STRIDE": stride,
-        "PADDING": padding,
-    }
-    pool_kernels.norm_pool_sums_kernel[t.grid](
-        grad, taps, x, a_slope, mean, inverse_std, weight, bias, partial,
-        images, *geometry, t.groups_each * GROUP, t.rows, **switches, **t.blocks,
-    )  # fmt: skip
-    sums = partial.sum(1)
-    out = torch.empty_like(x, memory_format=torch.channels_last)
-    t = tiling(1, height * width, channels, TILE_ELEMENTS, 1)
-    pool_kernels.norm_pool_backward_kernel[(t.tiles, images)](
-        grad, taps, x, a_slope, mean, inverse_std, weight, bias, sums, out,
-        *geometry, float(images * height * width), **switches, REACH=_ceil_div(kernel, stride), **t.blocks,
-    )  # fmt: skip
-    grad_slope: Tensor | None = None
-    if slope is not None:
-        grad_slope = sums[2] if slope.numel() == channels else sums[2].sum(0, keepdim=True)
-    return out, sums[1], sums[0], grad_slope
+    return Collected(norm, slope, factors, for_weight)

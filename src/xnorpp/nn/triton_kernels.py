@@ -1,15 +1,17 @@
-"""Triton kernels of the fused training step. Only `fused.py` imports this module, and only where Triton is
-present.
- Every activation is a channels_last tensor read as a matrix of (image, pixel, channel) with the channel
+"""Triton kernels of the fused training step: the passes over activations. `fused_ops.py` launches them.
+
+Every activation is a channels_last tensor read as a matrix of (image, pixel, channel) with the channel
 fastest. A program owns one tile of pixels by channels and walks over images, eight at a time, so that
 
 - what belongs to a pixel or a channel (Gamma, batch-norm constants) is loaded once and kept in registers,
 - sums over images need no communication, and one bit of each of eight images makes a byte: bit j of `bits[n
   // 8, pixel, channel]` belongs to image 8 * (n // 8) + j, one elementwise expression without any shuffle.
- Names: `source` is what feeds a batch norm, either a real tensor x or the integer dot products of the
-convolution before it; in the second case (`SCALED`) the batch norm's input is v = act(Gamma * dot),
-recomputed wherever it is needed and never written (a layer without a scale has Gamma = 1). u = weight * xhat
-+ bias with xhat = (v - mean) * inverse_std is the batch norm's output.
+
+Names: `source` is what feeds a batch norm, either a real tensor x (KIND 0) or the integer dot products of the
+convolution before it; in the second case the batch norm's input is v = act(Gamma * dot), recomputed wherever
+it is needed and never written. u = weight * xhat + bias with xhat = (v - mean) * inverse_std is the batch
+norm's output. Sums over programs are left as rows of partial sums for `triton_sums`, so that results do not
+depend on the order in which programs run.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -18,27 +20,25 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# What follows the scale: nothing, max(z, 0), or z where positive and slope[c] * z elsewhere.
-IDENTITY = tl.constexpr(0)
-RELU = tl.constexpr(1)
-PRELU = tl.constexpr(2)
-
+# KIND: 0 a real tensor; dot products times Gamma, which is 1 one factor a channel, 2 a channel and a map,
+# 3 a channel, rows and columns, 4 dense, 5 nothing (ones).
+# ACTIVATION: 0 nothing, 1 max(z, 0), 2 z where positive and slope[c] * z elsewhere.
 
 # Sizes whose divisibility decides nothing: one compilation serves them all. Only `channels` decides how wide
 # loads are.
-UNSPECIALIZED = ["images", "pixels", "groups_each", "rows", "parts", "width"]
+UNSPECIALIZED = ["images", "pixels", "width", "groups_each", "rows"]
 
 
 @triton.jit
 def _tile(pixels, channels, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Channels, offsets inside an image, which of them exist, and this program's row of channel sums."""
+    """Pixels, channels, offsets inside an image, which of them exist, and this program's row of sums."""
     tiles_c = tl.cdiv(channels, BLOCK_C)
     tile = tl.program_id(0)
     p = (tile // tiles_c) * BLOCK_P + tl.arange(0, BLOCK_P)
     c = (tile % tiles_c) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = (p[:, None] < pixels) & (c[None, :] < channels)
     row = tl.program_id(1) * tl.cdiv(pixels, BLOCK_P) + tile // tiles_c
-    return c, p[:, None] * channels + c[None, :], inside, row
+    return p, c, p[:, None] * channels + c[None, :], inside, row
 
 
 @triton.jit
@@ -48,11 +48,32 @@ def _channel(pointer, c, channels):
 
 
 @triton.jit
-def _activate(value, gamma, slope, SCALED: tl.constexpr, ACTIVATION: tl.constexpr):
-    """v = act(Gamma * dot), or the value itself when the source is a real tensor."""
-    z = value
-    if SCALED:
-        z = value * gamma
+def _spatial(rows, columns, p, pixels, width, KIND: tl.constexpr):
+    """The part of Gamma that belongs to a pixel."""
+    value = tl.full(p.shape, 1.0, tl.float32)
+    if KIND == 2:
+        value = tl.load(rows + p, mask=p < pixels, other=0.0)
+    if KIND == 3:
+        value = tl.load(rows + p // width, mask=p < pixels, other=0.0)
+        value *= tl.load(columns + p % width, mask=p < pixels, other=0.0)
+    return value
+
+
+@triton.jit
+def _gamma(channel, rows, columns, p, c, pixels, channels, width, KIND: tl.constexpr):
+    """Gamma[p, c] = channel[c] times the pixel's part, or channel[c, p] when dense; 1 without a scale."""
+    inside = (p[:, None] < pixels) & (c[None, :] < channels)
+    value = tl.full([p.shape[0], c.shape[0]], 1.0, tl.float32)
+    if KIND == 4:
+        value = tl.load(channel + c[None, :] * pixels + p[:, None], mask=inside, other=0.0)
+    if KIND == 1 or KIND == 2 or KIND == 3:
+        value *= _channel(channel, c, channels)
+        value *= _spatial(rows, columns, p, pixels, width, KIND)[:, None]
+    return value
+
+
+@triton.jit
+def _activate(z, slope, ACTIVATION: tl.constexpr):
     if ACTIVATION == 1:
         z = tl.maximum(z, 0.0)
     if ACTIVATION == 2:
@@ -71,90 +92,54 @@ def _activation_slope(z, slope, ACTIVATION: tl.constexpr):
     return one
 
 
+@triton.jit
+def _store_moments(partial, shift, total, square, row, rows, c, channels):
+    """Rows of sums of v - shift and of its square, and `shift` itself behind them."""
+    tl.store(partial + row * channels + c, tl.sum(total, 0), mask=c < channels)
+    tl.store(partial + (rows + row) * channels + c, tl.sum(square, 0), mask=c < channels)
+    tl.store(partial + 2 * rows * channels + c, tl.sum(shift, 0), mask=(c < channels) & (row == 0))
+
+
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def moments_kernel(
-    source, gamma, slope, partial, images, pixels, channels, groups_each, rows,
-    SCALED: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    source, channel, rows_of, columns, slope, partial, images, pixels, channels, width, groups_each, rows,
+    KIND: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums of (v - k) and (v - k)^2 a channel; k, the channel's first value, keeps the variance
-    accurate."""
-    c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
-    factor, steep, first_factor = 1.0, 1.0, 1.0
-    if SCALED:
-        factor = tl.load(gamma + offset, mask=inside, other=0.0)
-        first_factor = _channel(gamma, c, channels)
+    """Sums of (v - k) and (v - k)^2 a channel; k, the channel's first value, keeps the variance accurate."""
+    p, c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
+    factor = _gamma(channel, rows_of, columns, p, c, pixels, channels, width, KIND)
+    first_factor = _gamma(
+        channel, rows_of, columns, tl.zeros([1], tl.int32), c, pixels, channels, width, KIND
+    )
+    steep = 1.0
     if ACTIVATION == 2:
         steep = _channel(slope, c, channels)
-    shift = _activate(_channel(source, c, channels), first_factor, steep, SCALED, ACTIVATION)
+    shift = _activate(_channel(source, c, channels) * first_factor, steep, ACTIVATION)
     total = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
     square = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
     first = tl.program_id(1) * groups_each
     for step in range(groups_each):
-        group = first + step
         for j in tl.static_range(8):
-            n = group * 8 + j
+            n = (first + step) * 8 + j
             here = inside & (n < images)
-            value = tl.load(source + n.to(tl.int64) * pixels * channels + offset, mask=here, other=0.0).to(
-                tl.float32
-            )
-            d = tl.where(here, _activate(value, factor, steep, SCALED, ACTIVATION) - shift, 0.0)
+            value = tl.load(source + n.to(tl.int64) * pixels * channels + offset, mask=here, other=0.0)
+            v = _activate(value.to(tl.float32) * factor, steep, ACTIVATION)
+            d = tl.where(here, v - shift, 0.0)
             total += d
             square += d * d
-    tl.store(partial + row * channels + c, tl.sum(total, 0), mask=c < channels)
-    tl.store(partial + (rows + row) * channels + c, tl.sum(square, 0), mask=c < channels)
-
-
-@triton.jit(do_not_specialize=UNSPECIALIZED)
-def batch_statistics_kernel(
-    partial, source, gamma, slope, mean, inverse_std, running_mean, running_var, batches,
-    rows, channels, count, eps, momentum,
-    SCALED: tl.constexpr, ACTIVATION: tl.constexpr, TRACKED: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """Mean and 1 / sqrt(variance + eps) from the partial sums, and the running statistics as
-    nn.BatchNorm2d's."""
-    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    total = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
-    square = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
-    for start in range(0, rows, BLOCK_R):
-        r = start + tl.arange(0, BLOCK_R)
-        here = (r[:, None] < rows) & (c[None, :] < channels)
-        offset = r[:, None] * channels + c[None, :]
-        total += tl.load(partial + offset, mask=here, other=0.0)
-        square += tl.load(partial + rows * channels + offset, mask=here, other=0.0)
-    first_factor, steep = 1.0, 1.0
-    if SCALED:
-        first_factor = tl.load(gamma + c, mask=c < channels, other=0.0)
-    if ACTIVATION == 2:
-        steep = tl.load(slope + c, mask=c < channels, other=0.0)
-    value = tl.load(source + c, mask=c < channels, other=0.0).to(tl.float32)
-    shift = _activate(value, first_factor, steep, SCALED, ACTIVATION)
-    d = tl.sum(total, 0) / count
-    variance = tl.maximum(tl.sum(square, 0) / count - d * d, 0.0)
-    center = shift + d
-    tl.store(mean + c, center, mask=c < channels)
-    tl.store(inverse_std + c, 1.0 / tl.sqrt(variance + eps), mask=c < channels)
-    if TRACKED:
-        old_mean = tl.load(running_mean + c, mask=c < channels, other=0.0)
-        old_var = tl.load(running_var + c, mask=c < channels, other=0.0)
-        unbiased = variance * (count / (count - 1.0))
-        tl.store(running_mean + c, old_mean + momentum * (center - old_mean), mask=c < channels)
-        tl.store(running_var + c, old_var + momentum * (unbiased - old_var), mask=c < channels)
-        if tl.program_id(0) == 0:
-            tl.store(batches, tl.load(batches) + 1)
+    _store_moments(partial, shift, total, square, row, rows, c, channels)
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def normalize_sign_kernel(
-    source, gamma, slope, mean, inverse_std, weight, bias, signs, sign_bits, mask_bits,
-    images, pixels, channels, groups_each,
-    SCALED: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    source, channel, rows_of, columns, slope, mean, inverse_std, weight, bias, signs, sign_bits, mask_bits,
+    images, pixels, channels, width, groups_each,
+    KIND: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """sign(u) for the convolution, and for the backward pass one bit u > 0 and one bit |u| <= 1."""
-    c, offset, inside, _row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
-    factor, steep = 1.0, 1.0
-    if SCALED:
-        factor = tl.load(gamma + offset, mask=inside, other=0.0)
+    p, c, offset, inside, _row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
+    factor = _gamma(channel, rows_of, columns, p, c, pixels, channels, width, KIND)
+    steep = 1.0
     if ACTIVATION == 2:
         steep = _channel(slope, c, channels)
     center = _channel(mean, c, channels)
@@ -171,11 +156,10 @@ def normalize_sign_kernel(
             here = inside & (n < images)
             base = n.to(tl.int64) * size
             value = tl.load(source + base + offset, mask=here, other=0.0).to(tl.float32)
-            u = (_activate(value, factor, steep, SCALED, ACTIVATION) - center) * multiplier + add
+            u = (_activate(value * factor, steep, ACTIVATION) - center) * multiplier + add
             positive = u > 0
-            tl.store(
-                signs + base + offset, tl.where(positive, 1.0, -1.0).to(signs.dtype.element_ty), mask=here
-            )
+            one = tl.where(positive, 1.0, -1.0).to(signs.dtype.element_ty)
+            tl.store(signs + base + offset, one, mask=here)
             sign_byte |= positive.to(tl.int32) << j
             mask_byte |= (tl.abs(u) <= 1.0).to(tl.int32) << j
         base = group.to(tl.int64) * size
@@ -203,49 +187,95 @@ def unpack_signs_kernel(sign_bits, signs, images, size, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def finish_kernel(
-    dots, gamma, slope, shortcut, out, images, pixels, channels, groups_each,
-    ACTIVATION: tl.constexpr, SHORTCUT: tl.constexpr,
+    dots, channel, rows_of, columns, slope, side, side_channel, side_rows, side_columns, out, partial,
+    images, pixels, channels, width, groups_each, rows,
+    KIND: tl.constexpr, ACTIVATION: tl.constexpr, SIDE: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """out = act(Gamma * dot) + shortcut."""
-    c, offset, inside, _row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
+    """out = act(Gamma * dot) + side, and the moments of `out` for the batch norm that reads it next.
+
+    SIDE is -1 for nothing, else the KIND of `side`: a real shortcut, or dot products with their own Gamma.
+    """
+    p, c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
+    zero = tl.zeros([1], tl.int32)
+    factor = _gamma(channel, rows_of, columns, p, c, pixels, channels, width, KIND)
+    first_factor = _gamma(channel, rows_of, columns, zero, c, pixels, channels, width, KIND)
     steep = 1.0
-    factor = tl.load(gamma + offset, mask=inside, other=0.0)
     if ACTIVATION == 2:
         steep = _channel(slope, c, channels)
+    shift = _activate(_channel(dots, c, channels) * first_factor, steep, ACTIVATION)
+    side_factor = 1.0
+    if SIDE >= 0:
+        side_factor = _gamma(side_channel, side_rows, side_columns, p, c, pixels, channels, width, SIDE)
+        shift += _channel(side, c, channels) * _gamma(
+            side_channel, side_rows, side_columns, zero, c, pixels, channels, width, SIDE
+        )
+    total = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
+    square = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
     first = tl.program_id(1) * groups_each
     for step in range(groups_each):
-        group = first + step
         for j in tl.static_range(8):
-            n = group * 8 + j
+            n = (first + step) * 8 + j
             here = inside & (n < images)
             at = n.to(tl.int64) * pixels * channels + offset
-            v = _activate(
-                tl.load(dots + at, mask=here, other=0.0).to(tl.float32), factor, steep, True, ACTIVATION
-            )
-            if SHORTCUT:
-                v += tl.load(shortcut + at, mask=here, other=0.0).to(tl.float32)
-            tl.store(out + at, v.to(out.dtype.element_ty), mask=here)
+            value = tl.load(dots + at, mask=here, other=0.0).to(tl.float32)
+            v = _activate(value * factor, steep, ACTIVATION)
+            if SIDE >= 0:
+                v += tl.load(side + at, mask=here, other=0.0).to(tl.float32) * side_factor
+            rounded = v.to(out.dtype.element_ty)
+            tl.store(out + at, rounded, mask=here)
+            d = tl.where(here, rounded.to(tl.float32) - shift, 0.0)
+            total += d
+            square += d * d
+    _store_moments(partial, shift, total, square, row, rows, c, channels)
+
+
+@triton.jit
+def _store_rescale_sums(
+    for_gamma, for_slope, channel, rows_of, columns, sums, spatial_sums, dense,
+    p, c, offset, inside, row, rows, pixels, channels, width,
+    KIND: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Partial sums for the gradients of Gamma's factors and of the slope.
+
+    `sums`: rows of Gamma's gradient times the pixel's part, then rows for the slope; `spatial_sums`: rows
+    (a part of the images and a tile of channels each) of Gamma's gradient times the channel's part; `dense`:
+    the gradient itself, a part of the images after the other.
+    """
+    if KIND == 4:
+        part = tl.program_id(1).to(tl.int64) * pixels * channels
+        tl.store(dense + part + offset, for_gamma, mask=inside)
+    if KIND == 1 or KIND == 2 or KIND == 3:
+        weighted = for_gamma * _spatial(rows_of, columns, p, pixels, width, KIND)[:, None]
+        tl.store(sums + row * channels + c, tl.sum(weighted, 0), mask=c < channels)
+    if KIND == 2 or KIND == 3:
+        tiles_c = tl.cdiv(channels, BLOCK_C)
+        at = (tl.program_id(1) * tiles_c + tl.program_id(0) % tiles_c) * pixels
+        tl.store(
+            spatial_sums + at + p, tl.sum(for_gamma * _channel(channel, c, channels), 1), mask=p < pixels
+        )
+    if ACTIVATION == 2:
+        tl.store(sums + (rows + row) * channels + c, tl.sum(for_slope, 0), mask=c < channels)
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def finish_backward_kernel(
-    grad, dots, gamma, slope, grad_dots, grad_gamma, grad_slope, images, pixels, channels, groups_each,
-    ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    grad, dots, channel, rows_of, columns, slope, grad_dots, sums, spatial_sums, dense,
+    images, pixels, channels, width, groups_each, rows,
+    KIND: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of `finish_kernel`: for the dots, and summed over these images for Gamma and the slope."""
-    c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
+    """The gradient of `finish_kernel`: for the dots, and partial sums for Gamma's factors and the slope."""
+    p, c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
+    factor = _gamma(channel, rows_of, columns, p, c, pixels, channels, width, KIND)
     steep = 1.0
-    factor = tl.load(gamma + offset, mask=inside, other=0.0)
     if ACTIVATION == 2:
         steep = _channel(slope, c, channels)
     for_gamma = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
     for_slope = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
     first = tl.program_id(1) * groups_each
     for step in range(groups_each):
-        group = first + step
         for j in tl.static_range(8):
-            n = group * 8 + j
+            n = (first + step) * 8 + j
             here = inside & (n < images)
             at = n.to(tl.int64) * pixels * channels + offset
             g = tl.load(grad + at, mask=here, other=0.0).to(tl.float32)
@@ -256,24 +286,22 @@ def finish_backward_kernel(
             g *= _activation_slope(z, steep, ACTIVATION)
             for_gamma += g * dot
             tl.store(grad_dots + at, (g * factor).to(grad_dots.dtype.element_ty), mask=here)
-    part = tl.program_id(1).to(tl.int64) * pixels * channels
-    tl.store(grad_gamma + part + offset, for_gamma, mask=inside)
-    if ACTIVATION == 2:
-        tl.store(grad_slope + row * channels + c, tl.sum(for_slope, 0), mask=c < channels)
+    _store_rescale_sums(
+        for_gamma, for_slope, channel, rows_of, columns, sums, spatial_sums, dense,
+        p, c, offset, inside, row, rows, pixels, channels, width, KIND, ACTIVATION, BLOCK_C,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def norm_backward_sums_kernel(
-    grad_signs, mask_bits, source, gamma, slope, mean, inverse_std, partial,
-    images, pixels, channels, groups_each, rows,
-    SCALED: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    grad_signs, mask_bits, source, channel, rows_of, columns, slope, mean, inverse_std, partial,
+    images, pixels, channels, width, groups_each, rows,
+    KIND: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums a channel of g and g * xhat, with g = grad_signs * [|u| <= 1], sign's straight-through
-    gradient."""
-    c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
-    factor, steep = 1.0, 1.0
-    if SCALED:
-        factor = tl.load(gamma + offset, mask=inside, other=0.0)
+    """Sums a channel of g and g * xhat, with g = grad_signs * [|u| <= 1], sign's gradient."""
+    p, c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
+    factor = _gamma(channel, rows_of, columns, p, c, pixels, channels, width, KIND)
+    steep = 1.0
     if ACTIVATION == 2:
         steep = _channel(slope, c, channels)
     center = _channel(mean, c, channels)
@@ -294,7 +322,7 @@ def norm_backward_sums_kernel(
             g = tl.where(((mask >> j) & 1) != 0, g, 0.0)
             value = tl.load(source + at, mask=here, other=0.0).to(tl.float32)
             total += g
-            product += g * (_activate(value, factor, steep, SCALED, ACTIVATION) - center)
+            product += g * (_activate(value * factor, steep, ACTIVATION) - center)
     products = tl.sum(product, 0) * tl.load(inverse_std + c, mask=c < channels, other=0.0)
     tl.store(partial + row * channels + c, tl.sum(total, 0), mask=c < channels)
     tl.store(partial + (rows + row) * channels + c, products, mask=c < channels)
@@ -302,21 +330,21 @@ def norm_backward_sums_kernel(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def norm_backward_kernel(
-    grad_signs, mask_bits, source, gamma, slope, mean, inverse_std, weight, sums, skip,
-    out, grad_gamma, grad_slope, images, pixels, channels, groups_each, count,
-    SCALED: tl.constexpr, ACTIVATION: tl.constexpr, SKIP: tl.constexpr,
+    grad_signs, mask_bits, source, channel, rows_of, columns, slope, mean, inverse_std, weight, sums,
+    skip, pooled_skip, out, rescale_sums, spatial_sums, dense,
+    images, pixels, channels, width, groups_each, rows, count,
+    KIND: tl.constexpr, ACTIVATION: tl.constexpr, SKIP: tl.constexpr, POOLED: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """The gradient through sign, batch norm and, where the source is dot products, activation and Gamma.
 
-    g_v = weight * inverse_std * (g - sum(g)/count - xhat * sum(g xhat)/count), plus `skip`, the gradient that
-    the shortcut brings to the same tensor. `out` may be `grad_signs` itself: each element is read before it
-    is written.
+    g_v = weight * inverse_std * (g - sum(g)/count - xhat * sum(g xhat)/count), plus what other readers of the
+    same tensor bring: `skip` from a plain shortcut, `pooled_skip` from a 2x2 average pooling. `out` may be
+    `grad_signs` itself: each element is read before it is written.
     """
-    c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
-    factor, steep = 1.0, 1.0
-    if SCALED:
-        factor = tl.load(gamma + offset, mask=inside, other=0.0)
+    p, c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
+    factor = _gamma(channel, rows_of, columns, p, c, pixels, channels, width, KIND)
+    steep = 1.0
     if ACTIVATION == 2:
         steep = _channel(slope, c, channels)
     center = _channel(mean, c, channels)
@@ -327,6 +355,7 @@ def norm_backward_kernel(
     for_gamma = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
     for_slope = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
     size = pixels * channels
+    quarter = ((p // width // 2) * (width // 2) + p % width // 2)[:, None] * channels + c[None, :]
     first = tl.program_id(1) * groups_each
     for step in range(groups_each):
         group = first + step
@@ -340,11 +369,14 @@ def norm_backward_kernel(
             g = tl.load(grad_signs + at, mask=here, other=0.0).to(tl.float32)
             g = tl.where(((mask >> j) & 1) != 0, g, 0.0)
             value = tl.load(source + at, mask=here, other=0.0).to(tl.float32)
-            v = _activate(value, factor, steep, SCALED, ACTIVATION)
+            v = _activate(value * factor, steep, ACTIVATION)
             g = multiplier * (g - mean_g - (v - center) * mean_gx)
             if SKIP:
                 g += tl.load(skip + at, mask=here, other=0.0).to(tl.float32)
-            if SCALED:
+            if POOLED:
+                at_pooled = n.to(tl.int64) * (size // 4) + quarter
+                g += tl.load(pooled_skip + at_pooled, mask=here, other=0.0).to(tl.float32) * 0.25
+            if KIND > 0:
                 z = value * factor
                 if ACTIVATION == 2:
                     for_slope += tl.where(here & (z <= 0), g * z, 0.0)
@@ -352,73 +384,8 @@ def norm_backward_kernel(
                 for_gamma += g * value
                 g *= factor
             tl.store(out + at, g.to(out.dtype.element_ty), mask=here)
-    if SCALED:
-        at = tl.program_id(1).to(tl.int64) * size + offset
-        tl.store(grad_gamma + at, for_gamma, mask=inside)
-        if ACTIVATION == 2:
-            tl.store(grad_slope + row * channels + c, tl.sum(for_slope, 0), mask=c < channels)
-
-
-@triton.jit(do_not_specialize=UNSPECIALIZED)
-def expand_scale_kernel(
-    channel, rows, columns, gamma, pixels, width, channels,
-    SPATIAL: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """Gamma[p, c] = channel[c], times rows[p // width] * columns[p % width] (SPATIAL 2) or rows[p] (SPATIAL
-    1)."""
-    c, offset, inside, _row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
-    value = _channel(channel, c, channels)
-    tiles_c = tl.cdiv(channels, BLOCK_C)
-    p = (tl.program_id(0) // tiles_c) * BLOCK_P + tl.arange(0, BLOCK_P)
-    spatial = tl.full([BLOCK_P], 1.0, tl.float32)
-    if SPATIAL == 1:
-        spatial = tl.load(rows + p, mask=p < pixels, other=0.0)
-    if SPATIAL == 2:
-        spatial = tl.load(rows + p // width, mask=p < pixels, other=0.0)
-        spatial *= tl.load(columns + p % width, mask=p < pixels, other=0.0)
-    tl.store(gamma + offset, value * spatial[:, None], mask=inside)
-
-
-@triton.jit(do_not_specialize=UNSPECIALIZED)
-def scale_gradient_kernel(
-    grad_gamma, channel, rows, columns, grad_channel, grad_spatial, parts, pixels, width, channels,
-    SPATIAL: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """The gradient of `expand_scale_kernel`, its input summed over `parts` first: partial sums of
-    grad * spatial a channel (row: a tile of pixels), of grad * channel a pixel (row: a tile of channels)."""
-    c, offset, inside, _row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
-    tiles_c = tl.cdiv(channels, BLOCK_C)
-    tile = tl.program_id(0)
-    p = (tile // tiles_c) * BLOCK_P + tl.arange(0, BLOCK_P)
-    g = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
-    for part in range(parts):
-        g += tl.load(grad_gamma + part * pixels * channels + offset, mask=inside, other=0.0)
-    spatial = tl.full([BLOCK_P], 1.0, tl.float32)
-    if SPATIAL == 1:
-        spatial = tl.load(rows + p, mask=p < pixels, other=0.0)
-    if SPATIAL == 2:
-        spatial = tl.load(rows + p // width, mask=p < pixels, other=0.0)
-        spatial *= tl.load(columns + p % width, mask=p < pixels, other=0.0)
-    tl.store(
-        grad_channel + (tile // tiles_c) * channels + c, tl.sum(g * spatial[:, None], 0), mask=c < channels
-    )
-    if SPATIAL > 0:
-        value = _channel(channel, c, channels)
-        tl.store(grad_spatial + (tile % tiles_c) * pixels + p, tl.sum(g * value, 1), mask=p < pixels)
-
-
-@triton.jit
-def weight_sign_kernel(weight, signs, size, BLOCK: tl.constexpr):
-    """sign(W) in the dtype of `signs`, over W's storage as it lies."""
-    offset = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(weight + offset, mask=offset < size, other=0.0)
-    tl.store(signs + offset, tl.where(value > 0, 1.0, -1.0).to(signs.dtype.element_ty), mask=offset < size)
-
-
-@triton.jit
-def weight_gradient_kernel(grad_signs, weight, out, size, BLOCK: tl.constexpr):
-    """The straight-through gradient of `weight_sign_kernel`: grad where |W| <= 1, else 0."""
-    offset = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(weight + offset, mask=offset < size, other=0.0)
-    grad = tl.load(grad_signs + offset, mask=offset < size, other=0.0).to(tl.float32)
-    tl.store(out + offset, tl.where(tl.abs(value) <= 1.0, grad, 0.0), mask=offset < size)
+    if KIND > 0:
+        _store_rescale_sums(
+            for_gamma, for_slope, channel, rows_of, columns, rescale_sums, spatial_sums, dense,
+            p, c, offset, inside, row, rows, pixels, channels, width, KIND, ACTIVATION, BLOCK_C,
+        )  # fmt: skip

@@ -80,10 +80,9 @@ def capture(name: str) -> Row:
 
 
 def captured(rows: Sequence[Row], name: str) -> str:
-    """`$ make NAME` and what it printed."""
+    """`$ make NAME` and what it printed; nothing if no run is kept."""
     found = [row for row in rows if row.get("kind") == "captured" and row["name"] == name]
-    output = found[-1]["output"] if found else "(nothing is kept yet)"
-    return f"```console\n$ make {name}\n{output}\n```"
+    return f"```console\n$ make {name}\n{found[-1]['output']}\n```" if found else ""
 
 
 def trained(rows: Sequence[Row]) -> str:

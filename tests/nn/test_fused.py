@@ -5,21 +5,32 @@ from __future__ import annotations
 import copy
 import itertools
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from xnorpp.models.blocks import Options, PreActivationBlock, initialise
 from xnorpp.nn import SCALES, BinaryConv2d
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is first imported, here or at first use
 pytest.importorskip("triton")
 
-from xnorpp.nn import fused, fused_pool
+from xnorpp.nn import fused, fused_chain, fused_ops, fused_pool
 from xnorpp.nn.fused import Unit
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two parts of the images and several blocks of rows even here; the interpreter pays for each program."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(fused_ops, "TILE_ELEMENTS", 512)
+        monkeypatch.setitem(fused_ops.SUM_BLOCKS, "BLOCK_R", 1)
 
 
 class Chain(nn.Module):
@@ -108,55 +119,172 @@ def assert_close(plain: dict[str, Tensor], quick: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("scale", list(SCALES))
-@pytest.mark.parametrize("recompute", [False, True])
-def test_block_equals_plain(scale: str, recompute: bool) -> None:
+def test_block_equals_plain(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
-    model = Chain([20, 24, 20], 5, scale=scale)
-    x = torch.randn(10, 20, 5, 5).bfloat16().to(memory_format=torch.channels_last)
-    assert_close(*run_both(model, x, "x", recompute))
+    channels = [20, 24, 20] if scale == "channel_height_width" else [20, 20]
+    if len(channels) == 3 and DEVICE == "cpu":
+        monkeypatch.setattr(fused_ops, "TILE_ELEMENTS", 256)  # two tiles of pixels
+    model = Chain(channels, 4, scale=scale)
+    x = torch.randn(10, 20, 4, 4).bfloat16().to(memory_format=torch.channels_last)
+    assert_close(*run_both(model, x, "x", False))
 
 
-@pytest.mark.parametrize("activation", ["one", "relu", "none"])
+@pytest.mark.parametrize("scale", ["dense", "channel_spatial"])
+def test_recomputation_equals_plain(scale: str) -> None:
+    torch.manual_seed(1)
+    model = Chain([8, 12, 8], 3, scale=scale)
+    assert_close(*run_both(model, torch.randn(9, 8, 3, 3).bfloat16(), "x", True))
+
+
+@pytest.mark.parametrize("activation", ["one", "relu"])
 def test_activations_and_stride(activation: str) -> None:
     torch.manual_seed(2)
-    model = Chain([8, 16, 16], 7, stride=2, activation=activation, groups=2)
-    x = torch.randn(9, 8, 7, 7).bfloat16() * 3 + 1
-    assert_close(*run_both(model, x, torch.randn(9, 16, 4, 4).bfloat16(), False))
+    model = Chain([8, 16, 16], 3, stride=2, activation=activation, groups=2)
+    x = torch.randn(9, 8, 3, 3).bfloat16() * 3 + 1
+    assert_close(*run_both(model, x, torch.randn(9, 16, 2, 2).bfloat16(), False))
 
 
 @pytest.mark.parametrize("method", ["bnn", "xnor"])
 def test_other_methods_without_shortcut(method: str) -> None:
     torch.manual_seed(3)
-    model = Chain([8, 12], 6, activation="none", method=method, center_weights=True)
-    x = torch.randn(8, 8, 6, 6).bfloat16()
+    model = Chain([8, 12], 4, activation="none", method=method, center_weights=True)
+    x = torch.randn(8, 8, 4, 4).bfloat16()
     assert_close(*run_both(model, x, None, False))
 
 
-@pytest.mark.parametrize("activation", ["prelu", "one", "relu"])
-@pytest.mark.parametrize("window", [(3, 2, 1), (2, 2, 0), (3, 1, 1)])
-def test_stem_pooling_equals_plain(activation: str, window: tuple[int, int, int]) -> None:
-    torch.manual_seed(4)
-    act = {"prelu": nn.PReLU(12), "one": nn.PReLU(), "relu": nn.ReLU()}[activation]
-    model = nn.Sequential(nn.BatchNorm2d(12), act, nn.MaxPool2d(*window))
-    with torch.no_grad():
-        model[0].weight.normal_()  # type: ignore[union-attr, operator]
-        model[0].bias.normal_()  # type: ignore[union-attr, operator]
-    x = (torch.randn(3, 12, 7, 6) * 2 + 1).bfloat16()
+def compare(
+    model: nn.Module,
+    x: Tensor,
+    own: Callable[[Any, Tensor], Tensor],
+    input_grad: bool = True,
+) -> None:
+    """The plain float32 run of a module against `own`, its fused run."""
     found = []
     for fuse in (False, True):
-        copied: nn.Sequential = copy.deepcopy(model).to(DEVICE)
-        start = x.to(DEVICE, torch.bfloat16 if fuse else torch.float32).requires_grad_()
-        assert not fuse or fused_pool.use_fused_pool(start, *copied)
+        copied = copy.deepcopy(model).to(DEVICE, memory_format=torch.channels_last)
+        start = x.to(DEVICE, torch.bfloat16 if fuse else torch.float32).requires_grad_(input_grad)
         with fused.backend("fused" if fuse else "reference"):
-            y = fused_pool.stem_end(start, *copied)
+            y = own(copied, start) if fuse else copied(start)
         torch.manual_seed(6)
         (y.float() * torch.randn(y.shape).bfloat16().float().to(DEVICE)).sum().backward()
-        assert start.grad is not None
-        result = {"y": y.detach().float(), "x": start.grad.float()}
+        result = {"y": y.detach().float()}
+        if start.grad is not None:
+            result["x"] = start.grad.float()
         result.update({name: p.grad for name, p in copied.named_parameters() if p.grad is not None})
-        result.update({name: b.float() for name, b in copied.named_buffers()})
+        result.update({name: b.float() for name, b in copied.named_buffers() if "progress" not in name})
         found.append(result)
     assert_close(*found)
+
+
+def ends(activation: str, channels: int, pool: nn.Module) -> nn.Sequential:
+    act = {"prelu": nn.PReLU(channels), "one": nn.PReLU(), "relu": nn.ReLU()}[activation]
+    norm = nn.BatchNorm2d(channels)
+    with torch.no_grad():
+        norm.weight.normal_()
+        norm.bias.normal_()
+    return nn.Sequential(norm, act, pool)
+
+
+@pytest.mark.parametrize(("activation", "size"), [("prelu", (7, 6)), ("one", (4, 5))])
+def test_stem_end_equals_plain(activation: str, size: tuple[int, int]) -> None:
+    torch.manual_seed(4)
+    model = ends(activation, 12, nn.MaxPool2d(3, 2, 1))
+    x = (torch.randn(3, 12, *size) * 2 + 1).bfloat16()
+
+    def own(layers: Any, start: Tensor) -> Tensor:
+        assert fused_pool.use_stem_end(start, *layers)
+        return fused_pool.stem_end(start, *layers[:2])
+
+    compare(model, x, own)
+
+
+@pytest.mark.parametrize("activation", ["prelu", "relu"])
+def test_head_equals_plain(activation: str) -> None:
+    torch.manual_seed(4)
+    model = ends(activation, 12, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    x = (torch.randn(9, 12, 3, 5) * 2 + 1).bfloat16()
+
+    def own(layers: Any, start: Tensor) -> Tensor:
+        assert fused_pool.use_head(start, *layers[:2], layers[2][0])
+        return fused_pool.head(start, *layers[:2])
+
+    compare(model, x, own)
+
+
+def test_stem_convolution_equals_plain() -> None:
+    torch.manual_seed(5)
+    conv = nn.Conv2d(3, 8, 7, 2, 3, bias=False)
+    x = torch.randn(2, 3, 14, 10).bfloat16().to(memory_format=torch.channels_last)
+
+    def own(layer: Any, start: Tensor) -> Tensor:
+        assert fused_pool.use_stem_conv(start, layer)
+        return fused_pool.stem_conv(start, layer)
+
+    compare(conv, x, own, input_grad=False)
+    weight = torch.randn(4, 3, 7, 7)
+    there = fused_pool.squares_as_channels(weight, 16)
+    assert torch.equal(fused_pool.channels_as_squares(there, 3), weight)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_blocks_that_change_the_shape_equal_plain(stride: int) -> None:
+    torch.manual_seed(7)
+    block = PreActivationBlock(Options(), 8, 16, stride, (4, 4))
+    initialise(block)
+    x = (torch.randn(9, 8, 4, 4) + 0.5).bfloat16()
+
+    def own(copied: Any, start: Tensor) -> Tensor:
+        assert fused.side_of(copied.downsample, start) is not None
+        y: Tensor = copied(start)
+        assert type(y.grad_fn).__name__ == "_ChainBackward"
+        return y
+
+    compare(block, x, own)
+
+
+def test_block_with_a_shortcut_a_convolution() -> None:
+    torch.manual_seed(9)
+    block = PreActivationBlock(Options(shortcut="conv"), 8, 8, 1, (3, 3)).to(DEVICE)
+    initialise(block)
+    x = torch.randn(2, 8, 3, 3).bfloat16().to(DEVICE)
+    units = (Unit(block.bn1, block.conv1, block.act1), Unit(block.bn2, block.conv2, block.act2))
+    with fused.backend("fused"):
+        middle = fused.chain(x, units[:1], x)
+        assert torch.equal(block(x), fused.chain(middle, units[1:], middle))
+    with fused.backend("reference"):
+        assert error(middle.detach().float(), units[0](x.float()).detach() + x.float()) < 1e-2
+
+
+def test_moments_left_for_the_next_batch_norm() -> None:
+    torch.manual_seed(8)
+    model = Chain([8, 8], 4)
+    x = torch.randn(9, 8, 4, 4).bfloat16().to(DEVICE)
+    model.to(DEVICE)
+    with fused.backend("fused"):
+        y = fused.chain(x, model.units(), x)
+    left = fused_chain.moments_left_on(y)
+    assert left is not None
+    mean, inverse_std, _ = fused_ops.statistics(left, nn.BatchNorm2d(8).to(DEVICE), None)
+    values = y.detach().float()
+    assert torch.allclose(mean, values.mean((0, 2, 3)), atol=1e-5)
+    variance = values.var((0, 2, 3), unbiased=False)
+    assert torch.allclose(inverse_std, (variance + 1e-5).rsqrt(), rtol=1e-4)
+    y.detach().add_(1)  # shares y's version counter
+    assert fused_chain.moments_left_on(y) is None
+
+
+def test_hooks_and_compilation_get_the_plain_path() -> None:
+    model = Chain([4, 4], 3).to(DEVICE)
+    half = torch.randn(2, 4, 3, 3, device=DEVICE).bfloat16()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.compiler, "is_compiling", lambda: True)
+        assert not fused.use_fused(half, model.units())
+    assert fused.use_fused(half, model.units())
+    hook = model.convs[0].register_forward_hook(lambda *_: None)
+    assert not fused.use_fused(half, model.units())
+    assert fused.why_not_chain(half, model.units()) == "a hook listens to the BinaryConv2d"
+    hook.remove()
+    assert fused.use_fused(half, model.units())
 
 
 def test_what_is_not_supported_says_why() -> None:

@@ -82,7 +82,16 @@ def capture(name: str) -> Row:
 def captured(rows: Sequence[Row], name: str) -> str:
     """`$ make NAME` and what it printed; nothing if no run is kept."""
     found = [row for row in rows if row.get("kind") == "captured" and row["name"] == name]
-    return f"```console\n$ make {name}\n{found[-1]['output']}\n```" if found else ""
+    if not found:
+        return ""
+    last, count = found[-1], len(found)
+    runs = (
+        "one captured run"
+        if count == 1
+        else f"the newest of {count} captured runs, whose times differ with load"
+    )
+    where = f"On {_machine(last['hardware'])}, {last['date']}: {runs}, kept in `results/{CAPTURED.name}`."
+    return f"```console\n$ make {name}\n{last['output']}\n```\n\n{where}"
 
 
 def trained(rows: Sequence[Row]) -> str:

@@ -277,10 +277,15 @@ def test_drawn_numbers_are_those_of_the_results(drawing: ModuleType) -> None:
 
 
 def test_drawing_fills_a_block_and_nothing_else(drawing: ModuleType) -> None:
-    rows = [{"kind": "captured", "name": "demo", "output": "hello"}]
+    row = {"kind": "captured", "name": "demo", "hardware": {"cpu": "a CPU"}, "date": "2026-01-01"}
+    rows = [{**row, "output": "slow"}, {**row, "output": "hello"}]
     text = "before\n<!-- drawn: demo -->\nold\n<!-- end -->\nafter <!-- end -->\n"
-    block = "```console\n$ make demo\nhello\n```"
-    assert drawing.draw(text, rows) == text.replace("old", block)
+    drawn = drawing.draw(text, rows)
+    assert drawn.startswith("before\n<!-- drawn: demo -->\n```console\n$ make demo\nhello\n```\n\nOn a CPU")
+    assert "the newest of 2 captured runs" in drawn
+    assert drawn.endswith("\n<!-- end -->\nafter <!-- end -->\n")
+    assert "old" not in drawn
+    assert "one captured run" in drawing.draw(text, rows[1:])
     with pytest.raises(SystemExit, match="no block 'dome'"):
         drawing.draw("<!-- drawn: dome -->\n<!-- end -->", rows)
 

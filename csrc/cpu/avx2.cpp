@@ -114,17 +114,17 @@ struct BitDot {
     template <int P>
     static void dot_pairs(const uint16_t *const *bases, const Segment *segments, int count, const uint8_t *w,
                           uint16_t *result) {
-        __m256i a[P], m[P];
-        for (int i = 0; i < P; i++) a[i] = m[i] = _mm256_setzero_si256();
-        int left = kLookups;
         bool first = true;
         for (int s = 0; s < count; s++) {
             const uint16_t *p[P];
             for (int i = 0; i < P; i++) p[i] = bases[i] + segments[s].offset;
-            for (int rest = segments[s].length; rest > 0;) {
-                const int now = rest < left ? rest : left;
-                rest -= now;
-                left -= now;
+            // Equal pieces of at most 63 look-ups: loops of one length are predicted well.
+            const int length = segments[s].length, pieces = (length + kLookups - 1) / kLookups;
+            const int piece = pieces == 1 ? length : ((length + pieces - 1) / pieces + 2) / 3 * 3;
+            for (int done = 0; done < length; done += piece) {
+                const int now = length - done < piece ? length - done : piece;
+                __m256i a[P], m[P];
+                for (int i = 0; i < P; i++) a[i] = m[i] = _mm256_setzero_si256();
                 int k = 0;
                 for (; k + 3 <= now; k += 3, w += 3 * kBlock) {
                     const __m256i w0 = _mm256_load_si256((const __m256i *)w);
@@ -149,15 +149,9 @@ struct BitDot {
                     }
                 }
                 for (int i = 0; i < P; i++) p[i] += now;
-                if (left == 0 || (s == count - 1 && rest == 0)) {
 #pragma GCC unroll 8
-                    for (int i = 0; i < P; i++) {
-                        flush(a[i], m[i], result + i * 2 * kBlock, first);
-                        a[i] = m[i] = _mm256_setzero_si256();
-                    }
-                    first = false;
-                    left = kLookups;
-                }
+                for (int i = 0; i < P; i++) flush(a[i], m[i], result + i * 2 * kBlock, first);
+                first = false;
             }
         }
     }

@@ -15,7 +15,7 @@ inline void pause() {
 #endif
 }
 
-constexpr int kSpins = 4000;                               // some tens of microseconds
+constexpr int kSpins = 400;                                // some microseconds
 constexpr auto kAwake = std::chrono::microseconds(200);    // a worker waits so long for the next call, then sleeps
 
 template <class Done>

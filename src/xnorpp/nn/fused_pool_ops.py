@@ -65,7 +65,7 @@ def norm_pool(
     kernels.norm_pool_kernel[t.grid](
         x, _slope_or(slope, channels, x), *statistics, pooled, peaks, taps, found.partial,
         images, height, width, *shape[2:], channels, t.groups_each * GROUP, t.rows,
-        ACTIVATION=activation, **t.blocks,
+        ACTIVATION=activation, **{**t.blocks, "num_warps": 8},  # nine values of each tile are live at once
     )  # fmt: skip
     return pooled, peaks, taps, found
 

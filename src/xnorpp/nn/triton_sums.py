@@ -66,6 +66,63 @@ def weight_signs_kernel(weight, half_signs, signs, weights, BLOCK_W: tl.constexp
     tl.store(signs + offset, sign.to(signs.dtype.element_ty), mask=offset < weights)
 
 
+@triton.jit
+def _channel_job(
+    sums, for_channel, for_slope, rows, channels, job,
+    KIND: tl.constexpr, SLOPE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the channel factor and of the slope, for one block of channels."""
+    c = job * BLOCK_C + tl.arange(0, BLOCK_C)
+    if KIND == 1 or KIND == 2 or KIND == 3:
+        total = _sum_rows(sums, rows, channels, c, BLOCK_R, BLOCK_C)
+        tl.store(for_channel + c, total, mask=c < channels)
+    if SLOPE:
+        slopes = _sum_rows(sums + rows * channels, rows, channels, c, BLOCK_R, BLOCK_C)
+        tl.store(for_slope + c, slopes, mask=c < channels)
+
+
+@triton.jit
+def _line_job(
+    spatial_sums, rows_of, columns, for_rows, for_columns, spatial_rows, height, width, job,
+    BLOCK_S: tl.constexpr,
+):  # fmt: skip
+    """Gradient of the factor of one row of pixels (job < height) or one column, weighted by the other."""
+    s = tl.arange(0, BLOCK_S)
+    is_row = job < height
+    line = tl.where(is_row, job, job - height)
+    length = tl.where(is_row, width, height)
+    at = tl.where(is_row, line * width + s, s * width + line)
+    other = tl.load(columns + s, mask=is_row & (s < width), other=0.0)
+    other += tl.load(rows_of + s, mask=(job >= height) & (s < height), other=0.0)
+    total = tl.zeros([8, BLOCK_S], tl.float32)
+    for start in range(0, spatial_rows, 8):
+        k = start + tl.arange(0, 8)
+        here = (k[:, None] < spatial_rows) & (s[None, :] < length)
+        total += tl.load(spatial_sums + k[:, None] * (height * width) + at[None, :], mask=here, other=0.0)
+    value = tl.sum(tl.sum(total, 0) * other, 0)
+    tl.store(for_rows + line, value, mask=is_row)
+    tl.store(for_columns + line, value, mask=job >= height)
+
+
+@triton.jit
+def _map_job(spatial_sums, for_map, spatial_rows, pixels, job, BLOCK_S: tl.constexpr):
+    """Gradient of a map's factor for one block of pixels."""
+    p = job * BLOCK_S + tl.arange(0, BLOCK_S)
+    total = tl.zeros([BLOCK_S], tl.float32)
+    for k in range(spatial_rows):
+        total += tl.load(spatial_sums + k * pixels + p, mask=p < pixels, other=0.0)
+    tl.store(for_map + p, total, mask=p < pixels)
+
+
+@triton.jit
+def _weight_job(grad_signs, weight, for_weight, weights, job, BLOCK_W: tl.constexpr):
+    """The straight-through gradient of the latent weight: grad where |W| <= 1, else 0."""
+    offset = job * BLOCK_W + tl.arange(0, BLOCK_W)
+    value = tl.load(weight + offset, mask=offset < weights, other=0.0)
+    grad = tl.load(grad_signs + offset, mask=offset < weights, other=0.0).to(tl.float32)
+    tl.store(for_weight + offset, tl.where(tl.abs(value) <= 1.0, grad, 0.0), mask=offset < weights)
+
+
 COLLECTED = [
     *("norm_rows", "norm_programs", "rows", "channel_programs", "spatial_rows", "height", "width"),
     *("spatial_programs", "weights"),
@@ -82,9 +139,10 @@ def collect_kernel(
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     """What a unit's backward pass sums up: for its batch norm (two sums a channel, also the gradients of bias
-    and weight), for the channel factor and the slope, for the factors of rows and columns (or the map), and
-    the latent weight's straight-through gradient, grad where |W| <= 1."""
+    and weight), for the channel factor and the slope, for the factors of rows and columns (or the map); and
+    the latent weight's gradient."""
     program = tl.program_id(0)
+    lines = norm_programs + channel_programs
     if program < norm_programs:
         c = program * BLOCK_C + tl.arange(0, BLOCK_C)
         plain = _sum_rows(norm_partial, norm_rows, norm_channels, c, BLOCK_R, BLOCK_C)
@@ -92,46 +150,18 @@ def collect_kernel(
         product = _sum_rows(second, norm_rows, norm_channels, c, BLOCK_R, BLOCK_C)
         tl.store(norm_sums + c, plain, mask=c < norm_channels)
         tl.store(norm_sums + norm_channels + c, product, mask=c < norm_channels)
-    elif program < norm_programs + channel_programs:
-        c = (program - norm_programs) * BLOCK_C + tl.arange(0, BLOCK_C)
-        if KIND == 1 or KIND == 2 or KIND == 3:
-            total = _sum_rows(sums, rows, channels, c, BLOCK_R, BLOCK_C)
-            tl.store(for_channel + c, total, mask=c < channels)
-        if SLOPE:
-            total = _sum_rows(sums + rows * channels, rows, channels, c, BLOCK_R, BLOCK_C)
-            tl.store(for_slope + c, total, mask=c < channels)
-    elif program < norm_programs + channel_programs + spatial_programs:
-        # Row or column number `index`: its pixels are `start + step * s`, weighted by the other factor.
-        index = program - norm_programs - channel_programs
-        s = tl.arange(0, BLOCK_S)
+    elif program < lines:
+        _channel_job(
+            sums, for_channel, for_slope, rows, channels, program - norm_programs,
+            KIND, SLOPE, BLOCK_R, BLOCK_C,
+        )  # fmt: skip
+    elif program < lines + spatial_programs:
         if KIND == 3:
-            is_row = index < height
-            line = tl.where(is_row, index, index - height)
-            length = tl.where(is_row, width, height)
-            at = tl.where(is_row, line * width + s, s * width + line)
-            other = tl.load(columns + s, mask=is_row & (s < width), other=0.0)
-            other += tl.load(rows_of + s, mask=(index >= height) & (s < height), other=0.0)
-            total = tl.zeros([8, BLOCK_S], tl.float32)
-            for start in range(0, spatial_rows, 8):
-                k = start + tl.arange(0, 8)
-                here = (k[:, None] < spatial_rows) & (s[None, :] < length)
-                total += tl.load(
-                    spatial_sums + k[:, None] * (height * width) + at[None, :], mask=here, other=0.0
-                )
-            value = tl.sum(tl.sum(total, 0) * other, 0)
-            tl.store(for_rows + line, value, mask=is_row)
-            tl.store(for_columns + line, value, mask=index >= height)
+            _line_job(
+                spatial_sums, rows_of, columns, for_rows, for_columns, spatial_rows, height, width,
+                program - lines, BLOCK_S,
+            )  # fmt: skip
         if KIND == 2:
-            p = index * BLOCK_S + s
-            sum_of_pixel = tl.zeros([BLOCK_S], tl.float32)
-            for k in range(spatial_rows):
-                sum_of_pixel += tl.load(
-                    spatial_sums + k * (height * width) + p, mask=p < height * width, other=0.0
-                )
-            tl.store(for_rows + p, sum_of_pixel, mask=p < height * width)
+            _map_job(spatial_sums, for_rows, spatial_rows, height * width, program - lines, BLOCK_S)
     else:
-        first = program - norm_programs - channel_programs - spatial_programs
-        offset = first * BLOCK_W + tl.arange(0, BLOCK_W)
-        value = tl.load(weight + offset, mask=offset < weights, other=0.0)
-        grad = tl.load(grad_signs + offset, mask=offset < weights, other=0.0).to(tl.float32)
-        tl.store(for_weight + offset, tl.where(tl.abs(value) <= 1.0, grad, 0.0), mask=offset < weights)
+        _weight_job(grad_signs, weight, for_weight, weights, program - lines - spatial_programs, BLOCK_W)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cuda_variants import CUDA, DEVICE, Step, clean, guarded
-from xnorpp.nn import BinaryConv2d, fused
+from xnorpp.nn import BinaryConv2d, fused, fused_pool
 
 
 def error(a: Tensor, b: Tensor) -> float:
@@ -53,6 +53,51 @@ def check_blocks() -> dict[str, float]:
     return found
 
 
+def check_ends() -> dict[str, float]:
+    """The same for the real ends of the network: stem convolution, stem end, head."""
+    torch.backends.cudnn.allow_tf32 = False
+    images, size, width = (32, 224, 64) if CUDA else (2, 12, 8)
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, width, 7, 2, 3, bias=False).to(DEVICE, memory_format=torch.channels_last)
+    norm, act = nn.BatchNorm2d(width).to(DEVICE), nn.PReLU(width).to(DEVICE)
+    pool, mean = nn.MaxPool2d(3, 2, 1), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    make: dict[str, Any] = {"device": DEVICE}
+    picture = torch.randn(images, 3, size, size, **make).bfloat16().to(memory_format=torch.channels_last)
+    middle = torch.randn(images, width, size // 2, size // 2, **make).bfloat16()
+    middle = middle.to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        conv.weight.copy_(conv.weight.bfloat16())
+    cases: dict[str, tuple[Tensor, list[nn.Module], Any, Any]] = {
+        "stem conv": (picture, [conv], conv, lambda x: fused_pool.stem_conv(x, conv)),
+        "stem end": (
+            middle,
+            [norm, act],
+            lambda x: pool(act(norm(x))),
+            lambda x: fused_pool.stem_end(x, norm, act),
+        ),
+        "head": (middle, [norm, act], lambda x: mean(act(norm(x))), lambda x: fused_pool.head(x, norm, act)),
+    }
+    found = {}
+    for name, (x, modules, plain, quick) in cases.items():
+        results = []
+        for fuse in (True, False):
+            start = (x if fuse else x.float()).clone(memory_format=torch.preserve_format)
+            start.requires_grad_(name != "stem conv")
+            with fused.backend("fused" if fuse else "reference"):
+                y = quick(start) if fuse else plain(start)
+            torch.manual_seed(1)
+            weight = torch.randn(y.shape, device=DEVICE).bfloat16().float()
+            targets = [
+                *([start] if start.requires_grad else []),
+                *(p for m in modules for p in m.parameters()),
+            ]
+            grads = torch.autograd.grad((y.float() * weight).sum(), targets)
+            results.append([y.detach().float(), *(g.float() for g in grads)])
+        found[name] = max(error(a, b) for a, b in zip(*results, strict=True))
+    torch.backends.cudnn.allow_tf32 = True
+    return found
+
+
 class Pictures:
     """Learnable pictures: a class is a smooth random pattern, shown shifted and under noise; some labels are
     wrong.
@@ -86,7 +131,9 @@ def float32_gradients(step: Step, batch: Any, state: dict[str, Tensor]) -> dict[
     with fused.backend("reference"):
         F.cross_entropy(step.model(batch[0]), batch[1]).backward()
     torch.backends.cudnn.allow_tf32 = True
-    return {name: p.grad for name, p in step.model.named_parameters() if p.grad is not None}
+    found = {name: p.grad for name, p in step.model.named_parameters() if p.grad is not None}
+    step.model.zero_grad(set_to_none=True)
+    return found
 
 
 def block_errors(step: Step, batch: Any) -> dict[str, float]:
@@ -94,9 +141,9 @@ def block_errors(step: Step, batch: Any) -> dict[str, float]:
 
     Each block is fed the network's own input: between whole networks a sign that flips by rounding changes
     everything behind it, a block alone shows the rounding of its arithmetic. Blocks that change the shape
-    stand apart, because their average pooling rounds to bfloat16 before a sign. "random" and "own" are the
-    output gradients used; the sums over the network's own nearly cancel, so bfloat16 loses more there, fused
-    or not.
+    stand apart: plain autocast rounds their average pooling to bfloat16 before a sign. "random" and "own" are
+    the output gradients used; the sums over the network's own nearly cancel, so bfloat16 loses more there,
+    fused or not.
     """
     records: list[tuple[nn.Module, Tensor, Tensor]] = []
 
@@ -104,9 +151,7 @@ def block_errors(step: Step, batch: Any) -> dict[str, float]:
         x = inputs[0].detach().bfloat16()
         output.register_hook(lambda grad: records.append((module, x, grad.detach().bfloat16())))
 
-    blocks = [
-        m for m in step.model.modules() if hasattr(m, "shortcut_per_conv") or type(m).__name__ == "StemEnd"
-    ]
+    blocks = [module for module in step.model.modules() if hasattr(module, "shortcut_per_conv")]
     hooks = [block.register_forward_hook(record) for block in blocks]
     step.gradients(*batch)
     for hook in hooks:
@@ -160,20 +205,29 @@ def block_gradients(
 
 
 def gradient_distances(
-    state: dict[str, Tensor], variant: str, args: argparse.Namespace, batch: Any
+    state: dict[str, Tensor],
+    variants: list[str],
+    args: argparse.Namespace,
+    batch: Any,
+    steps: dict[str, Step],
 ) -> dict[str, float]:
-    """From one state: a block's worst error, and how far whole gradients lie from plain float32's."""
-    make = (args.check_size, 200, args.model)
-    truth = float32_gradients(Step("binary eager", *make), batch, state)
+    """From one state: a fused block's worst error, and how far whole gradients lie from plain float32's.
+
+    `steps` keeps the variants' networks from one moment to the next, so that each is compiled once.
+    """
+    for name in ("binary eager", *variants):
+        if name not in steps:
+            steps[name] = Step(name, args.check_size, 200, args.model)
+    truth = float32_gradients(steps["binary eager"], batch, state)
     moved = {k: v * (1 + 1e-6) if v.is_floating_point() else v for k, v in state.items()}
-    found = {}
     everything = torch.cat([g.flatten() for g in truth.values()])
-    others = {"float32 moved by 1e-6": float32_gradients(Step("binary eager", *make), batch, moved)}
-    for name in ("binary eager", variant):
-        step = Step(name, *make)
+    others = {"float32 moved by 1e-6": float32_gradients(steps["binary eager"], batch, moved)}
+    found = {}
+    for name in ("binary eager", *variants):
+        step = steps[name]
         step.model.load_state_dict(state)
         others[name] = step.gradients(*batch)
-        if "fused" in name:
+        if name == "fused eager":
             found.update(block_errors(step, batch))
     for name, mine in others.items():
         assert mine.keys() == truth.keys()
@@ -186,10 +240,13 @@ def check_training(args: argparse.Namespace, variants: list[str], errors: dict[s
     pictures = Pictures(args.check_size, 200)
     moments = {0, min(50, args.check_steps // 2), args.check_steps}
     losses: dict[str, list[float]] = {}
+    steps: dict[str, Step] = {}
     distances: dict[str, dict[str, float]] = {}
     # "again" is plain eager once more from weights moved by one part in a million: the spread of the method
     # itself.
     for name in ("binary eager", "again", *variants):
+        if name != "binary eager":
+            steps.clear()
         clean()
         with guarded(f"training {name}", errors):
             step = Step(
@@ -204,12 +261,12 @@ def check_training(args: argparse.Namespace, variants: list[str], errors: dict[s
                 batch = pictures.batch(number, args.check_batch)
                 if name == "binary eager" and number in moments:
                     state = {key: value.detach().clone() for key, value in step.model.state_dict().items()}
-                    for variant in variants:
-                        with guarded(f"gradients {variant} {number}", errors):
-                            distances[f"{variant}, step {number}"] = gradient_distances(
-                                state, variant, args, batch
-                            )
-                values.append(step.plain(*batch))
+                    with guarded(f"gradients {number}", errors):
+                        plain_ones = [variant for variant in variants if "graph" not in variant]
+                        distances[f"step {number}"] = gradient_distances(
+                            state, plain_ones, args, batch, steps
+                        )
+                values.append(step.next(*batch))
             losses[name] = torch.stack(values).float().tolist()
     plain = losses["binary eager"]
     width = 20 if CUDA else 1

@@ -1,26 +1,26 @@
-"""The training step on a CUDA GPU: binary ResNet-18 (Case 4) against its real-valued twin, checked and then
-timed.
+"""The training step on a CUDA GPU: binary ResNet-18 (Case 4) against its real-valued twin, checked and timed.
 
-    python benchmarks/cuda_training.py [--parts check,speed,...] [--sizes 224,64] [--budget SECONDS] [--out
-    DIR]
+    python benchmarks/cuda_training.py [--parts check,speed,...] [--sizes 224,64] [--budget S] [--out DIR]
 
 Parts, in the order they run:
-    kernels   each fused kernel on the largest activation of the trunk: milliseconds and TB/s convs     the
-    convolutions of the four stages: forward, and the two products of the backward pass check     gradients of
-    fused blocks against plain float32; gradients of the network from the same state at three
-              moments of a training run; mean loss over each 20 steps, fused and compiled against plain eager
+    kernels   each fused kernel on the largest activation of the trunk: milliseconds and TB/s
+    convs     (only if named) the convolutions of the four stages: forward, and the two backward products
+    check     gradients of fused blocks and ends against plain float32; gradients of the network from the same
+              state at three moments of a training run; mean loss over each 20 steps, against plain eager
     speed     images/s and peak memory of a step for every variant; a step is forward, loss, backward, Adam,
-    under
-              autocast bfloat16 in channels_last
-    profile   where the time of the best binary variant and of the twin goes, by kernel
- Every variant is built, run and discarded alone; one that fails prints its error and the rest goes on. A
+              under autocast bfloat16 in channels_last
+    profile   where the time of the fused step goes, by kernel, at each size
+
+Every variant is built, run and discarded alone; one that fails prints its error and the rest goes on. A
 variant is skipped when less than its expected time is left of the budget. Everything is written to
-DIR/cuda_training.json.
+DIR/cuda_training.json, and one row a variant, as results/ keeps them, to DIR/cuda_training.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import importlib
 import json
 import os
 import statistics
@@ -34,9 +34,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cuda_checks import check_blocks, check_training
-from cuda_variants import CUDA, DEVICE, SHORT, VARIANTS, Step, clean, guarded, synchronize
-from xnorpp.nn import fused
+from cuda_checks import check_blocks, check_ends, check_training
+from cuda_variants import (
+    CUDA,
+    DEVICE,
+    SHORT,
+    VARIANTS,
+    Step,
+    clean,
+    guarded,
+    settings,
+    synchronize,
+    tweaked,
+)
+from xnorpp.train.record import describe_hardware, source_commit
 
 START = time.monotonic()
 
@@ -119,13 +130,13 @@ def run_speed(args: argparse.Namespace, budget: Budget, errors: dict[str, str]) 
     rows: list[dict[str, Any]] = []
     for name in args.variants.split(","):
         for size in args.sizes:
-            if not budget.allows(f"{name} at {size}", VARIANTS[name][-1]):
+            if not budget.allows(f"{name} at {size}", settings(name)[-1]):
                 continue
-            with guarded(f"{name} {size}", errors):
+            with guarded(f"{name} {size}", errors), tweaked(name):
                 row = measure_step(name, size, args.batch, args.model)
                 rows.append(row)
                 print(
-                    f"{name:22s} {size:4d} px {row['milliseconds']:8.2f} ms "
+                    f"{name:26s} {size:4d} px {row['milliseconds']:8.2f} ms "
                     f"{row['images_per_second']:9.0f} img/s {row['peak_bytes'] / 2**20:8.0f} MiB  "
                     f"loss {row['first_loss']:.3f} -> {row['last_loss']:.3f}  "
                     f"warm-up {row['warm_up_seconds']:.0f} s",
@@ -146,7 +157,7 @@ def print_ratios(rows: list[dict[str, Any]]) -> None:
             if not name.startswith("real"):
                 speed = row["images_per_second"] / twin["images_per_second"]
                 memory = row["peak_bytes"] / max(1, twin["peak_bytes"])
-                print(f"   {name:22s} speed {speed:5.2f} x   memory {memory:5.2f} x")
+                print(f"   {name:26s} speed {speed:5.2f} x   memory {memory:5.2f} x")
 
 
 # -------------------------------------------------------------------------------------------- where time goes
@@ -156,51 +167,63 @@ def kernel_cases(
     ops: Any, dots: Tensor, grad: Tensor, rescale: Any, norm: nn.BatchNorm2d
 ) -> dict[str, tuple[Callable[[], object], float]]:
     """Calls of the fused kernels, and how many times each must move a tensor of the activation's size."""
-    mean, inverse = ops.batch_statistics(dots, rescale, norm)
+    moments = ops.moments(dots, rescale)
+    mean, inverse, _ = ops.statistics(moments, norm, None)
     _, sign_bits, mask_bits = ops.normalize_sign(
         dots, rescale, mean, inverse, norm.weight, norm.bias, torch.float16
     )
+    _, sums = ops.finish_backward(grad, dots, rescale)
+    partial = ops.norm_backward_sums(grad, mask_bits, dots, rescale, mean, inverse)
+    found = ops.collect(partial, sums)
     work = grad.clone(memory_format=torch.preserve_format)
+    common = (mean, inverse)
     return {
-        "statistics": (lambda: ops.batch_statistics(dots, rescale, norm), 1),
-        "statistics real": (lambda: ops.batch_statistics(grad, None, norm), 1),
+        "moments": (lambda: ops.moments(dots, rescale), 1),
+        "statistics": (lambda: ops.statistics(moments, norm, None), 0),
         "normalize+sign": (
-            lambda: ops.normalize_sign(dots, rescale, mean, inverse, norm.weight, norm.bias, torch.float16),
+            lambda: ops.normalize_sign(dots, rescale, *common, norm.weight, norm.bias, torch.float16),
             2.125,
         ),
         "unpack": (lambda: ops.unpack_signs(sign_bits, dots.shape, torch.bfloat16), 1.0625),
-        "finish": (lambda: ops.finish(dots, rescale, grad, torch.bfloat16), 3),
+        "finish": (lambda: ops.finish(dots, rescale, grad, None, torch.bfloat16), 3),
         "finish back": (lambda: ops.finish_backward(grad, dots, rescale), 3),
+        "norm sums": (lambda: ops.norm_backward_sums(grad, mask_bits, dots, rescale, *common), 2.0625),
+        "collect": (lambda: ops.collect(partial, sums), 0),
         "norm back": (
-            lambda: ops.norm_backward(work, mask_bits, dots, rescale, mean, inverse, norm.weight, None),
-            5.125,
+            lambda: ops.norm_backward(work, mask_bits, dots, rescale, *common, norm.weight, found.norm),
+            3.0625,
         ),
         "norm back real": (
-            lambda: ops.norm_backward(work, mask_bits, grad, None, mean, inverse, norm.weight, grad),
-            6.125,
+            lambda: ops.norm_backward(work, mask_bits, grad, None, *common, norm.weight, found.norm, grad),
+            4.0625,
         ),
     }
 
 
 def time_kernels() -> list[dict[str, Any]]:
     """Every fused kernel on (256, 64, 56, 56), with the bytes it must move, for a few tilings."""
-    ops = fused.ops()
+    ops: Any = importlib.import_module("xnorpp.nn.fused_ops")
     shape = (256, 64, 56, 56) if CUDA else (8, 8, 4, 4)
     torch.manual_seed(0)
     make: dict[str, Any] = {"device": DEVICE, "memory_format": torch.channels_last}
     dots = torch.empty(shape, dtype=torch.float16, **make).normal_(0, 20).round_()
     grad = torch.empty(shape, dtype=torch.bfloat16, **make).normal_()
     norm = nn.BatchNorm2d(shape[1]).to(DEVICE)
-    gamma = torch.rand(shape[2] * shape[3], shape[1], device=DEVICE) * 0.05
-    rescale = ops.Rescale(gamma, ops.PRELU, torch.full((shape[1],), 0.25, device=DEVICE))
+    factors = tuple(
+        torch.rand(*size, device=DEVICE) * 0.2
+        for size in ((shape[1], 1, 1), (1, shape[2], 1), (1, 1, shape[3]))
+    )
+    rescale = ops.Rescale(factors, 3, ops.PRELU, torch.full((shape[1],), 0.25, device=DEVICE))
     size = dots.numel() * 2
     rows: list[dict[str, Any]] = []
     kept = (ops.TILE_ELEMENTS, ops.TILE_WARPS, ops.PROGRAMS)
     for elements, warps, programs in (
-        (1024, 4, 2112),
-        (1024, 4, 4224),
-        (2048, 8, 2112),
-        (512, 4, 2112),
+        (1024, 4, 1600),
+        (1024, 4, 800),
+        (1024, 4, 3200),
+        (512, 4, 1600),
+        (512, 4, 3200),
+        (1024, 8, 1600),
     ):
         ops.TILE_ELEMENTS, ops.TILE_WARPS, ops.PROGRAMS = elements, warps, programs
         cases = kernel_cases(ops, dots, grad, rescale, norm)
@@ -282,23 +305,43 @@ def profile_step(
     return rows
 
 
+def result_rows(result: dict[str, Any], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row a measured variant, and one of the checks, with what every row of results/ carries."""
+    common = {
+        "kind": "cuda training",
+        "recipe": None,
+        "seed": 0,
+        "commit": args.commit or source_commit(),
+        "hardware": describe_hardware(DEVICE),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "model": args.model,
+    }
+    rows = [{**common, "what": "step", **row} for row in result.get("speed", [])]
+    if "training" in result:
+        rows.append({**common, "what": "check", "blocks": result.get("blocks"), **result["training"]})
+    return rows
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--parts", default="kernels,convs,check,speed,profile")
+    parser.add_argument("--parts", default="kernels,check,speed,profile")
     parser.add_argument("--sizes", default="224,64", help="picture sizes of the speed part")
-    parser.add_argument("--variants", default=SHORT, help="of: " + ", ".join(VARIANTS))
+    parser.add_argument(
+        "--variants", default=SHORT, help="of: " + ", ".join(VARIANTS) + "; a slash adds a tweak"
+    )
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--check-size", type=int, default=64)
     parser.add_argument("--check-steps", type=int, default=300)
     parser.add_argument("--check-batch", type=int, default=128)
-    parser.add_argument("--check-variants", default="fused eager")
-    parser.add_argument("--profile-variants", default="fused eager,real eager")
+    parser.add_argument("--check-variants", default="fused eager,fused graph,recompute graph,binary compiled")
+    parser.add_argument("--profile-variants", default="fused eager")
     parser.add_argument(
-        "--budget", type=float, default=280, help="seconds after which no further variant starts"
+        "--budget", type=float, default=230, help="seconds after which no further variant starts"
     )
+    parser.add_argument("--commit", default="", help="the source's commit, where git cannot tell")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     args = parser.parse_args()
     args.sizes = [int(size) for size in args.sizes.split(",")]
@@ -323,7 +366,7 @@ def main() -> int:
             result["convs"] = time_convolutions(args.batch)
     if "check" in parts:
         with guarded("blocks", errors):
-            result["blocks"] = check_blocks()
+            result["blocks"] = {**check_blocks(), **check_ends()}
             print(
                 "fused block against float32, worst relative error: " + json.dumps(result["blocks"]),
                 flush=True,
@@ -334,7 +377,7 @@ def main() -> int:
         result["speed"] = run_speed(args, budget, errors)
     if "profile" in parts:
         for variant in args.profile_variants.split(","):
-            for size in args.sizes[:1]:
+            for size in args.sizes:
                 if budget.allows(f"profile {variant}", 5):
                     with guarded(f"profile {variant}", errors):
                         profile_step(variant, size, args.batch, args.model, args.out)
@@ -343,6 +386,9 @@ def main() -> int:
     print(f"{len(errors)} errors: {', '.join(errors)}   {time.monotonic() - START:.0f} s in all")
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "cuda_training.json").write_text(json.dumps(result, indent=1))
+    with (args.out / "cuda_training.jsonl").open("w", encoding="utf-8") as file:
+        for row in result_rows(result, args):
+            file.write(json.dumps(row, sort_keys=True) + "\n")
     return 1 if errors else 0
 
 

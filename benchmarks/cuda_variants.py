@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from xnorpp.models import create_model
-from xnorpp.nn import BinaryConv2d, fused, fused_pool, parameter_groups
+from xnorpp.nn import fused, fused_pool, parameter_groups
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -22,22 +23,58 @@ DEVICE = torch.device("cuda" if CUDA else "cpu")
 VARIANTS: dict[str, tuple[str, str, bool, str | None, bool, float]] = {
     "real eager": ("real", "reference", False, None, False, 8),
     "real graph": ("real", "reference", False, None, True, 8),
-    "fused eager": ("xnor++", "fused", False, None, False, 35),
-    "fused graph": ("xnor++", "fused", False, None, True, 12),
-    "recompute eager": ("xnor++", "fused", True, None, False, 12),
-    "recompute graph": ("xnor++", "fused", True, None, True, 12),
-    "binary eager": ("xnor++", "reference", False, None, False, 10),
-    "real compiled": ("real", "reference", False, "default", False, 60),
-    "real compiled graph": ("real", "reference", False, "default", True, 30),
-    "fused compiled": ("xnor++", "fused", False, "default", False, 40),
-    "binary compiled": ("xnor++", "reference", False, "default", False, 80),
-    "binary compiled graph": ("xnor++", "reference", False, "default", True, 30),
+    "real own ends graph": ("real", "auto", False, None, True, 8),
+    "real compiled": ("real", "reference", False, "default", False, 30),
+    "real compiled graph": ("real", "reference", False, "default", True, 15),
     "real max-autotune": ("real", "reference", False, "max-autotune-no-cudagraphs", False, 150),
+    "fused eager": ("xnor++", "fused", False, None, False, 15),
+    "fused graph": ("xnor++", "fused", False, None, True, 8),
+    "recompute eager": ("xnor++", "fused", True, None, False, 8),
+    "recompute graph": ("xnor++", "fused", True, None, True, 8),
+    "binary eager": ("xnor++", "reference", False, None, False, 8),
+    "binary compiled": ("xnor++", "reference", False, "default", False, 40),
+    "binary compiled graph": ("xnor++", "reference", False, "default", True, 25),
 }
 SHORT = (
-    "real eager,fused eager,fused graph,recompute graph,real graph,binary eager,"
-    "real compiled,real compiled graph"
+    "real compiled,real compiled graph,fused graph,recompute graph,fused eager,"
+    "fused graph/plain stem,fused graph/plain head,fused graph/small tiles,fused graph/many programs,"
+    "fused graph/no moments,real own ends graph,binary compiled graph"
 )
+
+
+def _no(*_: Any) -> bool:
+    return False
+
+
+# After a slash, a choice made otherwise than by default: (where, what, value).
+TWEAKS: dict[str, list[tuple[Any, str, Any]]] = {
+    "plain stem": [(fused_pool, "use_stem_conv", _no)],
+    "plain head": [(fused_pool, "use_head", _no)],
+    "plain stem end": [(fused_pool, "use_stem_end", _no)],
+    "small tiles": [("fused_ops", "TILE_ELEMENTS", 512)],
+    "many programs": [("fused_ops", "PROGRAMS", 3200)],
+    "few programs": [("fused_ops", "PROGRAMS", 800)],
+    "no moments": [("fused_chain", "moments_left_on", lambda x: None)],
+}
+
+
+@contextlib.contextmanager
+def tweaked(name: str) -> Iterator[None]:
+    """The choice behind a variant's slash, made for the duration of a `with` block."""
+    kept = []
+    for where, what, value in TWEAKS[name.partition("/")[2]] if "/" in name else []:
+        module = importlib.import_module(f"xnorpp.nn.{where}") if isinstance(where, str) else where
+        kept.append((module, what, getattr(module, what)))
+        setattr(module, what, value)
+    try:
+        yield
+    finally:
+        for module, what, value in kept:
+            setattr(module, what, value)
+
+
+def settings(variant: str) -> tuple[str, str, bool, str | None, bool, float]:
+    return VARIANTS[variant.partition("/")[0]]
 
 
 def synchronize() -> None:
@@ -62,60 +99,15 @@ def guarded(name: str, errors: dict[str, str]) -> Iterator[None]:
         print(f"!! {name} failed:\n{errors[name]}", flush=True)
 
 
-def adopt_chains(model: nn.Module) -> None:
-    """Lets the blocks, shortcuts and stem of a ResNet go through `fused.chain` and `fused_pool.stem_end`."""
-
-    def block_forward(block: Any) -> Callable[[Tensor], Tensor]:
-        first = fused.Unit(block.bn1, block.conv1, block.act1, block.before1)
-        second = fused.Unit(block.bn2, block.conv2, block.act2, block.before2)
-        down = block.downsample
-
-        def forward(x: Tensor) -> Tensor:
-            shortcut = down(x)
-            if block.shortcut_per_conv:
-                x = fused.chain(x, (first,), shortcut)
-                return fused.chain(x, (second,), x)
-            return fused.chain(x, (first, second), shortcut)
-
-        return forward
-
-    def down_forward(down: Any) -> Callable[[Tensor], Tensor]:
-        unit = fused.Unit(down.norm, down.conv)
-        return lambda x: fused.chain(down.pool(x), (unit,))
-
-    for module in model.modules():
-        if hasattr(module, "shortcut_per_conv"):
-            down: Any = module.downsample
-            if isinstance(down, nn.Sequential) and isinstance(down.conv, BinaryConv2d):
-                down.forward = down_forward(down)
-            module.forward = block_forward(module)  # type: ignore[method-assign]
-    stem: Any = model
-    if isinstance(stem.maxpool, nn.MaxPool2d):
-        norm, activation, pool = stem.bn1, stem.act1, stem.maxpool
-        stem.bn1, stem.act1 = nn.Identity(), nn.Identity()
-
-        class StemEnd(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.norm, self.activation, self.pool = norm, activation, pool
-
-            def forward(self, x: Tensor) -> Tensor:
-                return fused_pool.stem_end(x, self.norm, self.activation, self.pool)
-
-        stem.maxpool = StemEnd()
-
-
 class Step:
     """A training step of one variant: `run(x, labels)` gives the loss."""
 
     def __init__(
         self, variant: str, size: int, classes: int, model_name: str, seed: int = 0, lr: float = 1e-3
     ) -> None:
-        method, self.backend, self.recompute, mode, self.graph, _ = VARIANTS[variant]
+        method, self.backend, self.recompute, mode, self.graph, _ = settings(variant)
         torch.manual_seed(seed)
         self.model = create_model(model_name, method=method, input_size=size, num_classes=classes)
-        if method != "real":
-            adopt_chains(self.model)
         self.model = self.model.to(DEVICE, memory_format=torch.channels_last).train()
         self.optimizer = torch.optim.Adam(
             parameter_groups(self.model, weight_decay=1e-5), lr=lr, fused=True, capturable=self.graph and CUDA
@@ -164,3 +156,25 @@ class Step:
         with torch.cuda.graph(graph):
             self.captured_loss = self.plain(x, labels)
         self.replay = graph.replay
+
+    def start_graph(self, x: Tensor, labels: Tensor) -> None:
+        """`capture` without leaving a trace of its warm-up steps in weights, statistics and optimizer."""
+        state = {key: value.detach().clone() for key, value in self.model.state_dict().items()}
+        self.inputs = (x.clone(memory_format=torch.preserve_format), labels.clone())
+        self.capture(*self.inputs)
+        self.model.load_state_dict(state)
+        for values in self.optimizer.state.values():
+            for value in values.values():
+                value.zero_()
+
+    def next(self, x: Tensor, labels: Tensor) -> Tensor:
+        """A step on this batch, through the graph where the variant has one."""
+        if not (self.graph and CUDA):
+            return self.plain(x, labels)
+        if self.replay is None:
+            self.start_graph(x, labels)
+        self.inputs[0].copy_(x)
+        self.inputs[1].copy_(labels)
+        assert self.replay is not None
+        self.replay()
+        return self.captured_loss.clone()

@@ -170,7 +170,7 @@ def block_errors(step: Step, batch: Any) -> dict[str, float]:
             for backend, autocast in (("fused", False), ("reference", True)):
                 mine = block_gradients(block, x, grad, backend, autocast)
                 worst, tensor = max(
-                    (float((a.float() - b).norm()) / max(float(b.norm()), floor), name)
+                    (float((a.float() - b).norm()) / max(float(b.norm()), floor, 1e-20), name)
                     for a, b, floor, name in zip(mine, exact, floors, names, strict=True)
                 )
                 key = f"{place}, {kind}, {backend}"

@@ -344,6 +344,7 @@ def main() -> int:
     parser.add_argument("--commit", default="", help="the source's commit, where git cannot tell")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
     args.sizes = [int(size) for size in args.sizes.split(",")]
     torch.backends.cudnn.benchmark = True
     torch.backends.mkldnn.enabled = (
@@ -384,7 +385,6 @@ def main() -> int:
     if "speed" in parts:
         print_ratios(result["speed"])
     print(f"{len(errors)} errors: {', '.join(errors)}   {time.monotonic() - START:.0f} s in all")
-    args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "cuda_training.json").write_text(json.dumps(result, indent=1))
     with (args.out / "cuda_training.jsonl").open("w", encoding="utf-8") as file:
         for row in result_rows(result, args):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import math
 import statistics
 from typing import Any
 
@@ -16,8 +17,17 @@ from cuda_variants import CUDA, DEVICE, Step, clean, guarded
 from xnorpp.nn import BinaryConv2d, fused, fused_pool
 
 
+LOSS_GAP = 0.03  # how far mean losses over 20 steps may lie from plain eager's
+BLOCK_ERROR = 0.02  # and a fused block's output or gradient, from float32 with the same input
+
+
+def or_infinite(value: float) -> float:
+    """`max` forgets a NaN; infinity it keeps."""
+    return float("inf") if math.isnan(value) else value
+
+
 def error(a: Tensor, b: Tensor) -> float:
-    return float((a - b).norm() / b.norm().clamp_min(1e-20))
+    return or_infinite(float((a - b).norm() / b.norm().clamp_min(1e-20)))
 
 
 def check_blocks() -> dict[str, float]:
@@ -170,7 +180,7 @@ def block_errors(step: Step, batch: Any) -> dict[str, float]:
             for backend, autocast in (("fused", False), ("reference", True)):
                 mine = block_gradients(block, x, grad, backend, autocast)
                 worst, tensor = max(
-                    (float((a.float() - b).norm()) / max(float(b.norm()), floor, 1e-20), name)
+                    (or_infinite(float((a.float() - b).norm()) / max(float(b.norm()), floor, 1e-20)), name)
                     for a, b, floor, name in zip(mine, exact, floors, names, strict=True)
                 )
                 key = f"{place}, {kind}, {backend}"
@@ -279,8 +289,11 @@ def check_training(args: argparse.Namespace, variants: list[str], errors: dict[s
         print(f"gradients, {moment}: " + "; ".join(f"{k} {v:.3g}" for k, v in found.items()))
     print("mean losses, plain eager: " + " ".join(f"{v:.3f}" for v in windows(plain)))
     for name, values in losses.items():
-        gaps = [abs(a / b - 1) for a, b in zip(windows(values), windows(plain), strict=True)]
+        pairs = zip(windows(values), windows(plain), strict=True)
+        gaps = [or_infinite(abs(a / b - 1)) for a, b in pairs]
         summary[f"largest gap {name}"] = max(gaps)
+        if not max(gaps) <= LOSS_GAP:
+            errors[f"loss {name}"] = f"{max(gaps)} is above {LOSS_GAP}"
         print(
             f"   {name:16s} largest gap {100 * max(gaps):.2f} %   "
             + " ".join(f"{v:.3f}" for v in windows(values))

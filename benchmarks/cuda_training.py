@@ -34,7 +34,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cuda_checks import check_blocks, check_ends, check_training
+from cuda_checks import BLOCK_ERROR, check_blocks, check_ends, check_training
 from cuda_variants import (
     CUDA,
     DEVICE,
@@ -368,6 +368,9 @@ def main() -> int:
     if "check" in parts:
         with guarded("blocks", errors):
             result["blocks"] = {**check_blocks(), **check_ends()}
+            for name, value in result["blocks"].items():
+                if not value <= BLOCK_ERROR:
+                    errors[f"error of {name}"] = f"{value} is above {BLOCK_ERROR}"
             print(
                 "fused block against float32, worst relative error: " + json.dumps(result["blocks"]),
                 flush=True,

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from cuda_variants import CUDA, DEVICE, Step, clean, guarded
 from xnorpp.nn import BinaryConv2d, fused, fused_pool
 
-
 LOSS_GAP = 0.03  # how far mean losses over 20 steps may lie from plain eager's
 BLOCK_ERROR = 0.02  # and a fused block's output or gradient, from float32 with the same input
 

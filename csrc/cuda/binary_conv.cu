@@ -23,7 +23,7 @@
 // SX, DY, DX, PY, PX, OH, OW, OC; output bits OPITCH, OPAIR, OROW, OHALO, OHP; CASES, FULL (a factor for each output value);
 // TABLES (rows of the channel table); SIGNS, EPILOGUE; POOL, POOLED, POOL_BITS, QPITCH, QPAIR, QROW, QHALO, QHP (2x2 mean of the result);
 // SIDE_U (units of a fused 1x1 shortcut), SIDE_*; STREAM (float or u16 for half), RESIDUALS (streams added, first ones); tile: WM, WN, MT, NP, ML, ROWS, STAGES,
-// HOLD (keep the weights in registers), TAIL128, BLOCKS (resident blocks aimed at).
+// HOLD (keep the weights in registers), AHEAD (16-channel groups whose residual is read at once), TAIL128, BLOCKS (resident blocks aimed at).
 #include "device.cuh"
 #include "epilogue.cuh"
 
@@ -148,6 +148,13 @@ XN_INLINE void store_bits(u8* to, u32 word, int x) {
 #define word0 words[0][mt][r]
 #define word1 words[1][mt][r]
 #define word2 pooled_words[mt]
+// The result may be written over the residual, so the compiler keeps every read behind the write before it, and a warp
+// would wait for memory MT*2*NP times a tile. The reads of AHEAD groups are therefore made first, all in flight.
+typedef Four<STREAM>::type Waiting;
+#if RESIDUALS
+#undef RESIDUAL
+#define RESIDUAL(k, r_) unpack4(waiting[k][p % AHEAD][mt][r], r_);
+#endif
 // The fused shortcut z joins the stream as a residual would.
 #define SIDE_SCALE(k) { float m_[4]; table(k, m_); EACH4(z[e] = __fmul_rn(z[e], m_[e])) }
 #define SIDE_SHIFT(k) { float s_[4]; table(k, s_); EACH4(z[e] = __fadd_rn(z[e], s_[e])) }
@@ -318,6 +325,9 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) binary_conv(const Arguments ar
                 }
             u32 words[SIGNS > 0 ? SIGNS : 1][MT][2];
             u32 pooled_words[MT];
+#if RESIDUALS
+            Waiting waiting[RESIDUALS][AHEAD][MT][2];
+#endif
 #pragma unroll
             for (int mt = 0; mt < MT; ++mt) {
                 pooled_words[mt] = 0;
@@ -327,6 +337,21 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) binary_conv(const Arguments ar
 #pragma unroll
             for (int p = NP - 1; p >= 0; --p) {
                 const int in_block = (wn * NP + p) * 16 + t * 4, channel = channel0 + in_block;
+#if RESIDUALS
+                if (p % AHEAD == AHEAD - 1) {
+#pragma unroll
+                    for (int k = 0; k < RESIDUALS; ++k)
+#pragma unroll
+                        for (int q = AHEAD - 1; q >= 0; --q)
+#pragma unroll
+                            for (int mt = 0; mt < MT; ++mt)
+#pragma unroll
+                                for (int r = 0; r < 2; ++r)
+                                    waiting[k][q][mt][r] =
+                                        *(const Waiting*)((const STREAM*)args.stream_in[k] +
+                                                          (long)max(place[mt][r], 0) * OC + channel + (q - AHEAD + 1) * 16);
+                }
+#endif
                 float rows[TABLES + 1][4];
 #pragma unroll
                 for (int k = 0; k < TABLES + (SIDE_U > 0); ++k) load4(tables + k * BLOCK_N + in_block, rows[k]);

@@ -133,16 +133,20 @@ XN_INLINE float min_or_nan(float a, float high) { return a > high ? high : a; }
 XN_INLINE float bits_float(u32 x) { return __uint_as_float(x); }
 XN_INLINE u32 float_bits(float x) { return __float_as_uint(x); }
 
-// Four neighbouring channels of the float stream, stored as float or half.
+// Four neighbouring channels of the float stream, stored as float or half; `Four` is how they wait in registers.
+template <class T> struct Four { typedef float4 type; };
+template <> struct Four<u16> { typedef uint2 type; };
+XN_INLINE void unpack4(const float4& x, float (&v)[4]) { v[0] = x.x; v[1] = x.y; v[2] = x.z; v[3] = x.w; }
+XN_INLINE void unpack4(const uint2& x, float (&v)[4]) {
+    v[0] = half_to_float((u16)x.x); v[1] = half_to_float((u16)(x.x >> 16));
+    v[2] = half_to_float((u16)x.y); v[3] = half_to_float((u16)(x.y >> 16));
+}
 XN_INLINE void load4(const float* p, float (&v)[4]) {
-    float4 x = *(const float4*)p;
-    v[0] = x.x; v[1] = x.y; v[2] = x.z; v[3] = x.w;
+    unpack4(*(const float4*)p, v);
 }
 XN_INLINE void store4(float* p, const float (&v)[4]) { *(float4*)p = make_float4(v[0], v[1], v[2], v[3]); }
 XN_INLINE void load4(const u16* p, float (&v)[4]) {
-    uint2 x = *(const uint2*)p;
-    v[0] = half_to_float((u16)x.x); v[1] = half_to_float((u16)(x.x >> 16));
-    v[2] = half_to_float((u16)x.y); v[3] = half_to_float((u16)(x.y >> 16));
+    unpack4(*(const uint2*)p, v);
 }
 XN_INLINE void store4(u16* p, const float (&v)[4]) {
     *(uint2*)p = make_uint2((u32)float_to_half(v[0]) | (u32)float_to_half(v[1]) << 16,

@@ -18,16 +18,18 @@
 #define PRELU(k) { float p_[4]; table(k, p_); EACH4(y[e] = y[e] > 0.0f ? y[e] : __fmul_rn(p_[e], y[e])) }
 // The bounds are given as the bits of a float.
 #define HARDTANH(low, high) EACH4(y[e] = min_or_nan(max_or_nan(y[e], bits_float(low)), bits_float(high)))
+// Four values of a stream; a kernel that asked for them early says where it has them.
+#define RESIDUAL(k, r) if (live) load4((const STREAM*)args.stream_in[k] + pixel * OC + channel, r);
 #define ADD(k)                                                                    \
     {                                                                             \
         float r_[4] = {0.0f, 0.0f, 0.0f, 0.0f};                                   \
-        if (live) load4((const STREAM*)args.stream_in[k] + pixel * OC + channel, r_); \
+        RESIDUAL(k, r_)                                                           \
         EACH4(y[e] = __fadd_rn(y[e], r_[e]))                                      \
     }
 #define MUL(k)                                                                    \
     {                                                                             \
         float r_[4] = {0.0f, 0.0f, 0.0f, 0.0f};                                   \
-        if (live) load4((const STREAM*)args.stream_in[k] + pixel * OC + channel, r_); \
+        RESIDUAL(k, r_)                                                           \
         EACH4(y[e] = __fmul_rn(y[e], r_[e]))                                      \
     }
 // One factor a pixel, float: XNOR-Net's K.

@@ -3,8 +3,8 @@
 //
 // One thread makes eight channels of one pixel, the eight that share a byte of bits (cuda_layout.py: channel 16p + 4t + e
 // of 64 sits at bit 16t + 4p + e), then walks over the epilogue's stages with them. A kernel is compiled once for all
-// layers; sizes arrive as arguments. Floats lie as [image][row][pixel][channel]; the caller's picture is read where it
-// lies, through strides, and bytes through a table of what each stands for.
+// layers; sizes arrive as arguments. Floats lie as [image][row][pixel][channel], as float or half; the caller's picture is
+// read where it lies, through strides, and bytes through a table of what each stands for.
 #include "device.cuh"
 
 enum StageKind { MULT, SHIFT, MAP, FULL, RELU, PRELU, HARDTANH, ADD, MUL, MUL_PIXEL, STORE, SIGN };
@@ -19,6 +19,7 @@ struct Stage {
     int kind;
     float low, high;
     BitsPlace place;      // SIGN
+    int half;             // ADD, MUL, STORE: the stream is half
     const float* a;       // a number a channel, a pixel (MAP), or each (FULL, [pixel][channel]); the operand of ADD, MUL
     const float* flip;    // SIGN: 1 where the comparison is turned round
     const float* map;     // SIGN: a factor a pixel, or
@@ -37,6 +38,7 @@ struct PlainArguments {
     int images, c, h, w, oc, oh, ow;
     int kh, kw, sy, sx, py, px, dy, dx, groups, pad_value, include;
     float value;
+    int half;             // the source is half
     int stages;
     Stage stage[32];
 };
@@ -69,7 +71,20 @@ XN_INLINE bool locate(const PlainArguments& a, long index, Place& p) {
 
 XN_INLINE float fetch(const PlainArguments& a, int image, int y, int x, int c) {
     const long at = image * a.image_step + y * a.row_step + x * a.pixel_step + c * a.channel_step;
-    return a.table ? a.table[c * 256 + ((const u8*)a.source)[at]] : ((const float*)a.source)[at];
+    if (a.table) return a.table[c * 256 + ((const u8*)a.source)[at]];
+    return a.half ? half_to_float(((const u16*)a.source)[at]) : ((const float*)a.source)[at];
+}
+
+// Whether four channels can be fetched at once.
+XN_INLINE bool by_fours(const PlainArguments& a) { return !a.table && a.channel_step == 1 && a.c % 4 == 0; }
+
+XN_INLINE void fetch4(const PlainArguments& a, long at, float (&v)[4]) {
+    if (a.half) load4((const u16*)a.source + at, v);
+    else load4((const float*)a.source + at, v);
+}
+
+XN_INLINE float stream_value(const Stage& g, long at) {
+    return g.half ? half_to_float(((const u16*)g.a)[at]) : g.a[at];
 }
 
 XN_INLINE const u32* bits_of(const PlainArguments& a, int image, int y, int x) {
@@ -93,10 +108,13 @@ XN_INLINE void run_stages(const PlainArguments& a, const Place& p, float (&v)[8]
                 case RELU: v[i] = v[i] < 0.0f ? 0.0f : v[i]; break;
                 case PRELU: v[i] = v[i] > 0.0f ? v[i] : __fmul_rn(v[i], g.a[c]); break;
                 case HARDTANH: v[i] = v[i] < g.low ? g.low : v[i] > g.high ? g.high : v[i]; break;
-                case ADD: v[i] = __fadd_rn(v[i], g.a[pixel * a.oc + c]); break;
-                case MUL: v[i] = __fmul_rn(v[i], g.a[pixel * a.oc + c]); break;
+                case ADD: v[i] = __fadd_rn(v[i], stream_value(g, pixel * a.oc + c)); break;
+                case MUL: v[i] = __fmul_rn(v[i], stream_value(g, pixel * a.oc + c)); break;
                 case MUL_PIXEL: v[i] = __fmul_rn(v[i], g.a[pixel]); break;
-                case STORE: ((float*)g.out)[pixel * a.oc + c] = v[i]; break;
+                case STORE:
+                    if (g.half) ((u16*)g.out)[pixel * a.oc + c] = float_to_half(v[i]);
+                    else ((float*)g.out)[pixel * a.oc + c] = v[i];
+                    break;
                 default: {
                     float u = v[i];
                     if (g.map) u = __fmul_rn(u, g.map[inside]);
@@ -212,14 +230,6 @@ XN_INLINE void mean_values(const PlainArguments& a, const Place& p, float (&v)[8
     EACH8(v[i] = __fdiv_rn(v[i], __int2float_rn(count)))
 }
 
-XN_INLINE void picture_mean(const PlainArguments& a, const Place& p, float (&v)[8]) {
-    for (int y = 0; y < a.h; ++y) {
-#pragma unroll 7
-        for (int x = 0; x < a.w; ++x) { EACH_CHANNEL(v[i] = __fadd_rn(v[i], fetch(a, p.image, y, x, c))) }
-    }
-    EACH8(v[i] = __fdiv_rn(v[i], __int2float_rn(a.h * a.w)))
-}
-
 XN_INLINE void channel_mean(const PlainArguments& a, const Place& p, float (&v)[8]) {
     for (int k = 0; k < a.c; ++k) v[0] = __fadd_rn(v[0], fabsf(fetch(a, p.image, p.y, p.x, k)));
     v[0] = __fdiv_rn(v[0], __int2float_rn(a.c));
@@ -257,27 +267,68 @@ PLAIN(real_conv, real_values(a, p, v))
 PLAIN(bit_conv, bit_values(a, p, v))
 PLAIN(max_pool, max_values(a, p, v))
 PLAIN(mean_pool, mean_values(a, p, v))
-PLAIN(global_mean, picture_mean(a, p, v))
 PLAIN(abs_mean, channel_mean(a, p, v))
 PLAIN(softmax, soft_values(a, p, v))
 PLAIN(flatten, flat_values(a, p, v))
 PLAIN(pad, padded_values(a, p, v))
 PLAIN(signs, sign_values(a, p, v))
 
-// A real linear layer for a few images: a warp makes the eight channels, its lanes share the inputs.
-XN_KERNEL void __launch_bounds__(THREADS) linear_few(const PlainArguments a) {
+// The mean of a picture: a block makes 64 channels of an image, eight pixels at a time, sixteen lanes for the channels of
+// one. Eight sums a channel are added in order at the end.
+XN_KERNEL void __launch_bounds__(THREADS) global_mean(const PlainArguments a) {
+    XN_SHARED;
+    float* sums = (float*)shared_memory;  // [8][64]
     dependency_wait();
     dependency_release();
+    const int units = (a.oc + 63) / 64;
     Place p;
-    const int lane = threadIdx.x % 32;
-    const bool there = locate(a, ((long)blockIdx.x * THREADS + threadIdx.x) / 32, p);
-    if (!there) return;  // a whole warp
+    p.image = blockIdx.x / units;
+    p.unit = blockIdx.x % units;
+    p.byte = threadIdx.x;
+    p.y = p.x = 0;
+    const int first = threadIdx.x % 16 * 4, part = threadIdx.x / 16, channel = 64 * p.unit + first, area = a.h * a.w;
+    float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (by_fours(a) && a.row_step == a.w * a.pixel_step) {
+        if (channel < a.c) {
+            const long from = p.image * a.image_step + channel;
+#pragma unroll 7
+            for (int k = part; k < area; k += 8) {
+                float some[4];
+                fetch4(a, from + k * a.pixel_step, some);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) sum[i] = __fadd_rn(sum[i], some[i]);
+            }
+        }
+    } else {
+        for (int k = part; k < area; k += 8)
+            for (int i = 0; i < 4 && channel + i < a.c; ++i)
+                sum[i] = __fadd_rn(sum[i], fetch(a, p.image, k / a.w, k % a.w, channel + i));
+    }
+    store4(sums + part * 64 + first, sum);
+    __syncthreads();
+    if (threadIdx.x >= 8 || channel_of(p, 0) >= a.oc) return;
+    float v[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int k = 0; k < 8; ++k) { EACH8(v[i] = __fadd_rn(v[i], sums[k * 64 + channel_of(p, i) % 64])) }
+    EACH8(v[i] = __fdiv_rn(v[i], __int2float_rn(area)))
+    run_stages(a, p, v);
+}
+
+// A real linear layer for a few images: a block makes eight channels of an image, its lanes share the inputs.
+XN_KERNEL void __launch_bounds__(THREADS) linear_few(const PlainArguments a) {
+    XN_SHARED;
+    float* sums = (float*)shared_memory;  // [warp][8]
+    Place p;
+    if (!locate(a, blockIdx.x, p)) return;  // a whole block
     const int wide = (a.oc + 63) / 64 * 64, first = channel_of(p, 0), second = channel_of(p, 4);
     const float* weight = (const float*)a.weight;
+    const bool plain = !a.table && !a.half;
+    dependency_wait();
+    dependency_release();
     float v[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 8
-    for (int k = lane; k < a.c; k += 32) {
-        const float u = fetch(a, p.image, 0, 0, k);
+#pragma unroll 4
+    for (int k = threadIdx.x; k < a.c; k += THREADS) {
+        const float u = plain ? ((const float*)a.source)[p.image * a.image_step + k * a.channel_step] : fetch(a, p.image, 0, 0, k);
         float w0[4];
         float w1[4];
         load4(weight + (long)k * wide + first, w0);
@@ -288,52 +339,98 @@ XN_KERNEL void __launch_bounds__(THREADS) linear_few(const PlainArguments a) {
     for (int by = 16; by > 0; by /= 2) {
         EACH8(v[i] = __fadd_rn(v[i], __uint_as_float((u32)__shfl_xor_sync(~0u, (int)__float_as_uint(v[i]), by))))
     }
-    if (lane > 0) return;
+    if (threadIdx.x % 32 == 0) { EACH8(sums[threadIdx.x / 32 * 8 + i] = v[i]) }
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+#pragma unroll
+    for (int k = 1; k < THREADS / 32; ++k) { EACH8(v[i] = __fadd_rn(v[i], sums[k * 8 + i])) }
     if (a.bias) { EACH_CHANNEL(v[i] = __fadd_rn(v[i], a.bias[c])) }
     run_stages(a, p, v);
 }
 
-// A real linear layer for many images: 16 images by 64 channels a block, inputs and weights through shared memory.
-XN_KERNEL void __launch_bounds__(THREADS) linear_many(const PlainArguments a) {
+// A real linear layer for many images: 32 images by 64 channels a block of 256 threads. Each half of the block takes
+// every other of 64 inputs, a thread 4 images by 4 channels; the next 64 are in flight while these are multiplied.
+constexpr int MANY_THREADS = 256, MANY_IMAGES = 32, MANY_DEEP = 64, MANY_PITCH = MANY_IMAGES + 4;
+XN_KERNEL void __launch_bounds__(MANY_THREADS) linear_many(const PlainArguments a) {
     XN_SHARED;
-    constexpr int DEEP = 32;
-    float* inputs = (float*)shared_memory;      // [16][DEEP + 1]
-    float* weights = inputs + 16 * (DEEP + 4);  // [DEEP][64]
-    dependency_wait();
-    dependency_release();
+    float* inputs = (float*)shared_memory;             // [MANY_DEEP][MANY_PITCH]
+    float* weights = inputs + MANY_DEEP * MANY_PITCH;  // [MANY_DEEP][64]
+    float* sums = (float*)shared_memory;               // then [2][MANY_IMAGES][68]
     const int units = (a.oc + 63) / 64, wide = units * 64;
     Place p;
     p.unit = blockIdx.x % units;
     p.byte = threadIdx.x % 8;
     p.y = p.x = 0;
-    const int base = blockIdx.x / units * 16, row = threadIdx.x / 8;
-    p.image = base + row;
-    float v[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-    const int first = channel_of(p, 0) % 64, second = channel_of(p, 4) % 64;
-    for (int at = 0; at < a.c; at += DEEP) {
-        __syncthreads();
-        for (int j = threadIdx.x; j < 16 * DEEP; j += THREADS) {
-            const int image = base + j / DEEP, k = at + j % DEEP;
-            inputs[j / DEEP * (DEEP + 1) + j % DEEP] = image < a.images && k < a.c ? fetch(a, image, 0, 0, k) : 0.0f;
+    const int base = blockIdx.x / units * MANY_IMAGES;
+    const int half = threadIdx.x / 128, across = threadIdx.x % 16 * 4, down = threadIdx.x % 128 / 16 * 4;
+    const bool fours = by_fours(a);
+    dependency_wait();
+    dependency_release();
+    float next_in[2][4];
+    float next_weight[4][4];
+    float acc[4][4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) acc[i][j] = 0.0f;
+    for (int at = -MANY_DEEP; at < a.c; at += MANY_DEEP) {
+        const int next = at + MANY_DEEP;
+        if (next < a.c) {
+            // Lanes run over the images: inputs are stored turned, [input][image], without conflicts.
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const int image = base + threadIdx.x % 32, k = next + (threadIdx.x / 32 + 8 * j) * 4;
+#pragma unroll
+                for (int i = 0; i < 4; ++i) next_in[j][i] = 0.0f;
+                if (image >= a.images) continue;
+                if (fours) {
+                    if (k < a.c) fetch4(a, image * a.image_step + k, next_in[j]);
+                } else {
+                    for (int i = 0; i < 4; ++i)
+                        if (k + i < a.c) next_in[j][i] = fetch(a, image, 0, 0, k + i);
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const int k = next + threadIdx.x / 16 + 16 * j;
+#pragma unroll
+                for (int i = 0; i < 4; ++i) next_weight[j][i] = 0.0f;
+                if (k < a.c) load4((const float*)a.weight + (long)k * wide + p.unit * 64 + across, next_weight[j]);
+            }
         }
-        for (int j = threadIdx.x; j < DEEP * 16; j += THREADS) {
-            float w[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            const int k = at + j / 16;
-            if (k < a.c) load4((const float*)a.weight + (long)k * wide + p.unit * 64 + j % 16 * 4, w);
-            store4(weights + j * 4, w);
-        }
-        __syncthreads();
+        if (at >= 0) {
 #pragma unroll 8
-        for (int k = 0; k < DEEP; ++k) {
-            const float u = inputs[row * (DEEP + 1) + k];
-            float w0[4];
-            float w1[4];
-            load4(weights + k * 64 + first, w0);
-            load4(weights + k * 64 + second, w1);
-            EACH8(v[i] = __fmaf_rn(u, i < 4 ? w0[i % 4] : w1[i % 4], v[i]))
+            for (int k = half; k < MANY_DEEP; k += 2) {
+                float u[4];
+                float w[4];
+                load4(inputs + k * MANY_PITCH + down, u);
+                load4(weights + k * 64 + across, w);
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+#pragma unroll
+                    for (int j = 0; j < 4; ++j) acc[i][j] = __fmaf_rn(u[i], w[j], acc[i][j]);
+            }
+            __syncthreads();
+        }
+        if (next < a.c) {
+#pragma unroll
+            for (int j = 0; j < 2; ++j)
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    inputs[((threadIdx.x / 32 + 8 * j) * 4 + i) * MANY_PITCH + threadIdx.x % 32] = next_in[j][i];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) store4(weights + (threadIdx.x / 16 + 16 * j) * 64 + across, next_weight[j]);
+            __syncthreads();
         }
     }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) store4(sums + (half * MANY_IMAGES + down + i) * 68 + across, acc[i]);
+    __syncthreads();
+    const int row = threadIdx.x / 8;
+    p.image = base + row;
     if (p.image >= a.images || channel_of(p, 0) >= a.oc) return;
+    float v[8];
+    EACH8(const int at = row * 68 + channel_of(p, i) % 64; v[i] = __fadd_rn(sums[at], sums[MANY_IMAGES * 68 + at]))
     if (a.bias) { EACH_CHANNEL(v[i] = __fadd_rn(v[i], a.bias[c])) }
     run_stages(a, p, v);
 }

@@ -14,8 +14,11 @@
 // else. That is an eighth of the work done twice, and no warp ever waits for another: with an exchange between warps
 // (a barrier a row) products and epilogues of all warps run in turns, 2.5 times the floor of the products.
 //
+// HOLD keeps both bytes of a warp's filters in registers (NP = 2: 112 of them) with a sum for each: shared memory then
+// serves pictures only, a third of a load a product instead of 1.3, which is as much as the tensor cores can wait for.
+//
 // Macros: IH, IW, KH, PY, PX (kernel at most 8 wide), CH, CW (convolution), OH, OW (pooled), OC, TABLES, EPILOGUE, SIGNS,
-// STREAM, OPITCH, OPAIR, OROW, OHALO, OHP; R, XG (groups of 7 columns), NP, BLOCKS.
+// STREAM, OPITCH, OPAIR, OROW, OHALO, OHP; R, XG (groups of 7 columns), XB (of them a block), NP, HOLD, BLOCKS.
 #include "device.cuh"
 #include "epilogue.cuh"
 
@@ -30,13 +33,14 @@ struct StemArguments {
 };
 
 constexpr int WN = OC / (16 * NP);
-constexpr int THREADS = XG * WN * 32;
+constexpr int THREADS = XB * WN * 32;
+constexpr int SPLIT = (XG + XB - 1) / XB;
 constexpr int LEFT = 8;                                 // words before a row's first pixel
-constexpr int WIDE = (LEFT + 28 * XG + 8 + 3) / 4 * 4;  // words a row
+constexpr int WIDE = (LEFT + 28 * XB + 8 + 3) / 4 * 4;  // words a row
 constexpr int DEEP = 4 * R + 2 + KH;
 constexpr int GROUPS = (OH + R - 1) / R;
 constexpr int WEIGHT_AT = DEEP * WIDE * 4;
-constexpr int WEIGHT_WORDS = OC / 16 * 2 * KH * 32;  // of 16 bytes
+constexpr int WEIGHT_WORDS = HOLD ? 0 : OC / 16 * 2 * KH * 32;  // of 16 bytes
 constexpr int TABLE_AT = WEIGHT_AT + WEIGHT_WORDS * 16;
 constexpr int SHARED_BYTES = TABLE_AT + TABLES * OC * 4;
 constexpr int LOWEST = -2147483647 - 1;
@@ -50,39 +54,70 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
     XN_SHARED;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int g = lane >> 2, t = lane & 3;
-    const int xg = warp % XG, wn = warp / XG;
-    const int image = blockIdx.x / GROUPS, first = blockIdx.x % GROUPS * R;
+    const int wn = warp / XB, xg0 = blockIdx.x % SPLIT * XB, xg = xg0 + warp % XB;
+    const int image = blockIdx.x / SPLIT / GROUPS, first = blockIdx.x / SPLIT % GROUPS * R;
     u32* picture = (u32*)shared_memory;
     uint4* weights = (uint4*)(shared_memory + WEIGHT_AT);
     float* tables = (float*)(shared_memory + TABLE_AT);
 
+#if HOLD
+    uint4 held[2][KH][NP];
+#pragma unroll
+    for (int part = 0; part < 2; ++part)
+#pragma unroll
+        for (int ky = 0; ky < KH; ++ky)
+#pragma unroll
+            for (int p = 0; p < NP; ++p) held[part][ky][p] = args.weight[(((wn * NP + p) * 2 + part) * KH + ky) * 32 + lane];
+#else
     for (int i = threadIdx.x; i < WEIGHT_WORDS; i += THREADS) weights[i] = args.weight[i];
+#endif
     for (int i = threadIdx.x; i < TABLES * OC; i += THREADS) tables[i] = args.channel[i];
     const int top = 4 * (first - 1) - PY;  // picture row in shared row 0
     const u8* source = args.input + (size_t)image * IH * IW * 3;
     dependency_wait();
     dependency_release();
+#if IW % 4 == 0
+    // Four pixels are three words; FLIGHT of them are asked for before the first is needed.
+    constexpr int FLIGHT = 6;
+    for (int begin = threadIdx.x; begin < DEEP * (WIDE / 4); begin += FLIGHT * THREADS) {
+        u32 words[FLIGHT][3];
+#pragma unroll
+        for (int k = 0; k < FLIGHT; ++k) {
+            const int i = begin + k * THREADS, row = i / (WIDE / 4), quad = i % (WIDE / 4);
+            const int y = top + row, x = 4 * quad - LEFT + 28 * xg0;
+            const bool in = row < DEEP && y >= 0 && y < IH && x >= 0 && x < IW;
+            const u32* from = (const u32*)(source + (in ? (y * IW + x) * 3 : 0));
+#pragma unroll
+            for (int j = 0; j < 3; ++j) words[k][j] = in ? from[j] : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < FLIGHT; ++k) {
+            const int i = begin + k * THREADS, row = i / (WIDE / 4), quad = i % (WIDE / 4);
+            const int y = top + row, x = 4 * quad - LEFT + 28 * xg0;
+            if (row >= DEEP) continue;
+            const u32 solid = y >= 0 && y < IH && x >= 0 && x < IW ? 0xFF000000u : 0u;
+            const u32 w0 = words[k][0], w1 = words[k][1], w2 = words[k][2];
+            *(uint4*)(picture + row * WIDE + 4 * quad) =
+                make_uint4((w0 & 0xFFFFFFu) | solid, (__byte_perm(w0, w1, 0x0543) & 0xFFFFFFu) | solid,
+                           (__byte_perm(w1, w2, 0x0432) & 0xFFFFFFu) | solid, w2 >> 8 | solid);
+        }
+    }
+#else
     for (int i = threadIdx.x; i < DEEP * (WIDE / 4); i += THREADS) {
         const int row = i / (WIDE / 4), quad = i % (WIDE / 4);
-        const int y = top + row, x = 4 * quad - LEFT;
+        const int y = top + row, x = 4 * quad - LEFT + 28 * xg0;
         uint4 four = make_uint4(0, 0, 0, 0);
         if (y >= 0 && y < IH && x >= 0 && x < IW) {
-#if IW % 4 == 0
-            const u32* from = (const u32*)(source + (y * IW + x) * 3);
-            const u32 w0 = from[0], w1 = from[1], w2 = from[2];
-            four = make_uint4(opaque(w0), opaque(__byte_perm(w0, w1, 0x0543)), opaque(__byte_perm(w1, w2, 0x0432)),
-                              opaque(w2 >> 8));
-#else
             u32 pixels[4];
             for (int k = 0; k < 4; ++k) {
                 const u8* from = source + (y * IW + x + k) * 3;
                 pixels[k] = x + k < IW ? opaque(from[0] | from[1] << 8 | from[2] << 16) : 0;
             }
             four = make_uint4(pixels[0], pixels[1], pixels[2], pixels[3]);
-#endif
         }
         *(uint4*)(picture + row * WIDE + 4 * quad) = four;
     }
+#endif
     __syncthreads();
 
     int carry[2 * NP][4];
@@ -90,7 +125,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
     for (int n = 0; n < 2 * NP; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) carry[n][i] = LOWEST;
-    const u32* corner = picture + LEFT - PX + 4 * (7 * xg + g - 1) + t;
+    const u32* corner = picture + LEFT - PX + 4 * (7 * (xg - xg0) + g - 1) + t;
 
 #pragma unroll 1
     for (int py = first == 0 ? 0 : first - 1; py < first + R && py < OH; ++py) {
@@ -102,6 +137,42 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) acc[m][n][i] = 0;
         const u32* rows_of_step = corner + 4 * (py - first + 1) * WIDE;
+#if HOLD
+        int high[2][2 * NP][4];
+#pragma unroll
+        for (int m = 0; m < 2; ++m)
+#pragma unroll
+            for (int n = 0; n < 2 * NP; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) high[m][n][i] = 0;
+        u32 rows[3][4];
+#pragma unroll
+        for (int ky = -2; ky < KH; ++ky) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) rows[(ky + 3) % 3][i] = rows_of_step[(ky + 2) * WIDE + 2 * i];
+            if (ky < 0) continue;
+            const u32 (&a)[4] = rows[(ky + 1) % 3];
+            const u32 (&below)[4] = rows[(ky + 3) % 3];
+#pragma unroll
+            for (int p = 0; p < NP; ++p) {
+                const uint4 h = held[0][ky][p], l = held[1][ky][p];
+                mma_u8s8(high[0][2 * p], a[0], a[1], a[2], a[3], h.x, h.y);
+                mma_u8s8(high[0][2 * p + 1], a[0], a[1], a[2], a[3], h.z, h.w);
+                mma_u8s8(acc[0][2 * p], a[0], a[1], a[2], a[3], l.x, l.y);
+                mma_u8s8(acc[0][2 * p + 1], a[0], a[1], a[2], a[3], l.z, l.w);
+                mma_u8s8(high[1][2 * p], below[0], below[1], below[2], below[3], h.x, h.y);
+                mma_u8s8(high[1][2 * p + 1], below[0], below[1], below[2], below[3], h.z, h.w);
+                mma_u8s8(acc[1][2 * p], below[0], below[1], below[2], below[3], l.x, l.y);
+                mma_u8s8(acc[1][2 * p + 1], below[0], below[1], below[2], below[3], l.z, l.w);
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < 2; ++m)
+#pragma unroll
+            for (int n = 0; n < 2 * NP; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) acc[m][n][i] += high[m][n][i] * 256;
+#else
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
             u32 rows[3][4];  // picture rows ky, ky + 1, ky + 2 of the window: convolution rows 2py and 2py + 1 share them
@@ -130,6 +201,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
                         for (int i = 0; i < 4; ++i) acc[m][n][i] <<= 8;
             }
         }
+#endif
         // Down: rows 2py-1 (carried), 2py, 2py+1. Convolution rows and columns past the picture never win.
         const bool lower = 2 * py + 1 < CH;
         const int column = 7 * xg + g - 1;

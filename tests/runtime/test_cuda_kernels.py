@@ -210,10 +210,11 @@ def test_a_fused_shortcut_and_a_fused_mean(stream: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "kernel", "rows", "pairs"), [(48, 40, 7, 5, 4), (37, 70, 7, 4, 2), (30, 32, 3, 8, 4)]
+    ("height", "width", "kernel", "rows", "pairs", "across", "hold"),
+    [(40, 40, 7, 5, 4, 0, 0), (37, 70, 7, 4, 2, 2, 1), (30, 32, 3, 8, 2, 1, 1)],
 )
 def test_the_stem_equals_integers_pooled(
-    height: int, width: int, kernel: int, rows: int, pairs: int, tmp_path: Path
+    height: int, width: int, kernel: int, rows: int, pairs: int, across: int, hold: int, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(kernel)
     images, oc, padding = 2, 64, kernel // 2
@@ -227,20 +228,9 @@ def test_the_stem_equals_integers_pooled(
     out = lay.bits_layout(oc, oh, ow, 1)
     threshold = rng.normal(size=oc).astype(np.float32)
     macros = lay.stem_macros(
-        height,
-        width,
-        kernel,
-        padding,
-        oc,
-        out,
-        3,
-        "AFFINE(0,1) RELU STORE(0) SIGN(0,2)",
-        1,
-        "float",
-        rows,
-        pairs,
-        1,
-    )
+        height, width, kernel, padding, oc, out, 3, "AFFINE(0,1) RELU STORE(0) SIGN(0,2)", 1, "float",
+        rows, pairs, 1, across, hold,
+    )  # fmt: skip
     library = build("stem.cu", "stem", macros, tmp_path, "StemArguments")
     assert library.shared_bytes() == lay.stem_shared_bytes(macros)
     arrays = {
@@ -253,7 +243,7 @@ def test_the_stem_equals_integers_pooled(
     words = aligned(np.zeros(out.size(images), np.uint8))
     a = StemArguments(images=images, **{k: address(v) for k, v in arrays.items()})
     a.stream_out[0], a.bits_out[0] = address(stream), address(words)
-    library.launch(ctypes.byref(a), images * -(-oh // rows))
+    library.launch(ctypes.byref(a), lay.stem_blocks(macros, images))
 
     full = np.zeros((images, height + 2 * padding, width + 2 * padding + 8, 4), np.int64)
     full[:, padding : padding + height, padding : padding + width] = np.concatenate(

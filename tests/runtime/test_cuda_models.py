@@ -29,7 +29,7 @@ def _beside(name: str) -> ModuleType:
     return module
 
 
-cases, machine = _beside("cases"), _beside("machine")
+cases, machine, units = _beside("cases"), _beside("machine"), _beside("units")
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +92,29 @@ def test_a_resnet_in_pieces(host: object) -> None:
     assert kinds == ["stem"] + ["conv"] * 16 + ["plain"] * 2
     assert sum(unit.side is not None for unit in schedule.units) == 3
     assert len({segment.chunk for segment in schedule.layout.segments}) > 1
+
+
+def test_every_launch_with_a_stream_of_half(host: object) -> None:
+    """Bits and half floats of every launch equal the definition on what the launch was given."""
+    program = cases.tamed_stem(
+        cases.network("resnet18", "xnor++", "channel_height_width", 32, stem="7x7", downsample="binary")
+    )
+    builder = Builder(program, Gpu(), 1 << 28, half=True)
+    x = pictures(program, 2)
+    schedule = builder.schedule(2, True)
+    checks = []
+
+    def watch(read: object) -> object:
+        checks.append(units.UnitCheck(builder, schedule, normalise(program, x), read))
+        return checks[0]
+
+    got = host.run(builder, schedule, x, watch)  # type: ignore[attr-defined]
+    assert checks[0].seen > 20
+    assert checks[0].flips <= 0.001 * checks[0].bits
+    assert len(schedule.halves) >= 6
+    floats = Builder(program, Gpu(), 1 << 28).schedule(2, True)
+    assert schedule.layout.total < 0.8 * floats.layout.total
+    assert np.isfinite(got).all()
 
 
 def test_values_that_live_together_never_share_memory() -> None:

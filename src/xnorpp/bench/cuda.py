@@ -190,7 +190,7 @@ def layer_rows(model: Any, batch: int) -> list[LayerRow]:
         size = 0
         for name in dict.fromkeys((*unit.reads, *unit.writes)):
             size += (
-                program.values[INPUT].elements if name == INPUT else image_bytes(program, builder.bits, name)
+                program.values[INPUT].elements if name == INPUT else image_bytes(program, builder.bits, name, schedule.halves)
             )
         work = 0
         for step in (unit.step, unit.side):

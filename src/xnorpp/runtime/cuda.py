@@ -33,6 +33,7 @@ __all__ = ["CudaError", "CudaModel"]
 CudaError = cu.CudaError
 OLDEST = (7, 0)
 MAX_BATCH = 1024  # more images run in pieces of this
+RESIDENT = 1 << 28  # pieces that fit the cache were measured slower than one that does not
 SESSIONS = 6  # batch sizes that are kept ready
 
 
@@ -108,9 +109,11 @@ class _Session:
 class CudaModel:
     """A program on one GPU. Safe to call from several threads; calls run one after the other.
 
-    `resident` is how many bytes of floats a piece of a batch may hold between two layers (default: about
-    half of the second-level cache), `tensor_cores=False` forces the `popc` path, `graph=False` starts
-    kernel after kernel.
+    `resident` is how many bytes of floats a piece of a batch may hold between two layers (default:
+    256 MiB), `tensor_cores=False` forces the `popc` path, `graph=False` starts
+    kernel after kernel. `residual` is the type of the floats between binary layers on the tensor cores:
+    "float16" halves the memory traffic, every sum is still made in float32 and rounded once when stored;
+    "float32" rounds nothing beyond the reference.
     """
 
     threads = 1
@@ -124,11 +127,15 @@ class CudaModel:
         tensor_cores: bool = True,
         graph: bool = True,
         early: bool = True,
+        residual: str = "float16",
     ) -> None:
         name, _, number = device.partition(":")
         if name != "cuda" or (number and not number.isdigit()):
             raise ValueError(f"`device` (={device!r}) must be 'cuda' or 'cuda:N'")
+        if residual not in ("float16", "float32"):
+            raise ValueError(f"`residual` (={residual!r}) must be 'float16' or 'float32'")
         self.program = program
+        self.residual = residual
         self.device = cu.Device(int(number or 0))
         if self.device.capability < OLDEST:
             major, minor = self.device.capability
@@ -137,7 +144,8 @@ class CudaModel:
                 f"and {OLDEST[0]}.{OLDEST[1]} or newer is needed: use device='cpu'."
             )
         gpu = Gpu(self.device.capability, self.device.multiprocessors, self.device.shared_limit, tensor_cores)
-        self.builder = Builder(program, gpu, resident or max(1 << 22, self.device.cache // 2))
+        room = resident or RESIDENT
+        self.builder = Builder(program, gpu, room, half=residual == "float16")
         self.isa = f"{self.device.arch}, {'one-bit tensor cores' if gpu.bit_products else 'popc'}"
         self.graph = graph
         self.early = early and self.device.capability >= (9, 0)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import cuda_layout as lay
-from .cuda_fuse import Unit, layouts, make_units, stem_chain
+from .cuda_fuse import Unit, half_values, layouts, make_units, stem_chain
 from .cuda_launch import Caller, Constant, Kernel, Launch, Local, by_pixel, extent
 from .cuda_memory import Layout, Place, image_bytes, lay_out
 from .cuda_plain import plain_launch
@@ -23,6 +23,9 @@ from .plan import Step, StoreFloat, make_steps
 from .program import INPUT, Program
 
 Array = npt.NDArray[Any]
+# Tilings of the first layer, best first: rows, pairs, blocks, groups of columns a block, filters in registers.
+_STEM_MANY = ((28, 2, 2, 2, 1), (7, 2, 2, 2, 1), (1, 2, 1, 1, 0))
+_STEM_FEW = ((1, 2, 1, 0, 0), (1, 2, 1, 1, 0))
 COPY = "input as floats"  # the caller's picture, where it is an operand and not only read
 
 
@@ -49,6 +52,7 @@ class Schedule:
     launches: tuple[Launch, ...]
     layout: Layout
     units: tuple[Unit, ...]
+    halves: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -58,7 +62,9 @@ class Builder:
     program: Program
     gpu: Gpu
     resident: int = 1 << 25
+    half: bool = False  # whether floats between tensor-core layers are kept as half
     constants: dict[str, Array] = field(default_factory=dict)
+    halves: frozenset[str] = frozenset()  # of the schedule in the making
 
     def __post_init__(self) -> None:
         self.steps = make_steps(self.program)
@@ -92,15 +98,16 @@ class Builder:
             values = {**program.values, COPY: program.values[INPUT]}
             program = _with_values(program, values)
         units = self.units(images, from_bytes)
-        layout = lay_out(program, units, self.bits, images, self.resident)
+        self.halves = half_values(program, units) if self.half else frozenset()
+        layout = lay_out(program, units, self.bits, images, self.resident, self.halves)
         launches: list[Launch] = []
         for segment in layout.segments:
             for first in range(0, images, segment.chunk):
                 count = min(segment.chunk, images - first)
-                at = _Pointers(program, self.bits, layout.places, first, from_bytes, images)
+                at = _Pointers(program, self.bits, layout.places, first, from_bytes, images, self.halves)
                 for index in range(segment.first, segment.stop):
                     launches.append(self._launch(units[index], index, count, at, segment.chunk))
-        return Schedule(images, tuple(launches), layout, units)
+        return Schedule(images, tuple(launches), layout, units, self.halves)
 
     def keep(self, key: str, make: Callable[[], Array]) -> Constant:
         """The constant of a key, made at its first use."""
@@ -137,6 +144,12 @@ class Builder:
         bits = np.unpackbits(weight, axis=-1, count=c, bitorder="little").astype(bool)
         return np.moveaxis(bits, 3, 1)
 
+    def _stream(self, unit: Unit) -> str:
+        """The type of a unit's float streams, in the kernel's words."""
+        assert unit.chain is not None
+        names = {*unit.chain.stream_in, *unit.chain.stream_out}
+        return "u16" if names & self.halves else "float"
+
     def _tile(self, unit: Unit, images: int) -> tuple[lay.Tile, dict[str, int | str]] | None:
         chain, step = unit.chain, unit.step
         assert chain is not None
@@ -145,7 +158,7 @@ class Builder:
         pool = unit.pool is not None
         fusion = lay.Fusion(
             chain.epilogue, len(chain.tables), len(chain.bits), pool, chain.pooled,
-            chain.pooled_bits is not None, full,
+            chain.pooled_bits is not None, full, self._stream(unit),
         )  # fmt: skip
         side = self.bits[unit.side.source][0] if unit.side is not None else None
         stride = int(unit.side.op.attrs["stride"][0]) if unit.side is not None and unit.side.op else 1
@@ -243,21 +256,16 @@ class Builder:
         filters = lay.stem_filters(
             step.weight, np.asarray(self.program.mean), np.asarray(self.program.std), folded[1]
         )
-        height = pool.shape[1]
-        if images * -(-height // 14) >= self.gpu.processors:
-            rows, pairs, blocks = 14, 4 if channels % 64 == 0 else 2, 2
-        else:
-            rows, pairs, blocks = 1, 2, 1
-        while True:
+        large = images * -(-pool.shape[1] // 14) >= self.gpu.processors
+        for rows, pairs, blocks, across, hold in _STEM_MANY if large else _STEM_FEW:
             macros = lay.stem_macros(
                 h, w, step.weight.shape[2], step.op.attrs["padding"][0], channels, out, len(chain.tables),
-                chain.epilogue, len(chain.bits), "float", rows, pairs, blocks,
+                chain.epilogue, len(chain.bits), self._stream(unit), rows, pairs, blocks, across, hold,
             )  # fmt: skip
-            threads = int(macros["XG"]) * (channels // (16 * pairs)) * 32
-            if lay.stem_shared_bytes(macros) <= self.gpu.shared_limit or rows == 1:
+            if lay.stem_shared_bytes(macros) <= self.gpu.shared_limit:
                 break
-            rows //= 2
-        if threads > 512:
+        threads = lay.stem_threads(macros)
+        if threads > (128 if macros["HOLD"] else 512):
             macros["BLOCKS"] = 1
         arguments = {
             "input": at(INPUT),
@@ -277,7 +285,7 @@ class Builder:
             kernel,
             StemArguments,
             arguments,
-            images * -(-height // rows),
+            lay.stem_blocks(macros, images),
             unit=index,
             images=images,
         )
@@ -293,12 +301,13 @@ class _Pointers:
     first: int
     from_bytes: bool
     images: int
+    halves: frozenset[str] = frozenset()
 
     def __call__(self, name: str) -> Local | Caller:
         if name == INPUT:
             size = self.program.values[INPUT].elements * (1 if self.from_bytes else 4)
             return Caller(False, self.first * size)
-        size = image_bytes(self.program, self.bits, name)
+        size = image_bytes(self.program, self.bits, name, self.halves)
         if name == self.program.output:
             return Caller(True, self.first * size)
         place = self.places[name]

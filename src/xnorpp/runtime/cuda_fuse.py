@@ -400,6 +400,29 @@ def make_units(
     return tuple(units[index] for index in sorted(units))
 
 
+def half_values(program: Program, units: tuple[Unit, ...]) -> frozenset[str]:
+    """Values between tensor-core units that may be kept as half: a kernel has one type for all its streams, so
+    one that must stay float (the output, a factor a pixel, a plain layer's own) keeps its companions float."""
+    streams = [
+        {name for name in (*unit.chain.stream_in, *unit.chain.stream_out) if name not in per_pixel}
+        for unit in units
+        if unit.chain is not None
+        for per_pixel in [_per_pixel(unit.step)]
+    ]
+    apart = {INPUT, program.output}.union(*(_per_pixel(unit.step) for unit in units))
+    made = {name for unit in units if unit.chain is not None for name in unit.chain.stream_out}
+    found = made - apart
+    while True:
+        mixed = {name for group in streams if not group <= found for name in group & found}
+        if not mixed:
+            return frozenset(found)
+        found -= mixed
+
+
+def _per_pixel(step: Step) -> set[str]:
+    return {m.value for m in step.epilogue if isinstance(m, MulValue) and m.per_pixel}
+
+
 def _conv_unit(
     program: Program,
     step: Step,

@@ -162,6 +162,7 @@ class Tile:
     ml: int = 1
     stages: int = 2
     hold: int = 0
+    ahead: int = 0  # groups of 16 channels whose residual is read at once (0: all of half, two of float)
     tail128: int = 1
     blocks: int = 1
     stay: int = 0  # blocks stay and walk over the tiles, as many as fit (0: one block a tile)
@@ -340,6 +341,7 @@ def conv_macros(
     if fusion.pool and (tile.mt % 2 or shape.out_height % 2 or shape.out_width % 2):
         raise ValueError("a fused 2x2 mean needs an even picture and an even `mt`")
     rows = rows_needed(shape, layout, tile.block_m, fusion.pool)
+    ahead = min(tile.np, tile.ahead or (4 if fusion.stream == "u16" else 2))
     empty = BitsLayout(0, 0, 0, 0, 0, 0)
     out, pooled_out, side_layout = out or empty, pooled_out or empty, side or empty
     return {
@@ -357,7 +359,7 @@ def conv_macros(
         "EPILOGUE": fusion.epilogue, "POOL": int(fusion.pool), "POOLED": fusion.pooled,
         "POOL_BITS": int(fusion.pool_bits), "STREAM": fusion.stream, "RESIDUALS": fusion.residuals,
         "WM": tile.wm, "WN": tile.wn, "MT": tile.mt, "NP": tile.np, "ML": tile.ml, "ROWS": rows,
-        "STAGES": tile.stages, "HOLD": tile.hold, "TAIL128": tile.tail128, "BLOCKS": tile.blocks,
+        "STAGES": tile.stages, "HOLD": tile.hold, "AHEAD": ahead, "TAIL128": tile.tail128, "BLOCKS": tile.blocks,
     }  # fmt: skip
 
 
@@ -413,25 +415,34 @@ def stem_filters(weight: Array, mean: Array, std: Array, mult: Array) -> StemFil
 def stem_macros(
     height: int, width: int, kernel: int, padding: int, channels: int, out: BitsLayout, tables: int,
     epilogue: str,
-    signs: int, stream: str, rows: int, np_: int, blocks: int,
+    signs: int, stream: str, rows: int, np_: int, blocks: int, across: int = 0, hold: int = 0,
 ) -> dict[str, int | str]:  # fmt: skip
     """Everything `stem.cu` is compiled for: convolution of stride 2, then 3x3 max pooling of stride 2 and
     padding 1."""
     ch, cw = (height + 2 * padding - kernel) // 2 + 1, (width + 2 * padding - kernel) // 2 + 1
     oh, ow = (ch - 1) // 2 + 1, (cw - 1) // 2 + 1
+    groups = -(-ow // 7)
     return {
         "IH": height, "IW": width, "KH": kernel, "PY": padding, "PX": padding, "CH": ch, "CW": cw, "OH": oh,
         "OW": ow,
         "OC": channels, "TABLES": tables, "EPILOGUE": epilogue, "SIGNS": signs, "STREAM": stream,
         "OPITCH": out.pitch, "OPAIR": int(out.pair), "OROW": out.row, "OHALO": out.halo, "OHP": out.rows,
-        "R": rows, "XG": -(-ow // 7),
-        "NP": np_, "BLOCKS": blocks,
+        "R": rows, "XG": groups, "XB": min(across or groups, groups),
+        "NP": np_, "HOLD": hold, "BLOCKS": blocks,
     }  # fmt: skip
+
+
+def stem_threads(macros: dict[str, int | str]) -> int:
+    return int(macros["XB"]) * (int(macros["OC"]) // (16 * int(macros["NP"]))) * 32
+
+
+def stem_blocks(macros: dict[str, int | str], images: int) -> int:
+    return images * -(-int(macros["OH"]) // int(macros["R"])) * -(-int(macros["XG"]) // int(macros["XB"]))
 
 
 def stem_shared_bytes(macros: dict[str, int | str]) -> int:
     m = {k: v for k, v in macros.items() if isinstance(v, int)}
-    wide = (8 + 28 * m["XG"] + 8 + 3) // 4 * 4
+    wide = (8 + 28 * m["XB"] + 8 + 3) // 4 * 4
     deep = 4 * m["R"] + 2 + m["KH"]
-    weights = m["OC"] // 16 * 2 * m["KH"] * 32 * 16
+    weights = 0 if m["HOLD"] else m["OC"] // 16 * 2 * m["KH"] * 32 * 16
     return deep * wide * 4 + weights + m["TABLES"] * m["OC"] * 4

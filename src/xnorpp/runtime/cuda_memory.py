@@ -53,11 +53,13 @@ class Layout:
     ones: tuple[tuple[Place, BitsLayout], ...]
 
 
-def image_bytes(program: Program, places: BitsPlaces, name: str) -> int:
-    """Bytes of one image of a value."""
+def image_bytes(
+    program: Program, places: BitsPlaces, name: str, halves: frozenset[str] = frozenset()
+) -> int:
+    """Bytes of one image of a value; `halves` are kept as half."""
     if name in places:
         return places[name][0].rows * places[name][0].row
-    return 4 * program.values[name].elements
+    return (2 if name in halves else 4) * program.values[name].elements
 
 
 def _lives(program: Program, units: Sequence[Unit]) -> dict[str, tuple[int, int]]:
@@ -72,13 +74,18 @@ def _lives(program: Program, units: Sequence[Unit]) -> dict[str, tuple[int, int]
 
 
 def cut(
-    program: Program, units: Sequence[Unit], places: BitsPlaces, images: int, resident: int
+    program: Program,
+    units: Sequence[Unit],
+    places: BitsPlaces,
+    images: int,
+    resident: int,
+    halves: frozenset[str] = frozenset(),
 ) -> tuple[Segment, ...]:
     """Segments: a new one begins where less than a quarter of what the last one held crosses."""
     lives = _lives(program, units)
-    blocks = _float_blocks(program, units, places, lives, dict.fromkeys(lives, images))
+    blocks = _float_blocks(program, units, places, lives, dict.fromkeys(lives, images), halves)
     root = {name: first for first, names in blocks.items() for name in names}
-    size = {name: image_bytes(program, places, name) for name in lives}
+    size = {name: image_bytes(program, places, name, halves) for name in lives}
     found: list[Segment] = []
     first, peak = 0, 0
     for index in range(len(units)):
@@ -99,10 +106,15 @@ def cut(
 
 
 def lay_out(
-    program: Program, units: Sequence[Unit], places: BitsPlaces, images: int, resident: int
+    program: Program,
+    units: Sequence[Unit],
+    places: BitsPlaces,
+    images: int,
+    resident: int,
+    halves: frozenset[str] = frozenset(),
 ) -> Layout:
     """Segments and the place of every value."""
-    segments = cut(program, units, places, images, resident)
+    segments = cut(program, units, places, images, resident, halves)
     home = {index: s for s in segments for index in range(s.first, s.stop)}
     lives: dict[str, tuple[int, int]] = {}
     count: dict[str, int] = {}
@@ -110,10 +122,10 @@ def lay_out(
         inside = home[born] is home[dies]
         count[name] = min(home[born].chunk, images) if inside else images
         lives[name] = (born, dies) if inside else (home[born].first, home[dies].stop - 1)
-    floats = _float_blocks(program, units, places, lives, count)
+    floats = _float_blocks(program, units, places, lives, count, halves)
     blocks = {
         root: (
-            image_bytes(program, places, root) * count[root],
+            image_bytes(program, places, root, halves) * count[root],
             min(lives[name][0] for name in names),
             max(lives[name][1] for name in names),
         )
@@ -145,6 +157,7 @@ def _float_blocks(
     places: BitsPlaces,
     lives: Mapping[str, tuple[int, int]],
     count: Mapping[str, int],
+    halves: frozenset[str],
 ) -> dict[str, list[str]]:
     """Float values by the place they share: a stored sum takes over the operand it was added to."""
     root = {name: name for name in lives if name not in places}
@@ -167,6 +180,7 @@ def _float_blocks(
                     and lives[micro.value][0] == index
                     and count[operand] == count[micro.value]
                     and operand in unit.reads
+                    and (operand in halves) == (micro.value in halves)
                 ):
                     root[micro.value] = root[operand]
                     given.add(operand)

@@ -29,7 +29,7 @@ from .program import INPUT, Program, ProgramError
 from .reference import normalise
 
 THREADS = 128
-FEW = 32  # images up to which a linear layer is shared out by inputs, not by images
+FEW = 8  # images up to which a linear layer is shared out by inputs, not by images
 
 _ENTRY = {
     "pointwise": "pointwise", "conv2d": "real_conv", "bitweight_conv2d": "real_conv", "linear": "linear",
@@ -48,6 +48,7 @@ class Maker(Protocol):
 
     program: Program
     bits: Mapping[str, tuple[BitsLayout, bool]]
+    halves: frozenset[str]
 
     def keep(self, key: str, make: Callable[[], Array]) -> Constant: ...
 
@@ -70,14 +71,15 @@ def plain_launch(maker: Maker, unit: Unit, index: int, images: int, at: At, from
     }  # fmt: skip
     arguments |= _source(maker, step, (c, h, w), from_bytes) | _window(step) | _weights(maker, step)
     entry, units = _ENTRY[step.kind], -(-oc // 64)
-    threads, shared = images * oh * ow * units * 8, 16
-    blocks = -(-threads // THREADS)
-    if entry == "linear":
-        if images <= FEW:
-            entry, blocks = "linear_few", -(-threads * 32 // THREADS)
-        else:
-            entry, blocks, shared = "linear_many", -(-images // 16) * units, (16 * 36 + 32 * 64) * 4
-    kernel = Kernel("plain.cu", (), entry, THREADS, shared)
+    threads, shared = THREADS, 16
+    blocks = -(-images * oh * ow * units * 8 // THREADS)
+    if entry == "global_mean":
+        blocks, shared = images * units, 8 * 64 * 4
+    elif entry == "linear" and images <= FEW:
+        entry, blocks, shared = "linear_few", images * units * 8, THREADS // 32 * 8 * 4
+    elif entry == "linear":
+        entry, blocks, threads, shared = "linear_many", -(-images // 32) * units, 256, 64 * (36 + 64) * 4
+    kernel = Kernel("plain.cu", (), entry, threads, shared)
     return Launch(unit.name, kernel, PlainArguments, arguments, blocks, unit=index, images=images)
 
 
@@ -97,6 +99,8 @@ def _source(maker: Maker, step: Step, shape: tuple[int, int, int], from_bytes: b
     found: dict[str, Any] = {}
     if step.source == INPUT and from_bytes:
         found["table"] = maker.keep("input.table", lambda: _byte_table(maker.program))
+    elif step.source in maker.halves:
+        found["half"] = 1
     elif step.source == INPUT:
         steps = (c * h * w, w, 1, h * w)
     names = ("image_step", "row_step", "pixel_step", "channel_step")
@@ -226,11 +230,12 @@ def _stages(maker: Maker, step: Step, micro: MicroOp, at: At) -> list[dict[str, 
     if isinstance(micro, Hardtanh):
         return [stage("hardtanh", low=micro.low, high=micro.high)]
     if isinstance(micro, AddValue):
-        return [stage("add", a=at(micro.value))]
+        return [stage("add", a=at(micro.value), half=int(micro.value in maker.halves))]
     if isinstance(micro, MulValue):
-        return [stage("mul_pixel" if micro.per_pixel else "mul", a=at(micro.value))]
+        kind = "mul_pixel" if micro.per_pixel else "mul"
+        return [stage(kind, a=at(micro.value), half=int(micro.value in maker.halves))]
     if isinstance(micro, StoreFloat):
-        return [stage("store", out=at(micro.value))]
+        return [stage("store", out=at(micro.value), half=int(micro.value in maker.halves))]
     assert isinstance(micro, StoreBits)
     sign = stage("sign", place=_place(maker.bits[micro.value][0]), out=at(micro.value))
     sign["a"] = maker.keep(f"{key}.threshold", lambda: micro.threshold)

@@ -26,7 +26,7 @@ _STRIDED = (
     Tile(wm=4, wn=1, mt=2, ml=1, stay=1, blocks=3),
 )
 _FLOATS_NARROW = (
-    Tile(wm=4, mt=2, ml=2, blocks=4, stay=1),
+    Tile(wm=4, mt=2, ml=2, blocks=3, stay=1),
     Tile(wm=4, wn=1, mt=2, ml=1, stay=1, blocks=3),
 )
 _FLOATS_WIDE = (

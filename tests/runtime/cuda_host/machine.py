@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 KERNELS = HERE.parents[2] / "csrc" / "cuda"
 FLAGS = ["-std=c++17", "-fpermissive", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC"]
 PLAIN = (
-    "pointwise", "real_conv", "bit_conv", "max_pool", "mean_pool", "global_mean", "abs_mean", "softmax",
+    "pointwise", "real_conv", "bit_conv", "max_pool", "mean_pool", "abs_mean", "softmax",
     "flatten", "pad", "signs",
 )  # fmt: skip
 
@@ -47,8 +48,8 @@ def kernel_text(kernel: Kernel) -> str:
     lines = [f"#define {key} {value}" for key, value in kernel.macros] + [f'#include "{kernel.file}"']
     if kernel.file == "plain.cu":
         starts = {entry: f"launch_threads([=] {{ {entry}(*a); }}, grid, THREADS)" for entry in PLAIN}
-        for entry in ("linear_few", "linear_many"):
-            starts[entry] = f"launch_blocks([=] {{ {entry}(*a); }}, grid, THREADS, shared)"
+        for entry, threads in (("global_mean", "THREADS"), ("linear_few", "THREADS"), ("linear_many", "MANY_THREADS")):
+            starts[entry] = f"launch_blocks([=] {{ {entry}(*a); }}, grid, {threads}, shared)"
         kind = "PlainArguments"
     else:
         kind = "StemArguments" if kernel.file == "stem.cu" else "Arguments"
@@ -79,8 +80,14 @@ class HostMachine:
             built = dict(zip(different, pool.map(one, different), strict=True))
         return {kernel: built[text] for kernel, text in texts.items()}
 
-    def run(self, builder: Builder, schedule: Schedule, x: np.ndarray) -> np.ndarray:
-        """The output for a batch."""
+    def run(
+        self,
+        builder: Builder,
+        schedule: Schedule,
+        x: np.ndarray,
+        watch: Callable[[Callable[[int, int], np.ndarray]], Any] | None = None,
+    ) -> np.ndarray:
+        """The output for a batch; `watch` makes something whose `before` and `after` see every launch."""
         program = builder.program
         constants = {key: aligned(array) for key, array in builder.constants.items()}
         arena = aligned(np.zeros(schedule.layout.total, np.uint8))
@@ -100,14 +107,19 @@ class HostMachine:
             return arena.ctypes.data + ref.offset if isinstance(ref, Local) else base[ref.output] + ref.offset
 
         libraries = self.build([launch.kernel for launch in schedule.launches])
+        watching = watch(lambda offset, size: arena[offset : offset + size].copy()) if watch else None
         for launch in schedule.launches:
             library, kernel = libraries[launch.kernel], launch.kernel
             assert library.argument_bytes() == ctypes.sizeof(launch.structure)
             if kernel.file != "plain.cu":
                 assert library.shared_bytes() == kernel.shared
             arguments = launch.bind(address)
+            if watching is not None:
+                watching.before(launch)
             getattr(library, f"start_{kernel.entry}")(
                 ctypes.byref(arguments), launch.grid(2 * launch.columns), kernel.shared
             )
+            if watching is not None:
+                watching.after(launch)
         shape = program.values[program.output].shape
         return np.moveaxis(out, 3, 1).reshape(len(x), *shape)

@@ -1,9 +1,10 @@
 """The inference figures on one GPU: first right, then fast. Every number goes to $OUT/cuda_inference.json,
 and as rows for results/ to $OUT/results.jsonl.
 
-    PYTHONPATH=src python benchmarks/cuda_inference.py [--model FILE.xnor] [--images FILE.npy] [--count 10000]
+    PYTHONPATH=src python benchmarks/cuda_inference.py [--model M.xnor] [--images N.npy] [--labels N.npy]
 
-`--images` is a uint8 array (n, h, w, 3); pictures of another size than the network's are resized. Without
+`--images` is a uint8 array (n, h, w, 3); pictures of another size than the network's are resized on the
+GPU (`--resize`) and rounded to bytes, so that both engines see the same; `--labels` adds the accuracy. Without
 `--model` the network is ResNet-18, 224x224, Case 4, random weights with batch-norm statistics of the
 pictures. The CPU engine is the native core if it is built (cmake -S . -B build && cmake --build build -j,
 then copy build/_core*.so to src/xnorpp/runtime), else the numpy reference on a few pictures.
@@ -35,7 +36,7 @@ def say(text: str) -> None:
     print(f"[{time.perf_counter() - BEGIN:6.1f}] {text}", flush=True)
 
 
-def load_pictures(path: str | None, count: int, size: int) -> np.ndarray:
+def load_pictures(path: str | None, count: int, size: int, resize: str = "bilinear") -> np.ndarray:
     """uint8 (n, size, size, 3)."""
     if path is None:
         # Smooth random pictures: neighbouring pixels alike, as in photographs.
@@ -43,12 +44,12 @@ def load_pictures(path: str | None, count: int, size: int) -> np.ndarray:
         coarse = torch.rand(count, 3, 16, 16, generator=g)
     else:
         array = np.load(path, mmap_mode="r")[:count]
-        coarse = torch.from_numpy(np.ascontiguousarray(array)).permute(0, 3, 1, 2)
+        coarse = torch.from_numpy(np.array(array)).permute(0, 3, 1, 2)
     parts = []
     for piece in coarse.split(500):
         real = piece.cuda().float() * (255.0 if path is None else 1.0)
         if real.shape[2:] != (size, size):
-            real = torch.nn.functional.interpolate(real, (size, size), mode="bilinear", antialias=False)
+            real = torch.nn.functional.interpolate(real, (size, size), mode=resize)
         if path is None:
             real = real + torch.randn(real.shape, device="cuda") * 12
         parts.append(real.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().contiguous())
@@ -90,31 +91,35 @@ def cpu_engine(program: Program) -> tuple[Any, str]:
         return ReferenceModel(program), "numpy reference"
 
 
-def correctness(program: Program, images: np.ndarray, model: CudaModel) -> dict[str, Any]:
+def classes(call: Any, images: np.ndarray, batch: int = 256) -> np.ndarray:
+    return np.concatenate([call(images[first : first + batch]) for first in range(0, len(images), batch)])
+
+
+def correctness(program: Program, images: np.ndarray) -> dict[str, Any]:
+    """Outputs against the CPU engine's: both streams on the tensor cores, and float32 throughout (popc)."""
     cpu, name = cpu_engine(program)
     if name == "numpy reference":
         images = images[:24]
-    ours, theirs, plain = [], [], []
     start = time.perf_counter()
-    for first in range(0, len(images), 256):
-        theirs.append(cpu(images[first : first + 256]))
-    seconds = time.perf_counter() - start
-    for first in range(0, len(images), 256):
-        ours.append(model(torch.from_numpy(images[first : first + 256]).cuda()).cpu().numpy())
-    popc = CudaModel(program, tensor_cores=False)
-    for first in range(0, min(len(images), 1024), 256):
-        plain.append(popc(images[first : first + 256]))
-    a, b = np.concatenate(ours), np.concatenate(theirs)
-    p = np.concatenate(plain)
-    found = {
-        "images": len(a), "cpu_engine": name, "cpu_seconds": seconds,
-        "same_class": float((a.argmax(1) == b.argmax(1)).mean()),
-        "classes_seen": len(np.unique(b.argmax(1))),
-        "largest_difference": float(np.abs(a - b).max()), "largest_value": float(np.abs(b).max()),
-        "same_class_fp32_stem": float((p.argmax(1) == b[: len(p)].argmax(1)).mean()),
-        "largest_difference_fp32_stem": float(np.abs(p - b[: len(p)]).max()),
+    want = classes(cpu, images)
+    found: dict[str, Any] = {
+        "images": len(images), "cpu_engine": name, "cpu_seconds": time.perf_counter() - start,
+        "classes_seen": len(np.unique(want.argmax(1))), "largest_value": float(np.abs(want).max()),
         "stem": "8-bit pictures times 16-bit filters, exact sums",
     }  # fmt: skip
+    for title, count, options in (
+        ("float16", len(images), {"residual": "float16"}), ("float32", len(images), {"residual": "float32"}),
+        ("float32_stem", 1024, {"tensor_cores": False}),
+    ):  # fmt: skip
+        got = classes(CudaModel(program, **options), images[:count])
+        some = want[: len(got)]
+        found |= {
+            f"same_class_{title}": float((got.argmax(1) == some.argmax(1)).mean()),
+            f"changed_classes_{title}": int((got.argmax(1) != some.argmax(1)).sum()),
+            f"same_image_{title}": float((np.abs(got - some).max(axis=1) < 1e-4 * np.abs(some).max()).mean()),
+            f"largest_difference_{title}": float(np.abs(got - some).max()),
+            f"typical_difference_{title}": float(np.median(np.abs(got - some).max(axis=1))),
+        }
     say(f"correctness: {found}")
     return found
 
@@ -123,6 +128,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model")
     parser.add_argument("--images")
+    parser.add_argument("--labels", help="int array (n,) of the pictures' classes")
+    parser.add_argument("--resize", choices=("bilinear", "nearest"), default="bilinear")
+    parser.add_argument("--max-autotune", action="store_true", help="time that mode too (minutes)")
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--skip-torch", action="store_true")
     parser.add_argument(
@@ -137,7 +145,7 @@ def main() -> None:
 
     program = read(given.model) if given.model else None
     size = program.input_shape[1] if program else 224
-    images = load_pictures(given.images, given.count, size)
+    images = load_pictures(given.images, given.count, size, given.resize)
     say(f"{len(images)} pictures")
     if program is None:
         program = make_program(images)
@@ -147,27 +155,36 @@ def main() -> None:
     torch.cuda.synchronize()
     found["first_call_seconds"] = time.perf_counter() - first
     say(f"first call with compilation {found['first_call_seconds']:.1f} s; {model.isa}")
-    found["correctness"] = correctness(program, images, model)
+    found["correctness"] = correctness(program, images)
+    if given.labels:
+        labels = np.load(given.labels)[: len(images)]
+        found["top1"] = {
+            kind: float((classes(CudaModel(program, residual=kind), images).argmax(1) == labels).mean())
+            for kind in ("float16", "float32")
+        }
+        say(f"top-1 {found['top1']}")
+    del images
     keep()
 
     rows: list[GpuRow] = []
     model.forget()
-    best: tuple[float, int] = (1e9, 0)
-    for megabytes in (8, 16, 24, 32, 48, 64, 128, 256):
-        tried = CudaModel(program, resident=megabytes << 20)
-        row = our_row(tried, 256, note=f"resident {megabytes} MiB")
+    best: tuple[float, int, str] = (1e9, 0, "")
+    for kind, megabytes in (("float16", 64), ("float16", 128), ("float16", 256), ("float32", 256)):
+        tried = CudaModel(program, resident=megabytes << 20, residual=kind)
+        row = our_row(tried, 256, note=f"residual {kind}, resident {megabytes} MiB")
         chunks = [segment.chunk for segment in tried.session(256, True).schedule.layout.segments]
         say(f"{describe(row)} chunks {chunks}")
         rows.append(row)
-        if row.milliseconds < best[0]:
-            best = (row.milliseconds, megabytes)
+        best = min(best, (row.milliseconds, megabytes, kind))
+        if (kind, megabytes) == ("float32", 256):
+            found["layers_float32"] = [vars(row) for row in layer_rows(tried, 256)]
         tried.forget()
-    found["resident_megabytes"] = best[1]
-    model = CudaModel(program, resident=best[1] << 20)
+    found["resident_megabytes"], found["residual"] = best[1], best[2]
+    model = CudaModel(program, resident=best[1] << 20, residual=best[2])
     rows.append(our_row(model, 256, note="chosen"))
     say(describe(rows[-1]))
     for name, options in (("no early start", {"early": False}), ("no graph", {"graph": False})):
-        rows.append(our_row(CudaModel(program, resident=best[1] << 20, **options), 256, note=name))
+        rows.append(our_row(CudaModel(program, **options), 256, note=name))
         say(describe(rows[-1]))
     found["layers"] = [vars(row) for row in layer_rows(model, 256)]
     keep()
@@ -180,7 +197,8 @@ def main() -> None:
     found["layers_batch_1"] = [vars(row) for row in layer_rows(small, 1)]
     found["rows"] = [as_record(row) for row in rows]
     keep()
-    for title, layers in (("batch 256", found["layers"]), ("batch 1", found["layers_batch_1"])):
+    tables = {"batch 256": "layers", "float32": "layers_float32", "batch 1": "layers_batch_1"}
+    for title, layers in ((title, found[key]) for title, key in tables.items()):
         print(f"{title:<24}{'kernel':<13}{'n':>3}{'us':>9}{'floor: ops':>12}{'memory':>9}{'Tops/s':>8}")
         for row in layers:
             print(
@@ -190,7 +208,7 @@ def main() -> None:
         print(f"{'sum':<40}{sum(row['microseconds'] for row in layers):9.1f}", flush=True)
     for precision, modes in (
         ("bfloat16", ("eager", "default", "reduce-overhead")), ("float16", ("default", "reduce-overhead")),
-        ("bfloat16", ("max-autotune",)),
+        *([("bfloat16", ("max-autotune",))] if given.max_autotune else []),
     ):  # fmt: skip
         for batch in (256, 1):
             if given.skip_torch or time.perf_counter() - BEGIN > given.limit:
@@ -209,20 +227,24 @@ def main() -> None:
 def summary(found: dict[str, Any], rows: list[GpuRow], out: Path, program: Program) -> None:
     """The figures of the table, one line each."""
 
-    def fastest(batch: int, ours: bool) -> GpuRow | None:
-        some = [r for r in rows if r.batch == batch and (r.engine == "xnorpp") == ours]
-        if ours:
+    def fastest(batch: int, precision: str | None) -> GpuRow | None:
+        """Ours, or torch.compile's best mode in a precision."""
+        some = [r for r in rows if r.batch == batch and (r.engine == "xnorpp") == (precision is None)]
+        if precision is None:
             some = [r for r in some if r.note == "chosen"] or some
         else:
-            some = [r for r in some if r.mode != "eager"]
+            some = [r for r in some if r.mode != "eager" and r.precision == precision]
         return min(some, key=lambda r: r.milliseconds) if some else None
 
-    figures: dict[str, Any] = {"same_class": found["correctness"]["same_class"]}
+    checked = found["correctness"]
+    figures: dict[str, Any] = {key: value for key, value in checked.items() if key.startswith("same_class")}
+    figures |= {f"top1_{kind}": value for kind, value in found.get("top1", {}).items()}
     for batch in (256, 1):
-        mine, theirs = fastest(batch, True), fastest(batch, False)
-        if mine and theirs:
-            figures[f"speedup_batch_{batch}"] = theirs.milliseconds / mine.milliseconds
-            figures[f"milliseconds_batch_{batch}"] = [mine.milliseconds, theirs.milliseconds]
+        for precision in ("bfloat16", "float16"):
+            mine, theirs = fastest(batch, None), fastest(batch, precision)
+            if mine and theirs:
+                figures[f"speedup_batch_{batch}_{precision}"] = theirs.milliseconds / mine.milliseconds
+                figures[f"milliseconds_batch_{batch}_{precision}"] = [mine.milliseconds, theirs.milliseconds]
     compiled = [r for r in rows if r.mode == "default" and r.precision == "bfloat16" and r.batch == 256]
     chosen = [r for r in rows if r.note == "chosen"]
     if compiled and chosen and compiled[0].peak_bytes and chosen[0].peak_bytes:
@@ -240,8 +262,10 @@ def summary(found: dict[str, Any], rows: list[GpuRow], out: Path, program: Progr
             "hardware": hardware,
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
             "model": dict(program.meta).get("model"), "metrics": figures, "correctness": found["correctness"],
-            "resident_megabytes": found["resident_megabytes"], "rows": [as_record(row) for row in rows],
-            "layers": found["layers"], "layers_batch_1": found["layers_batch_1"],
+            "resident_megabytes": found["resident_megabytes"], "residual": found["residual"],
+            "rows": [as_record(row) for row in rows],
+            "layers": found["layers"], "layers_float32": found["layers_float32"],
+            "layers_batch_1": found["layers_batch_1"],
         }
     ]  # fmt: skip
     (out / "results.jsonl").write_text("".join(json.dumps(line, sort_keys=True) + "\n" for line in lines))

@@ -270,7 +270,8 @@ def big_tiles(c: int) -> list[lay.Tile]:
             T(wm=4, mt=2, ml=1, stages=1), T(wm=4, mt=2, ml=2, stages=1), T(wm=4, mt=2, ml=2, stay=1),
             T(wm=4, mt=2, ml=2, blocks=4, stay=1), T(wm=4, mt=2, ml=4, hold=1, stay=1), T(wm=8, mt=2, ml=2,
             stay=1, blocks=2),
-            T(wm=4, mt=1, ml=4, stay=1, blocks=5), T(wm=4, mt=1, ml=4, hold=1, stay=1, blocks=4),
+            T(wm=4, mt=1, ml=4, stay=1, blocks=5), 
+            T(wm=4, mt=2, ml=2, blocks=3, stay=1), T(wm=4, mt=1, ml=4, hold=1, stay=1, blocks=4),
         ]  # fmt: skip
     tiles = [
         T(wm=2, wn=2, mt=2, ml=1, stages=1), T(wm=2, wn=2, mt=2, ml=2, stay=1, blocks=2), T(wm=4, wn=1, mt=2,
@@ -300,6 +301,9 @@ def conv_group(device: cu.Device, c: int) -> list[dict]:
     tiles = big_tiles(c)
     more = [T(wm=4, mt=1, ml=2, stay=1, blocks=6), T(wm=4, mt=2, ml=1, stay=1, blocks=4),
             T(wm=2, mt=2, ml=2, stay=1, blocks=6)]  # fmt: skip
+    more += [T(wm=4, mt=1, ml=4, stay=1, blocks=5), T(wm=4, mt=2, ml=2, blocks=3, stay=1),
+             T(wm=4, mt=2, ml=2, blocks=4, ahead=2, stay=1),
+             T(wm=4, mt=1, ml=2, blocks=5, stay=1)]  # fmt: skip
     jobs = [("bits", t) for t in tiles] + [(k, t) for k in kinds[1:] for t in tiles[1:6] + more]
     return run_layer(device, f"{c}@{size} n256", layer, jobs)
 
@@ -357,10 +361,12 @@ def stem_group(device: cu.Device) -> list[dict]:
         memory = [device.upload(a) for a in (picture, filters.packed, channel)]
         bits = device.allocate(out.size(images))
         kept = []
-        for stream_type, r, pairs, blocks in [
-            ("float", 14, 4, 2), ("float", 14, 4, 1), ("float", 14, 2, 1), ("float", 7, 4, 2), ("float", 7,
-            2, 2), ("float", 28, 4, 1),
-            ("u16", 14, 4, 2), ("u16", 7, 4, 2), ("float", 2, 4, 2), ("float", 1, 2, 2),
+        for stream_type, r, pairs, blocks, across, hold in [
+            ("u16", 14, 4, 2, 0, 0), ("float", 28, 2, 2, 2, 1), ("u16", 28, 2, 2, 2, 1),
+            ("u16", 14, 2, 2, 2, 1), ("u16", 56, 2, 2, 2, 1), ("u16", 28, 2, 1, 4, 1),
+            ("u16", 14, 2, 1, 4, 1), ("u16", 28, 2, 4, 1, 1), ("u16", 7, 2, 2, 2, 1),
+            ("u16", 1, 2, 1, 0, 0), ("u16", 1, 2, 1, 2, 0), ("u16", 1, 2, 1, 1, 0),
+            ("u16", 1, 2, 1, 1, 1), ("u16", 2, 2, 1, 1, 0),
         ]:  # fmt: skip
             macros = lay.stem_macros(
                 224,
@@ -376,8 +382,10 @@ def stem_group(device: cu.Device) -> list[dict]:
                 r,
                 pairs,
                 blocks,
+                across,
+                hold,
             )
-            threads = int(macros["XG"]) * (64 // (16 * pairs)) * 32
+            threads = lay.stem_threads(macros)
             kept.append(
                 (macros, (kernel_source("stem.cu", macros), "stem", threads, lay.stem_shared_bytes(macros)))
             )
@@ -389,7 +397,7 @@ def stem_group(device: cu.Device) -> list[dict]:
             target = device.upload(result)
             a = StemArguments(memory[0].pointer, memory[1].pointer, memory[2].pointer)
             a.stream_out[0], a.bits_out[0], a.images = target.pointer, bits.pointer, images
-            grid = images * -(-56 // int(macros["R"]))
+            grid = lay.stem_blocks(macros, images)
             cu.launch(kernel, grid, a, stream.value)
             stream.synchronize()
             device.download(target.pointer, result)
@@ -397,7 +405,7 @@ def stem_group(device: cu.Device) -> list[dict]:
             ms = time_graph(stream, lambda: cu.launch(kernel, grid, a, stream.value))  # noqa: B023
             rows.append({
                 "layer": f"stem n{images}", "kind": str(macros["STREAM"]),
-                "tile": {k: macros[k] for k in ("R", "NP", "BLOCKS")},
+                "tile": {k: macros[k] for k in ("R", "NP", "XB", "HOLD", "BLOCKS")},
                 "wrong": f"{wrong} wrong floats" if wrong else "", "us": 1e3 * ms, "grid": grid,
                 "tops": 2e-9 * images * 112 * 112 * 64 * 147 / ms, "registers": kernel.registers,
                 "spilled": kernel.spilled,

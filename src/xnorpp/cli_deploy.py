@@ -162,11 +162,16 @@ def bench(arguments: list[str]) -> int:
         xnorpp bench --threads 1,2
         xnorpp bench model.xnor --against onnxruntime,openvino --json bench.json --plot bench.png
         xnorpp bench --layers --avx2-only
+        xnorpp bench model.xnor --device cuda --json gpu.json
         """,
     )
     parser.add_argument("model", metavar="MODEL", nargs="?", help="a packed file or a checkpoint")
     parser.add_argument("--layers", action="store_true", help="time chains of eight binary layers instead")
     parser.add_argument("--startup", action="store_true", help="time the first answer and its memory instead")
+    parser.add_argument(
+        "--device", metavar="NAME", default="cpu",
+        help="cpu, or cuda: batches 256 and 1 beside torch eager and compiled (cpu)",
+    )  # fmt: skip
     parser.add_argument("--threads", metavar="N[,N]", default="1", help="threads of every engine (1)")
     parser.add_argument("--batch", metavar="N", type=int, default=1, help="pictures a call (1)")
     parser.add_argument(
@@ -186,6 +191,8 @@ def bench(arguments: list[str]) -> int:
     from xnorpp.bench.machine import describe_machine
     from xnorpp.bench.report import append, complete, machine_text
 
+    if given.device.partition(":")[0] not in ("cpu", "cuda"):
+        raise ValueError(f"`device` (={given.device!r}) must be 'cpu', 'cuda' or 'cuda:N'")
     if given.avx2_only and not os.environ.get(AVX2_ONLY):
         try:
             restart(["bench", *arguments])
@@ -222,6 +229,14 @@ def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> lis
             print(report.layers_text(chains), flush=True)
             rows += report.layers_rows(chains, count)
         return rows
+    if given.device != "cpu":
+        from xnorpp.bench.cuda import as_record, compare_cuda
+
+        def show(line: str) -> None:
+            print(line, flush=True)
+
+        found_rows = compare_cuda(open_program(given.model), device=given.device, say=show)
+        return [{"device": given.device, **as_record(row)} for row in found_rows]
     title = Path(given.model).name if given.model else "resnet18 224x224 xnor++ case 4, binary downsampling"
     program = open_program(given.model)
     if given.startup:

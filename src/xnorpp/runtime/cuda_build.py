@@ -23,7 +23,7 @@ from .plan import Step, StoreFloat, make_steps
 from .program import INPUT, Program
 
 Array = npt.NDArray[Any]
-# Tilings of the first layer, best first: rows, pairs, blocks, groups of columns a block, filters in registers.
+# Tilings of the first layer, best first: rows, pairs, blocks, column groups a block, filters in registers.
 _STEM_MANY = ((28, 2, 2, 2, 1), (7, 2, 2, 2, 1), (1, 2, 1, 1, 0))
 _STEM_FEW = ((1, 2, 1, 0, 0), (1, 2, 1, 1, 0))
 COPY = "input as floats"  # the caller's picture, where it is an operand and not only read

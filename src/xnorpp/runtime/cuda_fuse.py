@@ -401,8 +401,8 @@ def make_units(
 
 
 def half_values(program: Program, units: tuple[Unit, ...]) -> frozenset[str]:
-    """Values between tensor-core units that may be kept as half: a kernel has one type for all its streams, so
-    one that must stay float (the output, a factor a pixel, a plain layer's own) keeps its companions float."""
+    """Values between tensor-core units that may be kept as half: a kernel has one type for all its streams,
+    so one that must stay float (the output, a factor a pixel, a plain layer's own) keeps the others float."""
     streams = [
         {name for name in (*unit.chain.stream_in, *unit.chain.stream_out) if name not in per_pixel}
         for unit in units

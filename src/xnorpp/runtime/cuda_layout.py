@@ -359,7 +359,8 @@ def conv_macros(
         "EPILOGUE": fusion.epilogue, "POOL": int(fusion.pool), "POOLED": fusion.pooled,
         "POOL_BITS": int(fusion.pool_bits), "STREAM": fusion.stream, "RESIDUALS": fusion.residuals,
         "WM": tile.wm, "WN": tile.wn, "MT": tile.mt, "NP": tile.np, "ML": tile.ml, "ROWS": rows,
-        "STAGES": tile.stages, "HOLD": tile.hold, "AHEAD": ahead, "TAIL128": tile.tail128, "BLOCKS": tile.blocks,
+        "STAGES": tile.stages, "HOLD": tile.hold, "AHEAD": ahead,
+        "TAIL128": tile.tail128, "BLOCKS": tile.blocks,
     }  # fmt: skip
 
 

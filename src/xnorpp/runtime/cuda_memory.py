@@ -53,9 +53,7 @@ class Layout:
     ones: tuple[tuple[Place, BitsLayout], ...]
 
 
-def image_bytes(
-    program: Program, places: BitsPlaces, name: str, halves: frozenset[str] = frozenset()
-) -> int:
+def image_bytes(program: Program, places: BitsPlaces, name: str, halves: frozenset[str] = frozenset()) -> int:
     """Bytes of one image of a value; `halves` are kept as half."""
     if name in places:
         return places[name][0].rows * places[name][0].row

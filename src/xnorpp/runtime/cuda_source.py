@@ -82,7 +82,8 @@ class Stage(ctypes.Structure):
 
     _fields_ = [
         ("kind", ctypes.c_int), ("low", ctypes.c_float), ("high", ctypes.c_float), ("place", BitsPlace),
-        ("half", ctypes.c_int), ("a", _Pointer), ("flip", _Pointer), ("map", _Pointer), ("full", _Pointer), ("out", _Pointer),
+        ("half", ctypes.c_int), ("a", _Pointer),
+        ("flip", _Pointer), ("map", _Pointer), ("full", _Pointer), ("out", _Pointer),
     ]  # fmt: skip
 
 
@@ -113,5 +114,6 @@ class PlainArguments(ctypes.Structure):
         ("image_step", ctypes.c_long), ("row_step", ctypes.c_long), ("pixel_step", ctypes.c_long),
         ("channel_step", ctypes.c_long), ("place", BitsPlace),
         *((name, ctypes.c_int) for name in ("images", "c", "h", "w", "oc", "oh", "ow", *_WINDOW)),
-        ("value", ctypes.c_float), ("half", ctypes.c_int), ("stages", ctypes.c_int), ("stage", Stage * MAX_STAGES),
+        ("value", ctypes.c_float), ("half", ctypes.c_int), ("stages", ctypes.c_int),
+        ("stage", Stage * MAX_STAGES),
     ]  # fmt: skip

@@ -57,6 +57,7 @@ inline F from_counts32(const float *base, const int32_t *counts) {
     const __m256i wide = _mm256_loadu_si256((const __m256i *)counts);
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(wide), _mm256_set1_ps(-2.0f), _mm256_loadu_ps(base));
 }
+inline I add_ints(I v, const int32_t *p) { return _mm256_add_epi32(v, _mm256_loadu_si256((const __m256i *)p)); }
 inline I zero_ints() { return _mm256_setzero_si256(); }
 inline F load_ints(const int32_t *p) { return _mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i *)p)); }
 inline void store_ints(int32_t *p, I v) { _mm256_storeu_si256((__m256i *)p, v); }
@@ -66,7 +67,11 @@ inline I set1_pair(const int16_t *p) {
     __builtin_memcpy(&pair, p, 4);
     return _mm256_set1_epi32(pair);
 }
-inline I dot_pairs(I sum, I a, I w) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, w)); }
+inline I dot_pairs(I sum, I a, I w) {
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(a, w));
+    __asm__ volatile("" : "+x"(sum) : : "memory");  // or GCC regroups an unrolled loop and runs out of registers
+    return sum;
+}
 
 struct Tables {
     alignas(64) uint8_t rows[256 * 16];
@@ -173,6 +178,7 @@ struct BitDot {
 
 #include "epilogue.inl"
 #include "conv.inl"
+#include "picture_pair.inl"
 #include "pool.inl"
 
 namespace {
@@ -205,10 +211,23 @@ void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {
 
 const Kernels *avx2_kernels() {
     static const Kernels kernels = {
-        "avx2",       {2, 4, kBlock, 16, 0}, {4, 1, 4 * kBlock, 16, 0}, {2, 1, 2 * kBlock, 16, 1},
-        pack_bits,    pack_float,            pack_picture,              conv_rows<BitDot>,
-        conv_rows<FloatDot>, conv_rows<PictureDot>, pool_row,           global_mean,
-        abs_mean,     finish_pixels,
+        "avx2",
+        {2, 4, kBlock, 16, 0},
+        {4, 1, 4 * kBlock, 16, 0},
+        {2, 1, 2 * kBlock, 16, 1},
+        {2, 1, 2 * kBlock, 64, 1},
+        pack_bits,
+        pack_float,
+        pack_picture,
+        pack_picture_pair,
+        conv_rows<BitDot>,
+        conv_rows<FloatDot>,
+        conv_rows<PictureDot>,
+        conv_rows<PicturePairDot>,
+        pool_row,
+        global_mean,
+        abs_mean,
+        finish_pixels,
     };
     return &kernels;
 }

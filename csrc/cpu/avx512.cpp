@@ -44,6 +44,7 @@ inline F from_counts16(const float *base, const uint16_t *counts) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)counts));
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(wide), _mm512_set1_ps(-2.0f), _mm512_loadu_ps(base));
 }
+inline I add_ints(I v, const int32_t *p) { return _mm512_add_epi32(v, _mm512_loadu_si512(p)); }
 inline I zero_ints() { return _mm512_setzero_si512(); }
 inline F load_ints(const int32_t *p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
 inline void store_ints(int32_t *p, I v) { _mm512_storeu_si512(p, v); }
@@ -103,6 +104,7 @@ struct BitDot {
 
 #include "epilogue.inl"
 #include "conv.inl"
+#include "picture_pair.inl"
 #include "pool.inl"
 
 namespace {
@@ -122,10 +124,23 @@ void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {
 
 const Kernels *avx512_kernels() {
     static const Kernels kernels = {
-        "avx512",     {4, 32, 4 * kBlock, 16, 0}, {4, 1, 4 * kBlock, 16, 0}, {2, 1, 2 * kBlock, 16, 1},
-        pack_bits,    pack_float,                 pack_picture,              conv_rows<BitDot>,
-        conv_rows<FloatDot>, conv_rows<PictureDot>, pool_row,                global_mean,
-        abs_mean,     finish_pixels,
+        "avx512",
+        {4, 32, 4 * kBlock, 16, 0},
+        {4, 1, 4 * kBlock, 16, 0},
+        {2, 1, 2 * kBlock, 16, 1},
+        {2, 1, 2 * kBlock, 64, 1},
+        pack_bits,
+        pack_float,
+        pack_picture,
+        pack_picture_pair,
+        conv_rows<BitDot>,
+        conv_rows<FloatDot>,
+        conv_rows<PictureDot>,
+        conv_rows<PicturePairDot>,
+        pool_row,
+        global_mean,
+        abs_mean,
+        finish_pixels,
     };
     return &kernels;
 }

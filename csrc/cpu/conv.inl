@@ -223,7 +223,7 @@ void tile_sums(const Conv &k, Tile<D> &tile, int group, int block, char *memory,
         use(WideBaseMinus{wide, tile.base});
     } else {
         D::dot(bases, tile.n, k.segments, k.segment_count, panel, result);
-        if constexpr (sizeof(typename D::Unit) == 4) use(Biased{result, k.offset});
+        if constexpr (sizeof(typename D::Unit) == sizeof(float)) use(Biased{result, k.offset});
         else use(Dequantised{result, k.scale, tile.offset});
     }
 }

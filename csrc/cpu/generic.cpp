@@ -58,6 +58,10 @@ inline unsigned greater(F a, F b) {
 }
 inline F from_counts16(const float *base, const uint16_t *n) { return each([&](int i) { return base[i] - 2.0f * (float)n[i]; }); }
 inline F from_counts32(const float *base, const int32_t *n) { return each([&](int i) { return base[i] - 2.0f * (float)n[i]; }); }
+inline I add_ints(I a, const int32_t *p) {
+    for (int i = 0; i < N; i++) a.v[i] = (int32_t)((uint32_t)a.v[i] + (uint32_t)p[i]);
+    return a;
+}
 inline I zero_ints() { return I{}; }
 inline F load_ints(const int32_t *p) { return each([&](int i) { return (float)p[i]; }); }
 inline void store_ints(int32_t *p, I a) { __builtin_memcpy(p, a.v, sizeof a.v); }
@@ -115,6 +119,7 @@ struct BitDot {
 
 #include "epilogue.inl"
 #include "conv.inl"
+#include "picture_pair.inl"
 #include "pool.inl"
 
 namespace {
@@ -134,10 +139,23 @@ void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {
 
 const Kernels *generic_kernels() {
     static const Kernels kernels = {
-        "generic",    {4, 32, 4 * kBlock, 16, 0}, {4, 1, 4 * kBlock, 16, 0}, {2, 1, 2 * kBlock, 16, 1},
-        pack_bits,    pack_float,                 pack_picture,              conv_rows<BitDot>,
-        conv_rows<FloatDot>, conv_rows<PictureDot>, pool_row,                global_mean,
-        abs_mean,     finish_pixels,
+        "generic",
+        {4, 32, 4 * kBlock, 16, 0},
+        {4, 1, 4 * kBlock, 16, 0},
+        {2, 1, 2 * kBlock, 16, 1},
+        {2, 1, 2 * kBlock, 64, 1},
+        pack_bits,
+        pack_float,
+        pack_picture,
+        pack_picture_pair,
+        conv_rows<BitDot>,
+        conv_rows<FloatDot>,
+        conv_rows<PictureDot>,
+        conv_rows<PicturePairDot>,
+        pool_row,
+        global_mean,
+        abs_mean,
+        finish_pixels,
     };
     return &kernels;
 }

@@ -12,9 +12,10 @@ namespace xnorpp {
 
 constexpr int kBlock = 32;       // output channels a tile
 constexpr int kMaxTile = 16;     // most pixels a tile
+constexpr int kPairUnits = 34;   // products a kernel row of `Source::PicturePair` (see picture_pair.inl)
 constexpr size_t kLine = 64;     // a cache line: alignment of everything
 
-enum class Source : int { Bits, Float, Picture };
+enum class Source : int { Bits, Float, Picture, PicturePair };
 
 // A run of consecutive units (nibbles, words, floats) in the prepared rows: `offset` from a pixel's first unit.
 struct Segment {
@@ -97,14 +98,16 @@ struct DotTraits {
 
 struct Kernels {
     const char *name;
-    DotTraits bits, real, picture;
+    DotTraits bits, real, picture, picture_pair;
     void (*pack_bits)(const Conv &, const uint8_t *weight, void *panels);
     void (*pack_float)(const Conv &, const float *weight, void *panels);
     void (*pack_picture)(const Conv &, const int16_t *weight, void *panels);
+    void (*pack_picture_pair)(const Conv &, const int16_t *weight, void *panels);
     // Output rows y0..y1 of the channel blocks b0..b1 (all blocks where groups > 1).
     void (*conv_bits)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch);
     void (*conv_float)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch);
     void (*conv_picture)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch);
+    void (*conv_picture_pair)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch);
     // One row of a pool into `row` (stride as the input's). `in` points at row 0; `ring` > 0: rows live in a ring of so many.
     void (*pool_row)(const Pool &, const float *in, int stride, int ring, int y, float *row);
     void (*global_mean)(const float *in, int pixels, int stride, int channels, float *out);

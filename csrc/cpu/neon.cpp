@@ -58,6 +58,7 @@ inline F from_counts32(const float *base, const int32_t *counts) {
     const float32x4_t low = vcvtq_f32_s32(vld1q_s32(counts)), high = vcvtq_f32_s32(vld1q_s32(counts + 4));
     return {vfmaq_n_f32(vld1q_f32(base), low, -2.0f), vfmaq_n_f32(vld1q_f32(base + 4), high, -2.0f)};
 }
+inline I add_ints(I v, const int32_t *p) { return {vaddq_s32(v.a, vld1q_s32(p)), vaddq_s32(v.b, vld1q_s32(p + 4))}; }
 inline I zero_ints() { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
 inline F load_ints(const int32_t *p) { return {vcvtq_f32_s32(vld1q_s32(p)), vcvtq_f32_s32(vld1q_s32(p + 4))}; }
 inline void store_ints(int32_t *p, I v) { vst1q_s32(p, v.a), vst1q_s32(p + 4, v.b); }
@@ -129,6 +130,7 @@ struct BitDot {
 
 #include "epilogue.inl"
 #include "conv.inl"
+#include "picture_pair.inl"
 #include "pool.inl"
 
 namespace {
@@ -150,10 +152,23 @@ void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {
 
 const Kernels *neon_kernels() {
     static const Kernels kernels = {
-        "neon",       {1, 8, kBlock, 16, 0}, {4, 1, 4 * kBlock, 16, 0}, {2, 1, 2 * kBlock, 16, 1},
-        pack_bits,    pack_float,            pack_picture,              conv_rows<BitDot>,
-        conv_rows<FloatDot>, conv_rows<PictureDot>, pool_row,           global_mean,
-        abs_mean,     finish_pixels,
+        "neon",
+        {1, 8, kBlock, 16, 0},
+        {4, 1, 4 * kBlock, 16, 0},
+        {2, 1, 2 * kBlock, 16, 1},
+        {2, 1, 2 * kBlock, 64, 1},
+        pack_bits,
+        pack_float,
+        pack_picture,
+        pack_picture_pair,
+        conv_rows<BitDot>,
+        conv_rows<FloatDot>,
+        conv_rows<PictureDot>,
+        conv_rows<PicturePairDot>,
+        pool_row,
+        global_mean,
+        abs_mean,
+        finish_pixels,
     };
     return &kernels;
 }

@@ -84,7 +84,8 @@ ConvStore lay_out(const Kernels &kernels, const ConvSpec &s, Source source) {
     k.words = (k.fan + 31) / 32;
     k.units = (k.fan + t.unit_channels - 1) / t.unit_channels;
     k.cols = s.w + 2 * s.pw;
-    const size_t row_units = (size_t)k.cols * s.groups * k.units;
+    size_t row_units = (size_t)k.cols * s.groups * k.units;
+    if (source == Source::PicturePair) row_units = 2 * round_up(row_units + 24, 32);  // numbers, then differences
     const size_t least_rows = (size_t)(s.kh - 1) * s.dh + 1;
     if (row_units * least_rows * 4 > kMostScratch || ((size_t)k.cols + s.sw + 1) * s.groups * k.words * 4 > kMostScratch)
         throw std::length_error("a convolution over a " + std::to_string(s.h) + "x" + std::to_string(s.w) + " picture of " +
@@ -99,7 +100,12 @@ ConvStore lay_out(const Kernels &kernels, const ConvSpec &s, Source source) {
     k.band = (k.oh + bands - 1) / bands;
 
     const bool whole_rows = s.groups == 1 && s.dw == 1;
-    for (int i = 0; i < s.kh; i++)
+    if (source == Source::PicturePair) {
+        for (int i = 0; i < s.kh; i++) store.segments.push_back({i * s.dh * k.row_units, kPairUnits});
+        store.segments.push_back({k.row_units / 2, 0});
+        k.total_units = (long)s.kh * kPairUnits;
+    }
+    for (int i = 0; i < s.kh && source != Source::PicturePair; i++)
         for (int j = 0; j < (whole_rows ? 1 : s.kw); j++) {
             int length = whole_rows ? s.kw * k.units : k.units;
             if (t.even) length = (length + 1) / 2 * 2;
@@ -125,7 +131,21 @@ int padded_channel(const Conv &k, int o) {
 }  // namespace
 
 const DotTraits &traits_of(const Kernels &kernels, Source source) {
-    return source == Source::Bits ? kernels.bits : source == Source::Float ? kernels.real : kernels.picture;
+    switch (source) {
+        case Source::Bits: return kernels.bits;
+        case Source::Float: return kernels.real;
+        case Source::Picture: return kernels.picture;
+        default: return kernels.picture_pair;
+    }
+}
+
+ConvFunction function_of(const Kernels &kernels, Source source) {
+    switch (source) {
+        case Source::Bits: return kernels.conv_bits;
+        case Source::Float: return kernels.conv_float;
+        case Source::Picture: return kernels.conv_picture;
+        default: return kernels.conv_picture_pair;
+    }
 }
 
 ConvStore build_bit_conv(const Kernels &kernels, const ConvSpec &s, const uint8_t *weight) {
@@ -170,9 +190,33 @@ ConvStore build_float_conv(const Kernels &kernels, const ConvSpec &s, const floa
     return store;
 }
 
+namespace {
+
+// The numbers that one filter's row of the kernel is multiplied with, in the order of picture_pair.inl; `w` is
+// [channel][kh][7] with the normalisation folded in.
+std::vector<double> pair_products(const std::vector<double> &w, int kh) {
+    std::vector<double> out;
+    for (int i = 0; i < kh; i++) {
+        const auto column = [&](auto value) {
+            for (int ch = 0; ch < 3; ch++) out.push_back(value(&w[((size_t)ch * kh + i) * 7]));
+        };
+        using Taps = const double *;
+        column([](Taps g) { return g[0] + g[2]; }), column([](Taps g) { return g[1] + g[3]; });
+        column([](Taps g) { return g[4] + g[6]; }), column([](Taps g) { return g[5]; });
+        column([](Taps g) { return g[0]; }), column([](Taps g) { return g[1]; });
+        column([](Taps g) { return g[4]; }), column([](Taps g) { return g[5]; });
+        column([](Taps g) { return -g[2]; }), column([](Taps g) { return -g[3]; });
+        column([](Taps g) { return -g[6]; }), out.push_back(0);
+    }
+    return out;
+}
+
+}  // namespace
+
 ConvStore build_picture_conv(const Kernels &kernels, const ConvSpec &s, const float *weight, const float *bias,
                              const float *mean, const float *std) {
-    ConvStore store = lay_out(kernels, s, Source::Picture);
+    const bool pairs = s.c == 3 && s.kw == 7 && s.sw == 2;
+    ConvStore store = lay_out(kernels, s, pairs ? Source::PicturePair : Source::Picture);
     Conv &k = store.conv;
     const size_t taps = (size_t)s.kh * s.kw, inputs = taps * s.c;
     const auto rows = cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, false, store.row_case);
@@ -181,22 +225,23 @@ ConvStore build_picture_conv(const Kernels &kernels, const ConvSpec &s, const fl
     store.scale = Buffer((size_t)k.channels_padded * 4);
     store.offset = Buffer(rows.size() * cols.size() * (size_t)k.channels_padded * 4);
     k.scale = store.scale.as<float>(), k.offset = store.offset.as<float>();
-    std::vector<int16_t> rounded((size_t)s.o * inputs);
+    std::vector<int16_t> rounded;
     TapSums shift(s.kh, s.kw);
     for (int o = 0; o < s.o; o++) {
         const float *w = weight + (size_t)o * inputs;
+        std::vector<double> folded(inputs);
         double largest = 0, sum = 0;
         for (size_t i = 0; i < inputs; i++) {
-            const double folded = std::fabs((double)w[i] / (255.0 * std[i / taps]));
-            largest = folded > largest ? folded : largest;
-            sum += folded;
+            folded[i] = (double)w[i] / (255.0 * std[i / taps]);
+            sum += std::fabs(folded[i]);
         }
+        if (pairs) folded = pair_products(folded, s.kh);
+        for (const double value : folded) largest = std::fabs(value) > largest ? std::fabs(value) : largest;
         double scale = largest / 32767.0;
-        const double room = (2147483647.0 - 256.0 * inputs) / 255.0;
+        const double room = (2147483647.0 - 1024.0 * inputs) / 255.0;
         if (sum > scale * room) scale = sum / room;
         if (!(scale > 0)) scale = 1;
-        for (size_t i = 0; i < inputs; i++)
-            rounded[(size_t)o * inputs + i] = (int16_t)std::lrint((double)w[i] / (255.0 * std[i / taps]) / scale);
+        for (const double value : folded) rounded.push_back((int16_t)std::lrint(value / scale));
         store.scale.as<float>()[o] = (float)scale;
         shift.fill([&](int tap) {
             double value = 0;
@@ -208,7 +253,7 @@ ConvStore build_picture_conv(const Kernels &kernels, const ConvSpec &s, const fl
                 store.offset.as<float>()[(r * cols.size() + c) * k.channels_padded + o] =
                     (float)((bias ? bias[o] : 0.0) - shift.inside(rows[r], cols[c]));
     }
-    kernels.pack_picture(k, rounded.data(), store.weights.as());
+    (pairs ? kernels.pack_picture_pair : kernels.pack_picture)(k, rounded.data(), store.weights.as());
     return store;
 }
 

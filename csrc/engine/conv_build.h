@@ -26,5 +26,7 @@ ConvStore build_float_conv(const Kernels &, const ConvSpec &, const float *weigh
 ConvStore build_picture_conv(const Kernels &, const ConvSpec &, const float *weight, const float *bias,
                              const float *mean, const float *std);
 const DotTraits &traits_of(const Kernels &, Source);
+using ConvFunction = decltype(Kernels::conv_bits);
+ConvFunction function_of(const Kernels &, Source);
 
 }  // namespace xnorpp

@@ -154,9 +154,7 @@ void Engine::run_conv(const Call &call, size_t index, const void *x, int thread,
     const Share rows = by_row ? share_of(k.oh, thread, threads) : Share{0, k.oh};
     const Share part = by_row ? Share{0, blocks} : share_of(blocks, thread, threads);
     if (rows.begin >= rows.end || part.begin >= part.end) return;
-    const auto run = store.source == Source::Bits ? kernels_.conv_bits
-                     : store.source == Source::Float ? kernels_.conv_float
-                                                     : kernels_.conv_picture;
+    const ConvFunction run = function_of(kernels_, store.source);
     run(k, call.context->epilogues[index], in, rows.begin, rows.end, part.begin, part.end,
         call.context->scratch[(size_t)thread].as());
 }
@@ -173,9 +171,7 @@ void Engine::run_conv_pool(const Call &call, size_t index, const void *x, int th
     float *lines = (float *)scratch;
     float *pooled = (float *)(scratch + round_up((size_t)ring * step.w * stride * 4, kLine));
     char *rest = (char *)pooled + round_up((size_t)next.w * stride * 4, kLine);
-    const auto run = store.source == Source::Bits ? kernels_.conv_bits
-                     : store.source == Source::Float ? kernels_.conv_float
-                                                     : kernels_.conv_picture;
+    const ConvFunction run = function_of(kernels_, store.source);
     Epilogue e = call.context->epilogues[index];
     e.out_stride = stride;
     const Share rows = share_of(next.h, thread, threads);

@@ -4,7 +4,7 @@ and as rows for results/ to $OUT/results.jsonl.
     PYTHONPATH=src python benchmarks/cuda_inference.py [--model M.xnor] [--images N.npy] [--labels N.npy]
 
 `--images` is a uint8 array (n, h, w, 3); pictures of another size than the network's are resized on the
-GPU (`--resize`) and rounded to bytes, so that both engines see the same; `--labels` adds the accuracy. Without
+GPU (`--resize`) and rounded to bytes, so both engines see the same; `--labels` adds the accuracy. Without
 `--model` the network is ResNet-18, 224x224, Case 4, random weights with batch-norm statistics of the
 pictures. The CPU engine is the native core if it is built (cmake -S . -B build && cmake --build build -j,
 then copy build/_core*.so to src/xnorpp/runtime), else the numpy reference on a few pictures.
@@ -91,6 +91,14 @@ def cpu_engine(program: Program) -> tuple[Any, str]:
         return ReferenceModel(program), "numpy reference"
 
 
+def known_picks(model: CudaModel) -> dict[tuple[int, int], int]:
+    """Where a timed tiling beat the first guess: (step, images) -> number of the candidate."""
+    from xnorpp.runtime.cuda_tune import known, record_path
+
+    model.builder.picks = {}
+    return known(record_path(model, model.builder.schedule(256, True))) or {}
+
+
 def classes(call: Any, images: np.ndarray, batch: int = 256) -> np.ndarray:
     return np.concatenate([call(images[first : first + batch]) for first in range(0, len(images), batch)])
 
@@ -130,6 +138,7 @@ def main() -> None:
     parser.add_argument("--images")
     parser.add_argument("--labels", help="int array (n,) of the pictures' classes")
     parser.add_argument("--resize", choices=("bilinear", "nearest"), default="bilinear")
+    parser.add_argument("--no-tune", action="store_true", help="first guesses instead of timed tilings")
     parser.add_argument("--max-autotune", action="store_true", help="time that mode too (minutes)")
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--skip-torch", action="store_true")
@@ -150,7 +159,7 @@ def main() -> None:
     if program is None:
         program = make_program(images)
     first = time.perf_counter()
-    model = CudaModel(program)
+    model = CudaModel(program, tune=not given.no_tune)
     model(torch.from_numpy(images[:256]).cuda())
     torch.cuda.synchronize()
     found["first_call_seconds"] = time.perf_counter() - first
@@ -170,7 +179,7 @@ def main() -> None:
     model.forget()
     best: tuple[float, int, str] = (1e9, 0, "")
     for kind, megabytes in (("float16", 64), ("float16", 128), ("float16", 256), ("float32", 256)):
-        tried = CudaModel(program, resident=megabytes << 20, residual=kind)
+        tried = CudaModel(program, resident=megabytes << 20, residual=kind, tune=not given.no_tune)
         row = our_row(tried, 256, note=f"residual {kind}, resident {megabytes} MiB")
         chunks = [segment.chunk for segment in tried.session(256, True).schedule.layout.segments]
         say(f"{describe(row)} chunks {chunks}")
@@ -186,9 +195,10 @@ def main() -> None:
     for name, options in (("no early start", {"early": False}), ("no graph", {"graph": False})):
         rows.append(our_row(CudaModel(program, **options), 256, note=name))
         say(describe(rows[-1]))
+    found["picks"] = sorted([*key, choice] for key, choice in known_picks(model).items())
     found["layers"] = [vars(row) for row in layer_rows(model, 256)]
     keep()
-    small = CudaModel(program)
+    small = CudaModel(program, tune=not given.no_tune)
     for batch in (1, 32):
         rows.append(our_row(small, batch))
         say(describe(rows[-1]))

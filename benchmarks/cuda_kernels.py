@@ -270,7 +270,7 @@ def big_tiles(c: int) -> list[lay.Tile]:
             T(wm=4, mt=2, ml=1, stages=1), T(wm=4, mt=2, ml=2, stages=1), T(wm=4, mt=2, ml=2, stay=1),
             T(wm=4, mt=2, ml=2, blocks=4, stay=1), T(wm=4, mt=2, ml=4, hold=1, stay=1), T(wm=8, mt=2, ml=2,
             stay=1, blocks=2),
-            T(wm=4, mt=1, ml=4, stay=1, blocks=5), 
+            T(wm=4, mt=1, ml=4, stay=1, blocks=5),
             T(wm=4, mt=2, ml=2, blocks=3, stay=1), T(wm=4, mt=1, ml=4, hold=1, stay=1, blocks=4),
         ]  # fmt: skip
     tiles = [

@@ -169,6 +169,36 @@ def test_a_graph_is_recorded_once_a_batch_size(fake: None) -> None:
     assert FakeGraph.made == 1
 
 
+def test_timed_tilings_are_kept_and_used(fake: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The second candidate is played to be faster; the record serves a model that does not tune."""
+    from xnorpp.runtime import cuda_tiles, cuda_tune
+
+    monkeypatch.setenv("XNORPP_CACHE", str(tmp_path))
+    monkeypatch.setattr(cuda_tiles, "MOST", 2)
+    asked = []
+
+    def second_is_faster(session: Any, index: int, given: tuple[int, int]) -> float:
+        asked.append(index)
+        return 1.0 if len(asked) <= count else 0.5
+
+    program = cases.fast_shapes()
+    x = normalise(program, pictures(program, 3, 0))
+    first = cuda.CudaModel(program, residual="float32")
+    count = sum(len(first.builder.options(u, 3)) > 1 for u in first.builder.units(3, False))
+    assert count >= 4
+    monkeypatch.setattr(cuda_tune, "_time", second_is_faster)
+    tuned = cuda.CudaModel(program, residual="float32", tune=True)
+    want = run(program, x)
+    np.testing.assert_allclose(tuned(x), want, rtol=1e-4, atol=1e-5 * float(np.abs(want).max()))
+    assert len(asked) == 2 * count
+    assert len(list(tmp_path.glob("*.tiles.json"))) == 1
+    np.testing.assert_array_equal(first(x), tuned(x))
+    kernels = [launch.kernel for launch in tuned.session(3, False).schedule.launches]
+    assert kernels == [launch.kernel for launch in first.session(3, False).schedule.launches]
+    assert set(tuned.builder.picks.values()) == {1}
+    assert len(asked) == 2 * count
+
+
 def test_pictures_of_the_wrong_kind_are_refused(fake: None) -> None:
     model = cuda.CudaModel(cases.zoo(), tensor_cores=False)
     with pytest.raises(ValueError, match="behind the batch axis"):

@@ -254,7 +254,7 @@ def compare_cuda(
 
     rows = []
     for batch in batches:
-        model = CudaModel(program, device)
+        model = CudaModel(program, device, tune=True)
         rows.append(our_row(model, batch))
         say(describe(rows[-1]))
         model.forget()

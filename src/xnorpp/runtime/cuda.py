@@ -25,7 +25,8 @@ from . import cuda_driver as cu
 from .cuda_build import Builder, Gpu, Schedule
 from .cuda_graph import Graph, Start, current_stream
 from .cuda_launch import Caller, Constant, Kernel, Local, extent
-from .program import Program
+from .cuda_tune import known, measure, record_path
+from .program import INPUT, Program
 from .reference import check_input
 
 __all__ = ["CudaError", "CudaModel"]
@@ -41,19 +42,40 @@ class _Session:
     """One batch size and kind of input, ready to run."""
 
     def __init__(self, model: CudaModel, images: int, from_bytes: bool) -> None:
-        self.schedule: Schedule = model.builder.schedule(images, from_bytes)
-        self._model = model
-        self.kernels = model._load([launch.kernel for launch in self.schedule.launches])
-        model._upload()
+        self.model, self.from_bytes = model, from_bytes
+        model.builder.picks = {}
+        schedule = model.builder.schedule(images, from_bytes)
+        record = record_path(model, schedule)
+        picks = known(record)
+        if picks:
+            model.builder.picks = picks
+            schedule = model.builder.schedule(images, from_bytes)
+        self.use(schedule)
         self.memory = model.device.allocate(self.schedule.layout.total)
         self._clear()
         self._given: tuple[int, int] = (0, 0)
         self._graph: Graph | None = None
-        self.movable = [i for i, launch in enumerate(self.schedule.launches) if launch.touches_caller()]
+        if picks is None and model.tune:
+            model.builder.picks = measure(self, record)
+            self.use(model.builder.schedule(images, from_bytes))
+
+    def use(self, schedule: Schedule) -> None:
+        """Run this schedule from now on; all schedules of a batch size share one memory plan."""
+        self.schedule = schedule
+        self.kernels = self.model._load([launch.kernel for launch in schedule.launches])
+        self.model._upload()
+        self.movable = [i for i, launch in enumerate(schedule.launches) if launch.touches_caller()]
+
+    def given_bytes(self) -> tuple[int, int]:
+        """Sizes of the caller's input and output."""
+        values, images = self.model.program.values, self.schedule.images
+        item = 1 if self.from_bytes else 4
+        output = values[self.model.program.output].elements
+        return images * values[INPUT].elements * item, images * output * 4
 
     def _clear(self) -> None:
         """Halos: zeros everywhere, ones where a layer pads with +1."""
-        device, base = self._model.device, self.memory.pointer
+        device, base = self.model.device, self.memory.pointer
         cu.call("cuMemsetD8_v2", ctypes.c_uint64(base), ctypes.c_ubyte(0), ctypes.c_size_t(self.memory.size))
         for place, layout in self.schedule.layout.ones:
             empty = np.zeros((1, layout.channels, layout.height, layout.width), bool)
@@ -64,7 +86,7 @@ class _Session:
     def start(self, index: int, given: tuple[int, int]) -> Start:
         """A launch with its addresses; `given` are those of the caller's input and output."""
         launch = self.schedule.launches[index]
-        constants, base = self._model.constants, self.memory.pointer
+        constants, base = self.model.constants, self.memory.pointer
 
         def address(ref: Constant | Local | Caller) -> int:
             if isinstance(ref, Constant):
@@ -72,12 +94,12 @@ class _Session:
             return base + ref.offset if isinstance(ref, Local) else given[ref.output] + ref.offset
 
         kernel = self.kernels[index]
-        room = kernel.resident * self._model.device.multiprocessors if launch.stay else 0
-        return Start(kernel, launch.grid(room), launch.bind(address), self._model.early and index > 0)
+        room = kernel.resident * self.model.device.multiprocessors if launch.stay else 0
+        return Start(kernel, launch.grid(room), launch.bind(address), self.model.early and index > 0)
 
     def run(self, given: tuple[int, int], stream: int) -> None:
         count = len(self.schedule.launches)
-        if not self._model.graph:
+        if not self.model.graph:
             for index in range(count):
                 self.start(index, given).launch(stream)
             return
@@ -85,7 +107,7 @@ class _Session:
             self.close()
         if self._graph is None:
             starts = [self.start(index, given) for index in range(count)]
-            self._graph = Graph(self._model.stream, starts, self.movable)
+            self._graph = Graph(self.model.stream, starts, self.movable)
         self._given = given
         self._graph.replay(stream)
 
@@ -101,7 +123,7 @@ class _Session:
 
     def close(self) -> None:
         if self._graph is not None:
-            self._model.device.synchronize()
+            self.model.device.synchronize()
             self._graph.close()
             self._graph = None
 
@@ -113,7 +135,8 @@ class CudaModel:
     256 MiB), `tensor_cores=False` forces the `popc` path, `graph=False` starts
     kernel after kernel. `residual` is the type of the floats between binary layers on the tensor cores:
     "float16" halves the memory traffic, every sum is still made in float32 and rounded once when stored;
-    "float32" rounds nothing beyond the reference.
+    "float32" rounds nothing beyond the reference. `tune` times the tilings of every layer at the first use
+    of a batch size and keeps the winners on disk (cuda_tune.py).
     """
 
     threads = 1
@@ -128,6 +151,7 @@ class CudaModel:
         graph: bool = True,
         early: bool = True,
         residual: str = "float16",
+        tune: bool = False,
     ) -> None:
         name, _, number = device.partition(":")
         if name != "cuda" or (number and not number.isdigit()):
@@ -136,6 +160,7 @@ class CudaModel:
             raise ValueError(f"`residual` (={residual!r}) must be 'float16' or 'float32'")
         self.program = program
         self.residual = residual
+        self.tune = tune
         self.device = cu.Device(int(number or 0))
         if self.device.capability < OLDEST:
             major, minor = self.device.capability

@@ -5,9 +5,9 @@ Nothing here touches a GPU; cuda.py runs what is made here, and so do the tests,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +18,22 @@ from .cuda_launch import Caller, Constant, Kernel, Launch, Local, by_pixel, exte
 from .cuda_memory import Layout, Place, image_bytes, lay_out
 from .cuda_plain import plain_launch
 from .cuda_source import ConvArguments, StemArguments
-from .cuda_tiles import choose_tile
+from .cuda_tiles import buildable_tiles
 from .plan import Step, StoreFloat, make_steps
 from .program import INPUT, Program
 
 Array = npt.NDArray[Any]
+_Option = TypeVar("_Option")
 # Tilings of the first layer, best first: rows, pairs, blocks, column groups a block, filters in registers.
-_STEM_MANY = ((28, 2, 2, 2, 1), (7, 2, 2, 2, 1), (1, 2, 1, 1, 0))
-_STEM_FEW = ((1, 2, 1, 0, 0), (1, 2, 1, 1, 0))
+_STEM_MANY = (
+    (28, 2, 2, 2, 1),
+    (14, 2, 2, 2, 1),
+    (28, 2, 1, 4, 1),
+    (14, 4, 2, 0, 0),
+    (56, 2, 2, 2, 1),
+    (1, 2, 1, 1, 0),
+)
+_STEM_FEW = ((1, 2, 1, 0, 0), (1, 2, 1, 2, 0), (1, 2, 1, 1, 0), (2, 2, 1, 1, 0))
 COPY = "input as floats"  # the caller's picture, where it is an operand and not only read
 
 
@@ -65,6 +73,7 @@ class Builder:
     half: bool = False  # whether floats between tensor-core layers are kept as half
     constants: dict[str, Array] = field(default_factory=dict)
     halves: frozenset[str] = frozenset()  # of the schedule in the making
+    picks: dict[tuple[int, int], int] = field(default_factory=dict)  # (step, images): which of its options
 
     def __post_init__(self) -> None:
         self.steps = make_steps(self.program)
@@ -80,7 +89,7 @@ class Builder:
             self.bits,
             tensor_cores=self.gpu.bit_products,
             from_bytes=from_bytes,
-            fits=lambda unit: self._tile(unit, images) is not None,
+            fits=lambda unit: bool(self._tiles(unit, images)),
         )
         if self._operand_input:
             copy = Step(
@@ -150,7 +159,16 @@ class Builder:
         names = {*unit.chain.stream_in, *unit.chain.stream_out}
         return "u16" if names & self.halves else "float"
 
-    def _tile(self, unit: Unit, images: int) -> tuple[lay.Tile, dict[str, int | str]] | None:
+    def options(self, unit: Unit, images: int) -> list[Any]:
+        """The tilings a unit could run with, best guess first; which one is `picks`' affair."""
+        if unit.kind == "conv":
+            return [tile for tile, _ in self._tiles(unit, images)]
+        return [numbers for numbers, _ in self._stems(unit, images)] if unit.kind == "stem" else [None]
+
+    def _pick(self, unit: Unit, images: int, options: Sequence[_Option]) -> _Option:
+        return options[min(self.picks.get((unit.step.index, images), 0), len(options) - 1)]
+
+    def _tiles(self, unit: Unit, images: int) -> list[tuple[lay.Tile, dict[str, int | str]]]:
         chain, step = unit.chain, unit.step
         assert chain is not None
         shape = self.shape(step)
@@ -176,7 +194,7 @@ class Builder:
                     shape.dilation[axis],
                 )
                 cases *= case[1].shape[0]
-        return choose_tile(
+        return buildable_tiles(
             shape,
             self.bits[step.source][0],
             self.bits[chain.bits[0]][0] if chain.bits else None,
@@ -194,9 +212,7 @@ class Builder:
     def _conv(self, unit: Unit, index: int, images: int, at: _Pointers, chunk: int) -> Launch:
         chain, step = unit.chain, unit.step
         assert chain is not None
-        found = self._tile(unit, min(images, chunk))
-        assert found is not None
-        tile, macros = found
+        tile, macros = self._pick(unit, images, self._tiles(unit, images) or self._tiles(unit, chunk))
         shape = self.shape(step)
         key, form = f"{step.index}", f"{step.index}.{'p' if unit.pool else ''}{'s' if unit.side else ''}"
         positive = self.positive(step)
@@ -242,31 +258,46 @@ class Builder:
             unit.name, kernel, ConvArguments, arguments, tiles, columns, bool(tile.stay), index, images
         )
 
-    def _stem(self, unit: Unit, index: int, images: int, at: _Pointers) -> Launch:
+    def _stems(self, unit: Unit, images: int) -> list[tuple[Any, dict[str, int | str]]]:
         chain, step, pool = unit.chain, unit.step, unit.pool
         assert chain is not None
         assert pool is not None
         assert step.op is not None
         assert step.weight is not None
         _, h, w = self.program.input_shape
-        channels = step.shape[0]
         out = self.bits[chain.bits[0]][0] if chain.bits else lay.BitsLayout(0, 0, 0, 0, 0, 0)
+        large = images * -(-pool.shape[1] // 14) >= self.gpu.processors
+        found = []
+        for numbers in _STEM_MANY if large else _STEM_FEW:
+            rows, pairs, blocks, across, hold = numbers
+            if step.shape[0] % (16 * pairs):
+                continue
+            macros = lay.stem_macros(
+                h, w, step.weight.shape[2], step.op.attrs["padding"][0], step.shape[0], out,
+                len(chain.tables),
+                chain.epilogue, len(chain.bits), self._stream(unit), rows, pairs, blocks, across, hold,
+            )  # fmt: skip
+            threads = lay.stem_threads(macros)
+            if threads > (128 if hold else 512):
+                macros["BLOCKS"] = 1
+            fits = lay.stem_shared_bytes(macros) <= self.gpu.shared_limit
+            if fits and threads <= (256 if hold else 1024):
+                found.append((numbers, macros))
+        return found
+
+    def _stem(self, unit: Unit, index: int, images: int, at: _Pointers) -> Launch:
+        chain, step, pool = unit.chain, unit.step, unit.pool
+        assert chain is not None
+        assert pool is not None
+        assert step.op is not None
+        assert step.weight is not None
         folded = stem_chain(step, pool)
         assert folded is not None
         filters = lay.stem_filters(
             step.weight, np.asarray(self.program.mean), np.asarray(self.program.std), folded[1]
         )
-        large = images * -(-pool.shape[1] // 14) >= self.gpu.processors
-        for rows, pairs, blocks, across, hold in _STEM_MANY if large else _STEM_FEW:
-            macros = lay.stem_macros(
-                h, w, step.weight.shape[2], step.op.attrs["padding"][0], channels, out, len(chain.tables),
-                chain.epilogue, len(chain.bits), self._stream(unit), rows, pairs, blocks, across, hold,
-            )  # fmt: skip
-            if lay.stem_shared_bytes(macros) <= self.gpu.shared_limit:
-                break
+        _, macros = self._pick(unit, images, self._stems(unit, images))
         threads = lay.stem_threads(macros)
-        if threads > (128 if macros["HOLD"] else 512):
-            macros["BLOCKS"] = 1
         arguments = {
             "input": at(INPUT),
             "weight": self.keep(f"{step.index}.stem", lambda: filters.packed),

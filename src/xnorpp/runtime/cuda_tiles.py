@@ -27,12 +27,17 @@ _STRIDED = (
 )
 _FLOATS_NARROW = (
     Tile(wm=4, mt=2, ml=2, blocks=3, stay=1),
+    Tile(wm=4, mt=1, ml=4, blocks=5, stay=1),
+    Tile(wm=4, mt=2, ml=2, ahead=2, blocks=4, stay=1),
+    Tile(wm=4, mt=1, ml=2, blocks=5, stay=1),
     Tile(wm=4, wn=1, mt=2, ml=1, stay=1, blocks=3),
 )
 _FLOATS_WIDE = (
     Tile(wm=4, wn=1, mt=2, ml=1, stay=1, blocks=3),
     Tile(wm=2, wn=2, mt=2, ml=2, stay=1, blocks=2),
     Tile(wm=4, wn=2, mt=2, ml=1, stay=1),
+    Tile(wm=4, wn=1, mt=1, ml=2, stay=1, blocks=4),
+    Tile(wm=4, wn=1, mt=2, ml=1, ahead=2, stay=1, blocks=3),
 )
 _ANY = (
     Tile(wm=4, wn=1, mt=2, ml=1, stages=1),
@@ -68,7 +73,10 @@ def candidates(shape: ConvShape, fusion: Fusion, floats: bool, images: int, proc
     return [*(_BITS_NARROW if shape.in_channels <= 64 else _BITS_WIDE), *_ANY, *small]
 
 
-def choose_tile(
+MOST = 6  # tilings that are ever timed against one another
+
+
+def buildable_tiles(
     shape: ConvShape,
     layout: BitsLayout,
     out: BitsLayout | None,
@@ -82,12 +90,15 @@ def choose_tile(
     images: int,
     processors: int,
     shared_limit: int,
-) -> tuple[Tile, dict[str, int | str]] | None:
-    """The first tile that can be built, and the macros of its kernel; None where none can."""
+) -> list[tuple[Tile, dict[str, int | str]]]:
+    """Tiles that can be built and the macros of their kernels, best guess first; none where none can."""
+    found: list[tuple[Tile, dict[str, int | str]]] = []
     for tile in candidates(shape, fusion, floats, images, processors):
         if shape.out_channels % tile.block_n or (fusion.pool and tile.mt % 2):
             continue
         macros = conv_macros(shape, layout, out, tile, fusion, cases, pooled, side, side_stride)
         if shared_bytes(macros) <= shared_limit:
-            return tile, macros
-    return None
+            found.append((tile, macros))
+        if len(found) == MOST:
+            break
+    return found

@@ -47,6 +47,7 @@ Stage = dict[str, Any]
 
 _BITS = ("binary_conv2d", "binary_linear")
 _CONVS = (*_BITS, "conv2d", "linear", "bitweight_conv2d", "bitweight_linear")
+_PLAIN = ["C", "A"]  # contiguous and aligned: a tensor of a file may begin at any byte
 _POOLS = ("max_pool2d", "avg_pool2d", "box_filter")
 
 
@@ -88,7 +89,7 @@ class CpuModel:
         return int(self._engine.memory)
 
     def __call__(self, x: Array) -> npt.NDArray[np.float32]:
-        x = np.ascontiguousarray(check_input(self.program, x))
+        x = np.require(check_input(self.program, x), requirements=_PLAIN)
         y = np.empty((x.shape[0], *self._output), np.float32)
         if x.shape[0]:
             self._engine.run(x, y)
@@ -100,7 +101,7 @@ class CpuModel:
         The name is the producer's module path, or "pointwise". A convolution that runs together with the max
         pool behind it carries the time of both.
         """
-        x = np.ascontiguousarray(check_input(self.program, x)[:1])
+        x = np.require(check_input(self.program, x)[:1], requirements=_PLAIN)
         least = np.min([self._engine.step_seconds(x) for _ in range(repeats)], axis=0)
         names = [step.kind if step.op is None else step.op.name for step in make_steps(self.program)]
         return list(zip(names, least.tolist(), strict=True))
@@ -233,7 +234,7 @@ def _weight(step: Step, channels: int) -> Array:
         weight = unpack_conv_weight(weight, channels // step.op.attrs["groups"])
     elif step.kind == "bitweight_linear":
         weight = unpack_bits(weight, channels)
-    return np.ascontiguousarray(weight, np.uint8 if step.kind in _BITS else np.float32)
+    return np.require(weight, np.uint8 if step.kind in _BITS else np.float32, _PLAIN)
 
 
 def _window(step: Step) -> list[int]:

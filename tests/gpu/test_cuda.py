@@ -71,7 +71,7 @@ def close(got: np.ndarray, want: np.ndarray) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4 * float(np.abs(want).max()))
 
 
-def few_flips(got: np.ndarray, want: np.ndarray, share: float = 0.35) -> None:
+def few_flips(got: np.ndarray, want: np.ndarray, share: float = 0.35, alike: float = 0.97) -> None:
     """End to end, real-valued sums in another order may turn a sign whose argument is next to its
     threshold, and everything behind it in that image; the other images must be right. Every launch by
     itself is exact: `test_every_launch_is_exact`."""
@@ -80,7 +80,7 @@ def few_flips(got: np.ndarray, want: np.ndarray, share: float = 0.35) -> None:
     apart = np.abs(got - want).reshape(len(want), -1).max(axis=1) > 1e-3 * float(np.abs(want).max())
     assert apart.sum() <= max(1, share * len(want)), f"{apart.sum()} of {len(want)} images differ"
     if len(want) > 2:
-        assert np.corrcoef(got.ravel(), want.ravel())[0, 1] > 0.97
+        assert np.corrcoef(got.ravel(), want.ravel())[0, 1] > alike
 
 
 def dot_program(
@@ -127,12 +127,13 @@ def test_dot_products_bit_for_bit(shape: tuple[int, ...], images: int, tensor_co
 @pytest.mark.parametrize("name", list_models())
 def test_every_network(name: str, method: str, scale: str | None) -> None:
     program = cases.network(name, method, scale)
-    model = load(program, device="cuda")
+    model, half = CudaModel(program, residual="float32"), load(program, device="cuda")
     for count in (1, 7):
         x = pictures(program, count)
         want = expected(program, x)
         few_flips(model(x), want)
         few_flips(model(normalise(program, x)), want)
+        few_flips(half(x), want, share=1.0, alike=0.8)  # random weights: most signs are near their threshold
 
 
 NETWORKS = {
@@ -146,10 +147,12 @@ NETWORKS = {
 
 @pytest.mark.parametrize("residual", ["float32", "float16"])
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize("count", [1, 9, 112])
 def test_every_launch_is_exact(name: str, count: int, residual: str) -> None:
     """Each launch on what the GPU itself had: bits of binary layers bit for bit, floats to the last digit."""
     network, method, scale, options = NETWORKS[name]
+    if count > 100 and "stem" not in options:
+        count = 40  # only the first is large enough for the tilings of large batches anyway
     program = cases.network(
         network, method, scale, options.get("size"), **{k: v for k, v in options.items() if k != "size"}
     )
@@ -190,7 +193,8 @@ def test_a_resnet_in_pieces(resident: int) -> None:
             x = pictures(program, count, seed=count)
             got = model(x)
             np.testing.assert_array_equal(got, whole(x))  # pieces change nothing
-            few_flips(got, expected(program, x), 0.5 if residual == "float32" else 1.0)
+            exact = residual == "float32"
+            few_flips(got, expected(program, x), 0.5 if exact else 1.0, 0.97 if exact else 0.8)
 
 
 @pytest.mark.parametrize("tensor_cores", [True, False])

@@ -39,7 +39,6 @@ struct Warp {
 };
 struct Thread {
     ucontext_t context;
-    std::vector<u8> stack;
     dim3_ index;
     bool done = false;
 };
@@ -187,6 +186,9 @@ static void launch_blocks(Kernel kernel, int grid, int block, size_t shared) {
     gridDim.x = grid;
     blockDim.x = block;
     static Kernel* running;
+    constexpr size_t STACK = 256 * 1024;
+    static std::vector<void*> stacks;  // kept from block to block, never cleared
+    while ((int)stacks.size() < block) stacks.push_back(malloc(STACK));
     running = &kernel;
     for (int b = 0; b < grid; ++b) {
         blockIdx.x = b;
@@ -198,10 +200,9 @@ static void launch_blocks(Kernel kernel, int grid, int block, size_t shared) {
         block_arrived = 0;
         for (int i = 0; i < block; ++i) {
             team[i].index.x = i;
-            team[i].stack.resize(256 * 1024);
             getcontext(&team[i].context);
-            team[i].context.uc_stack.ss_sp = team[i].stack.data();
-            team[i].context.uc_stack.ss_size = team[i].stack.size();
+            team[i].context.uc_stack.ss_sp = stacks[i];
+            team[i].context.uc_stack.ss_size = STACK;
             team[i].context.uc_link = &scheduler;
             makecontext(&team[i].context, (void (*)())(+[]() { (*running)(); (*threads)[current].done = true; }), 0);
         }

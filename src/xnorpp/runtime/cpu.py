@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,8 @@ Stage = dict[str, Any]
 
 _BITS = ("binary_conv2d", "binary_linear")
 _CONVS = (*_BITS, "conv2d", "linear", "bitweight_conv2d", "bitweight_linear")
-_PLAIN = ["C", "A"]  # contiguous and aligned: a tensor of a file may begin at any byte
+# Contiguous and aligned: a tensor of a file may begin at any byte.
+_PLAIN: tuple[Literal["C"], Literal["A"]] = ("C", "A")
 _POOLS = ("max_pool2d", "avg_pool2d", "box_filter")
 
 

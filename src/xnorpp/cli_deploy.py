@@ -231,11 +231,15 @@ def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> lis
         return rows
     if given.device != "cpu":
         from xnorpp.bench.cuda import as_record, compare_cuda
+        from xnorpp.runtime.cuda import CudaError
 
         def show(line: str) -> None:
             print(line, flush=True)
 
-        found_rows = compare_cuda(open_program(given.model), device=given.device, say=show)
+        try:
+            found_rows = compare_cuda(open_program(given.model), device=given.device, say=show)
+        except CudaError as error:
+            raise ValueError(str(error).rstrip(".")) from None
         return [{"device": given.device, **as_record(row)} for row in found_rows]
     title = Path(given.model).name if given.model else "resnet18 224x224 xnor++ case 4, binary downsampling"
     program = open_program(given.model)

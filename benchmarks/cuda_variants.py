@@ -37,7 +37,7 @@ VARIANTS: dict[str, tuple[str, str, bool, str | None, bool, float]] = {
 }
 SHORT = (
     "real compiled,real compiled graph,fused graph,recompute graph,fused eager,"
-    "fused graph/plain stem,fused graph/plain head,fused graph/small tiles,fused graph/many programs,"
+    "fused graph/plain stem,fused graph/plain head,fused graph/large tiles,fused graph/many programs,"
     "fused graph/no moments,real own ends graph,binary compiled graph"
 )
 
@@ -51,7 +51,7 @@ TWEAKS: dict[str, list[tuple[Any, str, Any]]] = {
     "plain stem": [(fused_pool, "use_stem_conv", _no)],
     "plain head": [(fused_pool, "use_head", _no)],
     "plain stem end": [(fused_pool, "use_stem_end", _no)],
-    "small tiles": [("fused_ops", "TILE_ELEMENTS", 512)],
+    "large tiles": [("fused_ops", "TILE_ELEMENTS", 1024)],
     "many programs": [("fused_ops", "PROGRAMS", 3200)],
     "few programs": [("fused_ops", "PROGRAMS", 800)],
     "no moments": [("fused_chain", "moments_left_on", lambda x: None)],
@@ -123,7 +123,8 @@ class Step:
         return F.cross_entropy(logits.float(), labels)
 
     def plain(self, x: Tensor, labels: Tensor) -> Tensor:
-        with fused.backend(self.backend, self.recompute):
+        recorded = fused.for_graph() if self.graph else contextlib.nullcontext()
+        with fused.backend(self.backend, self.recompute), recorded:
             self.optimizer.zero_grad(set_to_none=True)
             loss = self.loss(x, labels)
             loss.backward()

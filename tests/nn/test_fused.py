@@ -273,7 +273,25 @@ def test_moments_left_for_the_next_batch_norm() -> None:
     assert fused_chain.moments_left_on(y) is None
 
 
-def test_hooks_and_compilation_get_the_plain_path() -> None:
+def test_fused_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small inputs are fused in a CUDA graph, for memory, and when asked for; large ones always."""
+    units = Chain([4, 4], 3).to(DEVICE).units()
+    half = torch.randn(2, 4, 3, 3, device=DEVICE).bfloat16()
+    assert not fused.use_fused(half, units)
+    with fused.for_graph():
+        assert fused.use_fused(half, units)
+    for name, recompute in (("auto", True), ("fused", False)):
+        with fused.backend(name, recompute):
+            assert fused.use_fused(half, units)
+    assert not fused.use_fused(half, units)
+    monkeypatch.setattr(fused, "LARGE_INPUT", half.numel())
+    assert fused.use_fused(half, units)
+    monkeypatch.setattr(fused, "LARGE_INPUT", half.numel() + 1)
+    assert not fused.use_fused(half, units)
+
+
+def test_hooks_and_compilation_get_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "LARGE_INPUT", 1)
     model = Chain([4, 4], 3).to(DEVICE)
     half = torch.randn(2, 4, 3, 3, device=DEVICE).bfloat16()
     with pytest.MonkeyPatch.context() as patch:
@@ -287,7 +305,8 @@ def test_hooks_and_compilation_get_the_plain_path() -> None:
     assert fused.use_fused(half, model.units())
 
 
-def test_what_is_not_supported_says_why() -> None:
+def test_what_is_not_supported_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "LARGE_INPUT", 1)
     model = Chain([4, 4], 3)
     x = torch.randn(2, 4, 3, 3, device=DEVICE)
     with fused.backend("fused"), pytest.raises(RuntimeError, match=r"working dtype is torch.float32"):

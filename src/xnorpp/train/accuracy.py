@@ -16,12 +16,14 @@ AMP_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @contextlib.contextmanager
-def autocast(amp: str, device: torch.device) -> Iterator[None]:
-    """Autocast to `amp` (off, bf16 or fp16)."""
+def autocast(amp: str, device: torch.device, *, cache: bool = True) -> Iterator[None]:
+    """Autocast to `amp` (off, bf16 or fp16). Without `cache` a weight is cast anew at each use, as a step
+    that is recorded needs it.
+    """
     if amp == "off":
         yield
         return
-    with torch.autocast(device.type, dtype=AMP_TYPES[amp]):
+    with torch.autocast(device.type, dtype=AMP_TYPES[amp], cache_enabled=cache):
         yield
 
 

@@ -124,6 +124,11 @@ class RunPart:
     amp: str = _key("off", "autocast", choices=("off", "bf16", "fp16"))
     compile: bool = _key(False, "torch.compile the training step")
     channels_last: bool = _key(False, "channels_last memory format")
+    cuda_graph: str = _key(
+        "auto",
+        "replay a training step as one CUDA graph; `auto`: where possible",
+        choices=("auto", "on", "off"),
+    )
     accumulate: int = _key(1, "parts a batch is taken in, gradients added up", low=1)
     sync_batch_norm: bool = _key(False, "batch norm over all GPUs (CUDA only)")
     save_epochs: int = _key(1, "epochs between checkpoints", low=1)

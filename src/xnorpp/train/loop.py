@@ -41,6 +41,7 @@ from xnorpp.train.checkpoint import (
 from xnorpp.train.config import Recipe, RecipeError
 from xnorpp.train.diagnose import NonFiniteLoss, first_bad_layer
 from xnorpp.train.distributed import World, average_buffers, join_world, mean_over_world, wait_for_all, wrap
+from xnorpp.train.graph import GraphStep, check_graph
 from xnorpp.train.initial import initialise
 from xnorpp.train.journal import Journal, read_metrics, time_left
 from xnorpp.train.optimizer import make_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate
@@ -50,10 +51,11 @@ from xnorpp.train.schedule import first_stage_steps, learning_rate, total_steps
 from xnorpp.train.setup import build_model, make_loaders, open_data
 from xnorpp.train.teacher import load_teacher, training_loss
 
-# What may change between a run and its resumption: nothing that enters the arithmetic.
+# What may change between a run and its resumption: nothing that enters the arithmetic (a CUDA graph changes
+# roundings at most).
 FREE_TO_CHANGE = {
     "name", "about", "data.workers", "run.save_epochs", "run.save_steps", "run.keep", "run.log_steps",
-    "run.eval_epochs", "run.tensorboard", "run.threads",
+    "run.eval_epochs", "run.tensorboard", "run.threads", "run.cuda_graph",
 }  # fmt: skip
 
 
@@ -98,10 +100,12 @@ class _Run:
         self.at = _Position()
         self.facts: dict[str, Any] = {}
         self.last_saved: Path | None = None
+        self.graph: GraphStep | None = None
 
     def go(
         self, data: str | Path | None, resume: bool, init_from: str | Path | None, download: bool
     ) -> dict[str, Any]:
+        self.no_graph = check_graph(self.recipe, self.world.device, self.world.size)
         found = self._find_checkpoint(resume)
         self._build(data, download, init_from, found)
         recipe, world = self.recipe, self.world
@@ -209,6 +213,7 @@ class _Run:
         recipe, run = self.recipe, self.recipe.run
         self.model.train()
         guard = _LossGuard(self)
+        self._prepare_graph(guard, journal)
         first_stage = first_stage_steps(recipe.schedule, self.steps_per_epoch)
         set_stage(self.model, weights_binary=self.at.step >= first_stage)
         anneals = any(
@@ -223,6 +228,8 @@ class _Run:
                 if first_stage and step == first_stage:
                     set_stage(self.model, weights_binary=True)
                     self.optimizer.state.clear()
+                    if self.graph is not None:
+                        self.graph.reset()
                 lr = learning_rate(recipe.schedule, recipe.optimizer, step, self.steps_per_epoch)
                 set_learning_rate(self.optimizer, lr)
                 if anneals:
@@ -247,13 +254,51 @@ class _Run:
             self._end_of_epoch(journal, epoch)
             clock.restart()
 
+    def _prepare_graph(self, guard: _LossGuard, journal: Journal) -> None:
+        """Steps as a CUDA graph, where the recipe wants it and it is possible."""
+        recipe, device = self.recipe, self.world.device
+        if self.no_graph is not None:
+            if device.type == "cuda":  # pragma: cuda only
+                journal.say(f"Steps are launched one by one, not as a CUDA graph: {self.no_graph}.")
+            return
+
+        def update(images: Tensor, labels: Tensor, number: Tensor) -> Tensor:
+            return self._update([(images, labels)], number, guard, lambda index: None)
+
+        self.graph = GraphStep(
+            update,
+            self.optimizer,
+            device,
+            recipe.data.batch_size,
+            channels_last=recipe.run.channels_last,
+            required=recipe.run.cuda_graph == "on",
+            say=journal.say,
+        )
+
     def _step(self, parts: list[tuple[Tensor, Tensor]], step: int, guard: _LossGuard) -> Tensor:
+        """One step, as a CUDA graph or plainly; the mean loss over the world."""
+
+        def seed(index: int) -> None:
+            _seed(self.recipe.run.seed, "part", step, self.world.rank * len(parts) + index)
+
+        if self.graph is None:
+            return self._update(parts, step, guard, seed)
+        seed(0)
+        return self.graph(*parts[0], step)
+
+    def _update(
+        self,
+        parts: list[tuple[Tensor, Tensor]],
+        step: int | Tensor,
+        guard: _LossGuard,
+        seed: Callable[[int], None],
+    ) -> Tensor:
         """Gradients over all parts, one update; the mean loss over the world."""
         recipe = self.recipe
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.world.device)
         for index, (images, labels) in enumerate(parts):
-            _seed(recipe.run.seed, "part", step, self.world.rank * len(parts) + index)
+            seed(index)
             last = index == len(parts) - 1
             share_gradients = last or self.world.size == 1
             with contextlib.nullcontext() if share_gradients else self.stepped.no_sync():  # type: ignore[operator]
@@ -279,7 +324,7 @@ class _Run:
         if recipe.run.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         teacher_logits = None
-        with autocast(recipe.run.amp, images.device):
+        with autocast(recipe.run.amp, images.device, cache=self.graph is None):
             if self.teacher is not None:
                 with torch.no_grad():
                     teacher_logits = self.teacher(images)
@@ -396,13 +441,13 @@ class _LossGuard:
             self.step = torch.full((), -1, device=run.world.device, dtype=torch.int64)
             run.optimizer.found_inf = self.flag  # type: ignore[attr-defined]
 
-    def see(self, loss: Tensor, step: int) -> None:
+    def see(self, loss: Tensor, step: int | Tensor) -> None:
         if self.lazy:  # pragma: cuda only
             bad = ~torch.isfinite(loss)
             self.step.copy_(torch.where(bad & (self.step < 0), step, self.step))
             self.flag.copy_(torch.maximum(self.flag, bad.float()))
         elif not math.isfinite(float(loss)):
-            self._end(float(loss), step)
+            self._end(float(loss), int(step))
 
     def check(self) -> None:
         if self.lazy and int(self.step) >= 0:  # pragma: cuda only

@@ -111,14 +111,20 @@ struct BitDot {
     using Result = uint16_t;
     static constexpr int kTile = 5, kPair = 2, kSlack = 16, kWeightBytes = kBlock;
     static constexpr bool kBits = true;
+    static constexpr bool kAhead = true;
     static constexpr long kMostUnits = 16383;  // 65535 bits a count
     static constexpr int kLookups = 63;        // between two flushes
 
     static void prepare(const Conv &k, const void *in, int row, uint16_t *out, char *spare);
 
+    // The units of two pixels, each with another partner until now, as a pair.
+    static void join(const uint16_t *first, const uint16_t *second, size_t n, uint16_t *out) {
+        for (size_t i = 0; i < n; i++) out[i] = (uint16_t)((first[i] & 0xf0) | (second[i] & 0xf0) << 4);
+    }
+
     template <int P>
     static void dot_pairs(const uint16_t *const *bases, const Segment *segments, int count, const uint8_t *w,
-                          uint16_t *result) {
+                          uint16_t *result, Ahead ahead) {
         bool first = true;
         for (int s = 0; s < count; s++) {
             const uint16_t *p[P];
@@ -128,6 +134,10 @@ struct BitDot {
             const int piece = pieces == 1 ? length : ((length + pieces - 1) / pieces + 2) / 3 * 3;
             for (int done = 0; done < length; done += piece) {
                 const int now = length - done < piece ? length - done : piece;
+                if (ahead.at) {
+                    const char *end = ahead.at + now * kBlock / ahead.share;
+                    for (; ahead.at < end; ahead.at += kLine) _mm_prefetch(ahead.at, _MM_HINT_T1);
+                }
                 __m256i a[P], m[P];
                 for (int i = 0; i < P; i++) a[i] = m[i] = _mm256_setzero_si256();
                 int k = 0;
@@ -162,14 +172,14 @@ struct BitDot {
     }
 
     static void dot(const uint16_t *const *bases, int n, const Segment *segments, int count, const void *panel,
-                    uint16_t *result) {
+                    uint16_t *result, Ahead ahead) {
         const uint8_t *w = (const uint8_t *)panel;
         switch (n) {
-            case 1: return dot_pairs<1>(bases, segments, count, w, result);
-            case 2: return dot_pairs<2>(bases, segments, count, w, result);
-            case 3: return dot_pairs<3>(bases, segments, count, w, result);
-            case 4: return dot_pairs<4>(bases, segments, count, w, result);
-            default: return dot_pairs<5>(bases, segments, count, w, result);
+            case 1: return dot_pairs<1>(bases, segments, count, w, result, ahead);
+            case 2: return dot_pairs<2>(bases, segments, count, w, result, ahead);
+            case 3: return dot_pairs<3>(bases, segments, count, w, result, ahead);
+            case 4: return dot_pairs<4>(bases, segments, count, w, result, ahead);
+            default: return dot_pairs<5>(bases, segments, count, w, result, ahead);
         }
     }
 };

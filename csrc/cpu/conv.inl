@@ -3,6 +3,7 @@
 //   kTile, kPair        base pointers a tile, and pixels a base pointer (2 where one look-up serves two pixels)
 //   prepare(k, in, r, row, scratch)   row `r` of the padded picture (may lie outside) -> units
 //   dot(bases, n, segments, count, panel, result)   n base pointers (all kTile are readable) -> result[pixel][32]
+//   kAhead              whether dot also takes an Ahead: a share of the next panel to bring into the cache meanwhile
 //
 // A band of output rows needs the rows y0*s - p ... of the picture; they are brought into units once, with their
 // padding, and then used by every block of 32 output channels. For an output pixel its window is, for each
@@ -177,6 +178,7 @@ struct Tile {
     const float *base[D::kTile * D::kPair];
     const float *offset[D::kTile * D::kPair];
     int n = 0;
+    Ahead ahead;
 
     void take(const Conv &k, const typename D::Unit *at, int y, int x, int second_y, int second_x) {
         bases[n] = at;
@@ -202,7 +204,8 @@ void tile_sums(const Conv &k, Tile<D> &tile, int group, int block, char *memory,
     for (int i = 0; i < D::kTile; i++) bases[i] = tile.bases[i < tile.n ? i : 0] + (size_t)group * k.units;
     if constexpr (D::kBits) {
         if (k.total_units <= D::kMostUnits) {
-            D::dot(bases, tile.n, k.segments, k.segment_count, panel, result);
+            if constexpr (D::kAhead) D::dot(bases, tile.n, k.segments, k.segment_count, panel, result, tile.ahead);
+            else D::dot(bases, tile.n, k.segments, k.segment_count, panel, result);
             if constexpr (sizeof(typename D::Result) == 2) use(BaseMinus{result, tile.base});
             else use(WideBaseMinus{result, tile.base});
             return;
@@ -215,7 +218,8 @@ void tile_sums(const Conv &k, Tile<D> &tile, int group, int block, char *memory,
             long units = 0;
             int end = s;
             while (end < k.segment_count && units + k.segments[end].length <= D::kMostUnits) units += k.segments[end++].length;
-            D::dot(bases, tile.n, k.segments + s, end - s, panel, result);
+            if constexpr (D::kAhead) D::dot(bases, tile.n, k.segments + s, end - s, panel, result, Ahead());
+            else D::dot(bases, tile.n, k.segments + s, end - s, panel, result);
             for (int i = 0; i < pixels * kBlock; i++) wide[i] += result[i];
             panel += (size_t)units * D::kWeightBytes;
             s = end;
@@ -252,6 +256,18 @@ void tile_done(const Conv &k, const Epilogue &e, Tile<D> &tile, int block, char 
     tile.n = 0;
 }
 
+// Where one look-up serves two pixels and rows have an odd number of them, the last pixel of a row has no partner
+// beside it: it is paired with the one below. `below` has the layout of `rows`; only the last window is written.
+template <class D>
+void pair_below(const Conv &k, const typename D::Unit *rows, int count, typename D::Unit *below) {
+    const size_t first = (size_t)(k.ow - 1) * k.sw * k.groups * k.units;
+    const size_t length = ((size_t)(k.kw - 1) * k.dw + 1) * k.groups * k.units;
+    for (int r = 0; r + k.sh < count; r++) {
+        const typename D::Unit *upper = rows + (size_t)r * k.row_units + first;
+        D::join(upper, upper + (size_t)k.sh * k.row_units, length, below + (size_t)r * k.row_units + first);
+    }
+}
+
 template <class D>
 void conv_rows(const Conv &k, const Epilogue &e, const void *in, int y0, int y1, int b0, int b1, char *scratch) {
     using Unit = typename D::Unit;
@@ -260,20 +276,39 @@ void conv_rows(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
     Unit *rows = (Unit *)(scratch + tile_bytes(k));
     const size_t band_rows = (size_t)(k.band - 1) * k.sh + (size_t)(k.kh - 1) * k.dh + 1;
     char *spare = (char *)round_up((size_t)(rows + band_rows * k.row_units + D::kSlack), kLine);
+    Unit *below = nullptr;
+    if constexpr (D::kBits && D::kPair == 2)
+        if (k.ow % 2) below = (Unit *)(spare + padded_row_bytes(k));
     if (k.groups > 1) b0 = 0, b1 = 1;
     for (int top = y0; top < y1; top += k.band) {
         const int bottom = top + k.band < y1 ? top + k.band : y1;
         const int count = (bottom - top - 1) * k.sh + (k.kh - 1) * k.dh + 1;
         for (int r = 0; r < count; r++)
             D::prepare(k, in, top * k.sh - k.ph + r, rows + (size_t)r * k.row_units, spare);
+        if constexpr (D::kBits && D::kPair == 2)
+            if (below) pair_below<D>(k, rows, count, below);
         for (int block = b0; block < b1; block++) {
             Tile<D> tile;
+            const int height = bottom - top;
+            const int bases = below ? height * (k.ow / 2) + (height + 1) / 2 : height * ((k.ow + D::kPair - 1) / D::kPair);
+            const int tiles = (bases + D::kTile - 1) / D::kTile;
+            const char *next = (const char *)k.weights + (size_t)(block + 1) * k.panel_bytes;
+            if (block + 1 < b1) tile.ahead = Ahead{next, tiles};
             for (int y = top; y < bottom; y++) {
                 const Unit *row = rows + (size_t)(y - top) * k.sh * k.row_units;
                 for (int x = 0; x < k.ow; x += D::kPair) {
                     const Unit *at = row + (size_t)x * k.sw * k.groups * k.units;
-                    tile.take(k, at, y, x, x + 1 < k.ow ? y : -1, x + 1);
-                    if (tile.n == D::kTile) tile_done(k, e, tile, block, memory);
+                    if (x + 1 < k.ow || !below) {
+                        tile.take(k, at, y, x, x + 1 < k.ow ? y : -1, x + 1);
+                    } else {
+                        if ((y - top) % 2) continue;  // taken with the pixel above
+                        const bool pair = y + 1 < bottom;
+                        tile.take(k, pair ? below + (at - rows) : at, y, x, pair ? y + 1 : -1, x);
+                    }
+                    if (tile.n == D::kTile) {
+                        tile_done(k, e, tile, block, memory);
+                        if (tile.ahead.at) tile.ahead.at += k.panel_bytes / tiles;
+                    }
                 }
             }
             if (tile.n) tile_done(k, e, tile, block, memory);

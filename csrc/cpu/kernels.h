@@ -118,6 +118,14 @@ struct Kernels {
 
 // Scratch bytes one thread needs for a convolution; the carving itself is in conv.inl.
 static inline size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+// A panel is read once a band but by many tiles, so its first reading, from a far cache, is all that costs: while a
+// panel is used, each of its tiles asks for its share of the next one. Null: there is no next one.
+struct Ahead {
+    const char *at = nullptr;
+    int share = 1;  // one part in `share` of what the tile itself reads
+};
+
 static inline size_t band_bytes(const Conv &k, const DotTraits &t) {
     size_t rows = (size_t)(k.band - 1) * k.sh + (size_t)(k.kh - 1) * k.dh + 1;
     return round_up((rows * k.row_units + t.slack_units) * t.unit_bytes, kLine);
@@ -130,7 +138,8 @@ static inline size_t tile_bytes(const Conv &k) {
     return round_up(result + (k.groups > 1 ? (size_t)kMaxTile * round_up(k.o, kBlock) * 4 : 0), kLine);
 }
 static inline size_t conv_scratch(const Conv &k, const DotTraits &t, bool bits) {
-    return band_bytes(k, t) + (bits ? padded_row_bytes(k) : 0) + tile_bytes(k) + 4 * kLine;
+    const size_t below = bits && k.ow % 2 ? band_bytes(k, t) : 0;  // see conv_rows
+    return band_bytes(k, t) + (bits ? padded_row_bytes(k) : 0) + below + tile_bytes(k) + 4 * kLine;
 }
 
 const Kernels *generic_kernels();

@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include "../cpu/dispatch.h"
+#include "transpose.h"
 
 #include <cmath>
 #include <ctime>
@@ -128,14 +129,13 @@ void Engine::picture_in(const Call &call, const void *x, int thread, int threads
     const Share rows = share_of(v.h, thread, threads);
     for (int y = rows.begin; y < rows.end; y++) {
         float *row = to + (size_t)y * v.w * v.stride;
+        if (!call.picture) {
+            transpose((const float *)x + (size_t)y * v.w, (size_t)v.pixels(), v.c, v.w, row, (size_t)v.stride);
+            continue;
+        }
         for (int c = 0; c < v.c; c++) {
-            if (call.picture) {
-                const uint8_t *from = (const uint8_t *)x + (size_t)y * v.w * v.c + c;
-                for (int i = 0; i < v.w; i++) row[(size_t)i * v.stride + c] = table_[(size_t)from[(size_t)i * v.c] * v.c + c];
-            } else {
-                const float *from = (const float *)x + ((size_t)c * v.h + y) * v.w;
-                for (int i = 0; i < v.w; i++) row[(size_t)i * v.stride + c] = from[i];
-            }
+            const uint8_t *from = (const uint8_t *)x + (size_t)y * v.w * v.c + c;
+            for (int i = 0; i < v.w; i++) row[(size_t)i * v.stride + c] = table_[(size_t)from[(size_t)i * v.c] * v.c + c];
         }
     }
 }
@@ -238,8 +238,7 @@ void Engine::run_single(const Call &call, size_t index) const {
         kernels_.global_mean(in, v.pixels(), v.stride, v.c, row);
     } else if (step.kind == StepKind::Flatten) {  // the logical order is channel, row, column
         const int pixels = v.pixels();
-        for (int c = 0; c < v.c; c++)
-            for (int p = 0; p < pixels; p++) row[(size_t)c * pixels + p] = in[(size_t)p * v.stride + c];
+        transpose(in, (size_t)v.stride, pixels, v.c, row, (size_t)pixels);
     } else {
         float most = in[0], sum = 0;
         for (int c = 1; c < v.c; c++) most = in[c] > most || in[c] != in[c] ? in[c] : most;
@@ -275,9 +274,8 @@ void Engine::walk(const Call &call, const void *x, float *y, int thread, int thr
     if (thread != 0) return;
     const int pixels = v.pixels();
     for (int first = 0; first < pixels; first += 16) {  // sixteen pixels at a time: whole cache lines on both sides
-        const int last = first + 16 < pixels ? first + 16 : pixels;
-        for (int c = 0; c < v.c; c++)
-            for (int p = first; p < last; p++) y[(size_t)c * pixels + p] = from[(size_t)p * v.stride + c];
+        const int count = first + 16 < pixels ? 16 : pixels - first;
+        transpose(from + (size_t)first * v.stride, (size_t)v.stride, count, v.c, y + first, (size_t)pixels);
     }
 }
 

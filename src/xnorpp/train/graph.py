@@ -161,11 +161,14 @@ def _aside(call: Callable[[], Tensor], device: torch.device) -> Tensor:  # pragm
     return result
 
 
-def _record(
-    call: Callable[[], Tensor], device: torch.device
-) -> tuple[Callable[[], None], Tensor]:  # pragma: cuda only
+def _record(call: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
     """`call` as a CUDA graph: what replays it, and the tensor that each replay writes its result to."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device), torch.cuda.graph(graph):
-        result = call()
-    return graph.replay, result
+    main = torch.cuda.current_stream(device)  # pragma: cuda only
+    graph = torch.cuda.CUDAGraph()  # pragma: cuda only
+    try:  # pragma: cuda only
+        with torch.cuda.device(device), torch.cuda.graph(graph):
+            result = call()
+    except BaseException:  # pragma: cuda only
+        torch.cuda.set_stream(main)  # a recording that fails would leave its own stream behind
+        raise
+    return graph.replay, result  # pragma: cuda only

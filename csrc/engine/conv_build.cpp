@@ -211,6 +211,34 @@ std::vector<double> pair_products(const std::vector<double> &w, int kh) {
     return out;
 }
 
+// Which products of a filter are with pixels (not with differences of pixels), along a path from neighbour to neighbour.
+std::vector<size_t> pixel_path(const ConvSpec &s, bool pairs) {
+    std::vector<size_t> path;
+    const int columns = pairs ? 4 : s.kw;
+    for (int i = 0; i < s.kh; i++)
+        for (int j = 0; j < columns; j++)
+            for (int ch = 0; ch < s.c; ch++) {
+                const int column = i % 2 ? columns - 1 - j : j;
+                path.push_back(pairs ? (size_t)i * kPairUnits + column * 3 + ch : ((size_t)ch * s.kh + i) * s.kw + column);
+            }
+    return path;
+}
+
+// Whole multiples of `scale`. Neighbouring pixels and the channels of a pixel are alike, so what one weight was rounded
+// by is made good by the next on the path: over a patch of even colour the errors cancel, where rounding each weight to
+// the nearest would leave the sum of all of them. On photographs the error is several times smaller.
+void round_products(const std::vector<double> &products, double scale, const std::vector<size_t> &path,
+                    std::vector<int16_t> &out) {
+    const size_t first = out.size();
+    for (const double value : products) out.push_back((int16_t)std::lrint(value / scale));
+    double owed = 0;
+    for (const size_t at : path) {
+        const double wanted = products[at] / scale + owed;
+        out[first + at] = (int16_t)std::lrint(wanted);
+        owed = wanted - out[first + at];
+    }
+}
+
 }  // namespace
 
 ConvStore build_picture_conv(const Kernels &kernels, const ConvSpec &s, const float *weight, const float *bias,
@@ -226,6 +254,7 @@ ConvStore build_picture_conv(const Kernels &kernels, const ConvSpec &s, const fl
     store.offset = Buffer(rows.size() * cols.size() * (size_t)k.channels_padded * 4);
     k.scale = store.scale.as<float>(), k.offset = store.offset.as<float>();
     std::vector<int16_t> rounded;
+    const auto path = pixel_path(s, pairs);
     TapSums shift(s.kh, s.kw);
     for (int o = 0; o < s.o; o++) {
         const float *w = weight + (size_t)o * inputs;
@@ -237,11 +266,11 @@ ConvStore build_picture_conv(const Kernels &kernels, const ConvSpec &s, const fl
         }
         if (pairs) folded = pair_products(folded, s.kh);
         for (const double value : folded) largest = std::fabs(value) > largest ? std::fabs(value) : largest;
-        double scale = largest / 32767.0;
+        double scale = largest / 32766.0;  // rounding may add one
         const double room = (2147483647.0 - 1024.0 * inputs) / 255.0;
         if (sum > scale * room) scale = sum / room;
         if (!(scale > 0)) scale = 1;
-        for (const double value : folded) rounded.push_back((int16_t)std::lrint(value / scale));
+        round_products(folded, scale, path, rounded);
         store.scale.as<float>()[o] = (float)scale;
         shift.fill([&](int tap) {
             double value = 0;

@@ -43,15 +43,20 @@ def comparison_text(found: Comparison) -> str:
         for precision in ("fp32", "int8"):
             other = found.fastest(precision, threads)
             ratio = found.speedup(precision, threads)
-            if other and ratio:
+            least = found.speedup(precision, threads, "minimum")
+            if other and ratio and least:
                 lines.append(
-                    f"{threads} thread(s): {ratio:.2f} times the fastest {precision} engine, {other.engine}"
+                    f"{threads} thread(s): {ratio:.2f} times the fastest {precision} engine, {other.engine}; "
+                    f"{least:.2f} by the fastest calls"
                 )
     if len(counts) > 1:
         names = dict.fromkeys(row.engine for row in found.results)
         scaled = [(name, found.scaling(name, counts[0], counts[-1])) for name in names]
         parts = [f"{name} {ratio:.2f}" for name, ratio in scaled if ratio]
         lines.append(f"{counts[-1]} threads against {counts[0]}: " + ", ".join(parts))
+        least = found.scaling(OURS, counts[0], counts[-1], "minimum")
+        if least:
+            lines[-1] += f"; xnorpp {least:.2f} by the fastest calls"
     lines += sorted({note for row in found.results if row.engine != OURS for note in row.notes})
     return "\n".join([*lines, *found.left_out])
 
@@ -68,7 +73,10 @@ def layers_text(found: Sequence[ChainResult]) -> str:
                 f"{row.rate('xnorpp') / 1e9:.0f}",
                 f"{1e3 * peer.median:.3f}" if peer else "-",
                 f"{row.rate('openvino') / 1e9:.0f}" if peer else "-",
-                f"{peer.median / row.seconds['xnorpp'].median:.2f} times faster" if peer else "-",
+                f"{peer.median / row.seconds['xnorpp'].median:.2f} times faster "
+                f"({peer.minimum / row.seconds['xnorpp'].minimum:.2f} by the fastest calls)"
+                if peer
+                else "-",
                 ", ".join(dict.fromkeys(row.primitives)) or "-",
             ]
         )

@@ -44,8 +44,15 @@ coverage: setup
 bench-tools: setup
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[bench]'
 
+# Timings: alone on the machine, please. The CPU engine is timed twice, as the machine is and with AVX-512 hidden
+# from every engine.
 bench: bench-tools
 	$(BIN)/python benchmarks/train_step.py
+	$(BIN)/xnorpp bench --startup
+	$(BIN)/xnorpp bench --layers
+	$(BIN)/xnorpp bench --layers --avx2-only
+	$(BIN)/xnorpp bench --threads 1,2
+	$(BIN)/xnorpp bench --threads 1,2 --avx2-only
 
 docs: setup
 	$(BIN)/mkdocs build --strict

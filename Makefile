@@ -37,8 +37,7 @@ check: setup
 
 coverage: setup
 	rm -f .coverage .coverage.*
-	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -q
-	$(BIN)/python -m coverage combine --quiet
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q --cov --cov-report= tests/nn tests/models tests/data tests/train tests/test_cli.py
 	$(BIN)/python -m coverage report --include='*/xnorpp/nn/*,*/xnorpp/train/*,*/xnorpp/data/*' --fail-under=90
 
 bench-tools: setup

@@ -54,8 +54,8 @@ class Comparison:
     def speedup(self, precision: str, threads: int, by: str = "median") -> float | None:
         """How many times faster ours is than the fastest other engine of that precision.
 
-        By medians, or by each engine's fastest call ("minimum"), which other work disturbs less. The medians are
-        what a user sees; where the two disagree, both are told.
+        By medians, or by each engine's fastest call ("minimum"), which other work disturbs less. The
+        medians are what a user sees; where the two disagree, both are told.
         """
         other = self.fastest(precision, threads, by)
         return float(getattr(other.uint8, by) / getattr(self.ours(threads).uint8, by)) if other else None

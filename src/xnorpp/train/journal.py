@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -80,6 +81,26 @@ class Journal:
         for part in (self._file, self._board, self._bar):
             if part is not None:
                 part.close()
+
+
+class Clock:
+    """Images a second since the last look, evaluation not counted."""
+
+    def __init__(self, images_per_step: int) -> None:
+        self.images_per_step = images_per_step
+        self.restart()
+
+    def restart(self) -> None:
+        self.steps, self.start = 0, time.perf_counter()
+
+    def tick(self) -> None:
+        self.steps += 1
+
+    def images_per_second(self) -> float:
+        seconds = time.perf_counter() - self.start
+        rate = self.steps * self.images_per_step / max(seconds, 1e-9)
+        self.restart()
+        return rate
 
 
 def _open_tensorboard(folder: Path, from_step: int) -> Any:

@@ -1,7 +1,7 @@
 """Training: a recipe and a data set in, a trained checkpoint out.
 
 Everything is a function of the recipe, the seed and the step: the batches (the loader's contract), the
-random numbers of each part of a batch (`_seed`), the learning rate (`schedule.py`). So a checkpoint
+random numbers of each part of a batch (`seed_for`), the learning rate (`schedule.py`). So a checkpoint
 holds weights, the optimiser's tensors and the step, and a run that was killed ends like one that was not.
 
 A batch is taken in world size * `run.accumulate` parts. Part i of a step holds the same pictures and draws
@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -43,20 +42,15 @@ from xnorpp.train.diagnose import NonFiniteLoss, first_bad_layer
 from xnorpp.train.distributed import World, average_buffers, join_world, mean_over_world, wait_for_all, wrap
 from xnorpp.train.graph import GraphStep, check_graph
 from xnorpp.train.initial import initialise
-from xnorpp.train.journal import Journal, read_metrics, time_left
+from xnorpp.train.journal import Clock, Journal, read_metrics, time_left
+from xnorpp.train.loss_guard import LossGuard
 from xnorpp.train.optimizer import make_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate
 from xnorpp.train.record import describe_hardware, source_commit
 from xnorpp.train.report import draw_curves
+from xnorpp.train.resume import check_same_recipe, seed_for
 from xnorpp.train.schedule import first_stage_steps, learning_rate, total_steps
 from xnorpp.train.setup import build_model, make_loaders, open_data
 from xnorpp.train.teacher import load_teacher, training_loss
-
-# What may change between a run and its resumption: nothing that enters the arithmetic (a CUDA graph changes
-# roundings at most).
-FREE_TO_CHANGE = {
-    "name", "about", "data.workers", "run.save_epochs", "run.save_steps", "run.keep", "run.log_steps",
-    "run.eval_epochs", "run.tensorboard", "run.threads", "run.cuda_graph",
-}  # fmt: skip
 
 
 def train(
@@ -144,7 +138,7 @@ class _Run:
             clear_temporary(self.out)
         found = newest_checkpoint(self.out)
         if found is not None:
-            _check_same_recipe(self.recipe, Recipe.from_dict(found.meta["recipe"]), self.out)
+            check_same_recipe(self.recipe, Recipe.from_dict(found.meta["recipe"]), self.out)
         return found
 
     def _build(
@@ -165,7 +159,7 @@ class _Run:
                 "the number of training pictures."
             )
         self.total = total_steps(recipe.schedule, self.steps_per_epoch)
-        _seed(recipe.run.seed, "weights")
+        seed_for(recipe.run.seed, "weights")
         self.model = build_model(recipe, self.sets)
         if found is not None:
             self.model.load_state_dict(found.weights)
@@ -212,14 +206,19 @@ class _Run:
         """Step by step to the end, evaluating and saving on the way."""
         recipe, run = self.recipe, self.recipe.run
         self.model.train()
-        guard = _LossGuard(self)
+        guard = LossGuard(
+            self.optimizer,
+            self.world.device,
+            lazy=self.world.device.type == "cuda" and self.scaler is None,
+            end=self._end_at_bad_loss,
+        )
         self._prepare_graph(guard, journal)
         first_stage = first_stage_steps(recipe.schedule, self.steps_per_epoch)
         set_stage(self.model, weights_binary=self.at.step >= first_stage)
         anneals = any(
             "tanh" in (layer.surrogate, layer.weight_surrogate) for _, layer in binary_layers(self.model)
         )
-        clock = _Clock(recipe.data.batch_size)
+        clock = Clock(recipe.data.batch_size)
         started = time.perf_counter() - self.at.seconds
         while self.at.step < self.total:
             epoch, offset = divmod(self.at.step, self.steps_per_epoch)
@@ -254,7 +253,7 @@ class _Run:
             self._end_of_epoch(journal, epoch)
             clock.restart()
 
-    def _prepare_graph(self, guard: _LossGuard, journal: Journal) -> None:
+    def _prepare_graph(self, guard: LossGuard, journal: Journal) -> None:
         """Steps as a CUDA graph, where the recipe wants it and it is possible."""
         recipe, device = self.recipe, self.world.device
         if self.no_graph is not None:
@@ -275,22 +274,18 @@ class _Run:
             say=journal.say,
         )
 
-    def _step(self, parts: list[tuple[Tensor, Tensor]], step: int, guard: _LossGuard) -> Tensor:
+    def _step(self, parts: list[tuple[Tensor, Tensor]], step: int, guard: LossGuard) -> Tensor:
         """One step, as a CUDA graph or plainly; the mean loss over the world."""
-
-        def seed(index: int) -> None:
-            _seed(self.recipe.run.seed, "part", step, self.world.rank * len(parts) + index)
-
         if self.graph is None:
-            return self._update(parts, step, guard, seed)
-        seed(0)
+            return self._update(parts, step, guard, lambda index: self._seed_part(step, index))
+        self._seed_part(step, 0)
         return self.graph(*parts[0], step)
 
     def _update(
         self,
         parts: list[tuple[Tensor, Tensor]],
         step: int | Tensor,
-        guard: _LossGuard,
+        guard: LossGuard,
         seed: Callable[[int], None],
     ) -> Tensor:
         """Gradients over all parts, one update; the mean loss over the world."""
@@ -319,6 +314,24 @@ class _Run:
         clip_latent_weights_(self.model)
         return total
 
+    def _seed_part(self, step: int, index: int) -> None:
+        """Part `index` of this process draws the same numbers whichever process computes it."""
+        seed_for(self.recipe.run.seed, "part", step, self.world.rank * len(self.loaders) + index)
+
+    def _end_at_bad_loss(self, loss: float, step: int) -> NoReturn:
+        """Run the step's parts again, looking at every layer."""
+        epoch, offset = divmod(step, self.steps_per_epoch)
+        where = "it is finite in this process, so it arose in another one"
+        for index, loader in enumerate(self.loaders):
+            images, labels = next(iter(loader.epoch(epoch, start_step=offset)))
+            self._seed_part(step, index)
+            with torch.no_grad():
+                bad = not math.isfinite(float(self.loss(self.model, images, labels)))
+            if bad:
+                where = first_bad_layer(self.model, images, lambda x, y=labels: self.loss(self.model, x, y))
+                break
+        raise NonFiniteLoss(loss, step, epoch, where, self.last_saved)
+
     def loss(self, model: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Tensor:
         recipe = self.recipe
         if recipe.run.channels_last:
@@ -338,7 +351,7 @@ class _Run:
             temperature=recipe.loss.temperature,
         )
 
-    def _log(self, journal: Journal, clock: _Clock, epoch: int, lr: float, loss: float) -> None:
+    def _log(self, journal: Journal, clock: Clock, epoch: int, lr: float, loss: float) -> None:
         journal.advance(0, f"epoch {epoch + 1}, loss {loss:.3f}")
         journal.row(
             "train",
@@ -425,101 +438,6 @@ class _Run:
         return summary
 
 
-class _LossGuard:
-    """Ends the run at the first loss that is not finite, before the update that would spread it.
-
-    On the CPU the loss is looked at in every step. On a GPU that would make the host wait for the device,
-    so the flag stays on the device, the fused optimiser skips updates from the bad step on, and the host
-    looks now and then.
-    """
-
-    def __init__(self, run: _Run) -> None:
-        self.run = run
-        self.lazy = run.world.device.type == "cuda" and run.scaler is None
-        if self.lazy:  # pragma: cuda only
-            self.flag = torch.zeros((), device=run.world.device)
-            self.step = torch.full((), -1, device=run.world.device, dtype=torch.int64)
-            run.optimizer.found_inf = self.flag  # type: ignore[attr-defined]
-
-    def see(self, loss: Tensor, step: int | Tensor) -> None:
-        if self.lazy:  # pragma: cuda only
-            bad = ~torch.isfinite(loss)
-            self.step.copy_(torch.where(bad & (self.step < 0), step, self.step))
-            self.flag.copy_(torch.maximum(self.flag, bad.float()))
-        elif not math.isfinite(float(loss)):
-            self._end(float(loss), int(step))
-
-    def check(self) -> None:
-        if self.lazy and int(self.step) >= 0:  # pragma: cuda only
-            self._end(math.nan, int(self.step))
-
-    def _end(self, loss: float, step: int) -> None:
-        """Run the step's parts again, looking at every layer."""
-        run = self.run
-        epoch, offset = divmod(step, run.steps_per_epoch)
-        where = "it is finite in this process, so it arose in another one"
-        for index, loader in enumerate(run.loaders):
-            images, labels = next(iter(loader.epoch(epoch, start_step=offset)))
-            _seed(run.recipe.run.seed, "part", step, run.world.rank * len(run.loaders) + index)
-            with torch.no_grad():
-                bad = not math.isfinite(float(run.loss(run.model, images, labels)))
-            if bad:
-                where = first_bad_layer(run.model, images, lambda x, y=labels: run.loss(run.model, x, y))
-                break
-        raise NonFiniteLoss(loss, step, epoch, where, run.last_saved)
-
-
-class _Clock:
-    """Images a second since the last look, evaluation not counted."""
-
-    def __init__(self, images_per_step: int) -> None:
-        self.images_per_step = images_per_step
-        self.restart()
-
-    def restart(self) -> None:
-        self.steps, self.start = 0, time.perf_counter()
-
-    def tick(self) -> None:
-        self.steps += 1
-
-    def images_per_second(self) -> float:
-        seconds = time.perf_counter() - self.start
-        rate = self.steps * self.images_per_step / max(seconds, 1e-9)
-        self.restart()
-        return rate
-
-
 def _zip_parts(epochs: list[Iterator[tuple[Tensor, Tensor]]]) -> Iterator[list[tuple[Tensor, Tensor]]]:
     for parts in zip(*epochs):
         yield list(parts)
-
-
-def _seed(*what: Any) -> None:
-    """Seed torch with a number that depends on everything in `what`."""
-    digest = hashlib.sha256(repr(what).encode()).digest()
-    torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-
-
-def _check_same_recipe(new: Recipe, old: Recipe, out: Path) -> None:
-    mine, theirs = _flat(new.to_dict()), _flat(old.to_dict())
-    changed = [
-        key
-        for key in sorted({*mine, *theirs})
-        if mine.get(key) != theirs.get(key) and key not in FREE_TO_CHANGE and not key.startswith("paper.")
-    ]
-    if changed:
-        key = changed[0]
-        raise RecipeError(
-            f"`{key}` is {mine.get(key)!r} here and {theirs.get(key)!r} in the run in {out}; "
-            "a run is resumed with the recipe it was started with."
-        )
-
-
-def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, dict) and value:
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ from xnorpp.train.checkpoint import load_model
 
 
 def pack_checkpoint(
-    checkpoint: str | Path, output: str | Path, *, half: bool = False
+    checkpoint: str | Path,
+    output: str | Path,
+    *,
+    half: bool = False,
+    labels: Sequence[str] | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Pack a run's network into `output`, with its labels and pre-processing; returns what was packed.
 
-    The file's meta says where the network came from: its configuration, data set, recipe, epoch, metrics and
-    commit.
+    `labels` takes the place of the class names that the checkpoint has. The file's meta says where the
+    network came from: its configuration, data set, recipe, epoch, metrics and commit.
     """
     model, meta = load_model(checkpoint)
     config = meta["model"]
@@ -29,7 +34,7 @@ def pack_checkpoint(
         "metrics": meta.get("metrics"),
         "commit": meta.get("commit"),
     }
-    labels = meta.get("classes")
+    labels = labels or meta.get("classes")
     pack_to_file(
         model,
         (config["in_channels"], *config["input_size"]),

@@ -1,0 +1,71 @@
+"""Trained models that come with the package: `NAME.xnor`, the packed file, and `NAME.json`, its model card.
+
+Neither torch nor numpy is needed to list them. `xnorpp.load(shipped_path(NAME))` runs one.
+`xnorpp.experiments.ship` makes the two files from a checkpoint.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from xnorpp.shipped.card import check_card, render_card, summary_rows
+
+__all__ = ["check_card", "find_model", "list_shipped", "render_card", "shipped_card", "shipped_path",
+           "summary_rows"]  # fmt: skip
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def list_shipped(folder: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
+    """The names of the models that come with the package: each has its file and its card.
+
+    >>> [name for name in list_shipped() if not shipped_path(name).is_file()]
+    []
+    """
+    place = FOLDER if folder is None else Path(folder)
+    return tuple(sorted(path.stem for path in place.glob("*.xnor") if path.with_suffix(".json").is_file()))
+
+
+def shipped_path(name: str, folder: str | os.PathLike[str] | None = None) -> Path:
+    """The packed file of a shipped model."""
+    place = FOLDER if folder is None else Path(folder)
+    known = list_shipped(place)
+    if name not in known:
+        raise ValueError(_unknown(name, known))
+    return place / f"{name}.xnor"
+
+
+def shipped_card(name: str, folder: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """The model card of a shipped model; `card.py` says what it holds."""
+    path = shipped_path(name, folder).with_suffix(".json")
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"the model card {path} is damaged ({error})") from None
+    return check_card(card, str(path))
+
+
+def find_model(text: str | os.PathLike[str]) -> Path:
+    """What a person means by a model: a path as it is, else the file of the shipped model of that name.
+
+    A bare word that is neither is an error with the names that exist; anything else is left to its reader.
+    """
+    path = Path(text)
+    if path.exists() or path.name != str(text) or path.suffix:
+        return path
+    known = list_shipped()
+    if str(text) in known:
+        return shipped_path(str(text))
+    raise ValueError(f"there is no file or folder {str(text)!r}, and {_unknown(str(text), known)}")
+
+
+def _unknown(name: str, known: tuple[str, ...]) -> str:
+    """One sentence with the valid names, nearest first."""
+    if not known:
+        return f"`model` (={name!r}) is not a shipped model; none is shipped with this copy of the package"
+    near = sorted(known, key=lambda other: (-difflib.SequenceMatcher(None, name, other).ratio(), other))
+    return f"`model` (={name!r}) is not a shipped model; those are {', '.join(near)}"

@@ -1,0 +1,181 @@
+"""The model card of a shipped model: what it must hold, and how it is shown.
+
+A card is plain JSON. `FIELDS` lists what every card has: a field, and where it is a table the keys of that
+table. Accuracies are per cent, `difference` is packed minus torch in points, times are milliseconds of one
+call.
+
+`packed` is what `xnorpp predict` and `xnorpp eval` do: pictures normalised to float32, then the packed file.
+`from_bytes` is the same file given the uint8 picture itself, whose first layer is rounded to 16 bits.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "name": (),
+    "about": (),
+    "data": ("dataset", "train_pictures", "test_pictures", "input", "classes"),
+    "network": ("name", "method", "scale"),
+    "recipe": ("name", "changed", "settings", "seed", "epochs", "steps"),
+    "trained": ("commit", "hardware", "seconds", "metrics"),
+    "packed": ("commit", "date", "half", "binary_layers", "real_layers"),
+    "file": ("bytes", "sha256", "float_bytes"),
+    "accuracy": (
+        "split", "pictures", "packed_top1", "packed_top5", "torch_top1", "torch_top5", "same_class",
+        "difference", "from_bytes_top1", "from_bytes_same_class", "isa", "hardware",
+    ),
+    "verified": ("pictures", "bits", "flips_end_to_end", "beyond_the_bound"),
+    "twin": (),
+    "latency": (
+        "median", "fastest", "from_bytes_median", "from_bytes_fastest", "calls", "batch", "threads", "isa",
+        "hardware",
+    ),
+    "sample": ("pictures", "seed", "classes", "highest"),
+    "use": (),
+    "limits": (),
+}  # fmt: skip
+
+
+def check_card(card: Any, where: str) -> dict[str, Any]:
+    """The card, if it is complete; else one sentence that says what is missing and in which file."""
+    if not isinstance(card, dict):
+        raise ValueError(f"the model card {where} must be a JSON object")
+    for field, keys in FIELDS.items():
+        if field not in card:
+            raise ValueError(f"the model card {where} has no field {field!r}")
+        if keys and not isinstance(card[field], dict):
+            raise ValueError(f"the field {field!r} of the model card {where} must be a table")
+        for key in keys:
+            if key not in card[field]:
+                raise ValueError(f"the field {field!r} of the model card {where} has no {key!r}")
+    return card
+
+
+def machine(hardware: Mapping[str, Any]) -> str:
+    """A machine in a few words: the GPU if it had one, else the processor and its cores."""
+    if hardware.get("gpu"):
+        count = int(hardware.get("gpus", 1))
+        return str(hardware["gpu"]) + (f" x {count}" if count > 1 else "")
+    cores = hardware.get("cores")
+    return str(hardware.get("cpu", "unknown processor")) + (f", {cores} cores" if cores else "")
+
+
+def size_text(size: float) -> str:
+    """Bytes in the unit a person would choose."""
+    return f"{size / 1e6:.2f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
+
+
+def summary_rows(cards: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """A heading and a row a model: name, packed accuracy, size, latency, what it is."""
+    rows: list[tuple[str, ...]] = [("name", "top-1 %", "top-5 %", "size", "one picture", "what it is")]
+    for card in cards:
+        accuracy, latency = card["accuracy"], card["latency"]
+        rows.append(
+            (
+                str(card["name"]),
+                f"{accuracy['packed_top1']:.2f}",
+                f"{accuracy['packed_top5']:.2f}",
+                size_text(card["file"]["bytes"]),
+                f"{latency['median']:.2f} ms",
+                str(card["about"]),
+            )
+        )
+    return rows
+
+
+def render_card(card: Mapping[str, Any], width: int = 100) -> str:
+    """The whole card as text."""
+    parts = [(title, text) for title, text in _parts(card) if text]
+    margin = max(len(title) for title, _ in parts) + 2
+    lines = [f"{card['name']}: {card['about']}", ""]
+    for title, text in parts:
+        for number, one in enumerate(text.splitlines()):
+            first = title.ljust(margin) if not number else " " * margin
+            lines += textwrap.wrap(
+                one, width, initial_indent=first, subsequent_indent=" " * margin,
+                break_long_words=False, break_on_hyphens=False,
+            )  # fmt: skip
+    return "\n".join(lines)
+
+
+def _parts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    data, recipe, trained, packed = (card[key] for key in ("data", "recipe", "trained", "packed"))
+    accuracy, latency, file, verified = (card[key] for key in ("accuracy", "latency", "file", "verified"))
+    shape, classes = data["input"], data["classes"]
+    shown = classes if len(classes) <= 20 else [*classes[:5], "...", classes[-1]]
+    options = {key: card["network"][key] for key in sorted(card["network"]) if key not in _PLAIN}
+    return [
+        (
+            "accuracy",
+            f"top-1 {accuracy['packed_top1']:.2f} %, top-5 {accuracy['packed_top5']:.2f} %: the packed file "
+            f"on the CPU ({accuracy['isa']}), all {accuracy['pictures']:,} {accuracy['split']} pictures\n"
+            f"torch, float32, the same pictures: top-1 {accuracy['torch_top1']:.2f} %, top-5 "
+            f"{accuracy['torch_top5']:.2f} % (difference {accuracy['difference']:+.2f} points, same class on "
+            f"{accuracy['same_class']:.2f} %)\n"
+            f"the packed file given bytes: top-1 {accuracy['from_bytes_top1']:.2f} %, torch's class on "
+            f"{accuracy['from_bytes_same_class']:.2f} %",
+        ),
+        ("real twin", _twin(card)),
+        (
+            "file",
+            f"{file['bytes']:,} bytes, {file['float_bytes'] / file['bytes']:.1f} times smaller than the "
+            f"float32 state_dict; {packed['binary_layers']} binary and {packed['real_layers']} real layers"
+            f"{', real ones in 16 bits' if packed['half'] else ''}\nsha256 {file['sha256']}",
+        ),
+        (
+            "latency",
+            f"{latency['median']:.3f} ms median, {latency['fastest']:.3f} ms fastest of {latency['calls']} "
+            f"calls; given bytes {latency['from_bytes_median']:.3f} and "
+            f"{latency['from_bytes_fastest']:.3f} ms\nbatch {latency['batch']}, {latency['threads']} thread, {latency['isa']}, "
+            f"{machine(latency['hardware'])}; normalising the picture is in it, reading it is not",
+        ),
+        (
+            "exactness",
+            f"{verified['beyond_the_bound']} values beyond the rounding bound on {verified['pictures']} "
+            f"pictures; end to end {verified['flips_end_to_end']:,} of {verified['bits']:,} signs differ",
+        ),
+        (
+            "network",
+            f"{card['network']['name']}, {card['network']['method']}, scale {card['network']['scale']}"
+            + "".join(f", {key} {value}" for key, value in options.items()),
+        ),
+        (
+            "data",
+            f"{data['dataset']}: {data['train_pictures']:,} training pictures, tested on "
+            f"{data['test_pictures']:,}; input {shape[1]}x{shape[2]}, {_COLOURS.get(shape[0], shape[0])}\n"
+            f"{len(classes)} classes: {', '.join(shown)}",
+        ),
+        (
+            "recipe",
+            f"{recipe['name']}, seed {recipe['seed']}, {recipe['epochs']} epochs ({recipe['steps']:,} steps)"
+            + "".join(f"\n--set {key}={value}" for key, value in recipe["changed"].items()),
+        ),
+        (
+            "trained",
+            f"on {machine(trained['hardware'])} in {trained['seconds'] / 60:.1f} minutes, commit "
+            f"{trained['commit']}",
+        ),
+        ("packed", f"{packed['date']}, commit {packed['commit']}"),
+        ("use", "\n".join(card["use"])),
+        ("limits", "\n".join(f"- {limit}" for limit in card["limits"])),
+    ]
+
+
+_COLOURS = {1: "grey", 3: "colour"}
+_PLAIN = ("name", "method", "scale", "in_channels", "num_classes", "input_size")
+
+
+def _twin(card: Mapping[str, Any]) -> str:
+    twin = card["twin"]
+    if not twin:
+        return ""
+    gap = twin["top1"] - card["accuracy"]["packed_top1"]
+    known = [f"{key} {twin[key]}" for key in ("seed", "epochs", "commit") if twin.get(key) is not None]
+    place = "above" if gap >= 0 else "below"
+    return (
+        f"top-1 {twin['top1']:.2f} %, {abs(gap):.2f} points {place} this model "
+        f"({', '.join([twin['recipe'], *known])})"
+    )

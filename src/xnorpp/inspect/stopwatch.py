@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 # Worker threads of some engines spin for a while after a call; they must not steal the next one's core.
-SETTLE = 0.01
+SETTLE = 0.3
 
 
 @dataclass(frozen=True)

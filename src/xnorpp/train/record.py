@@ -17,7 +17,12 @@ import xnorpp
 
 @functools.cache
 def source_commit() -> str:
-    """The commit of the source tree this package runs from (with `+changes` if edited), else its version."""
+    """The commit of the source tree this package runs from (with `+changes` if edited), else its version.
+
+    `XNORPP_COMMIT` states it for a copy of the tree that travelled without its history.
+    """
+    if stated := os.environ.get("XNORPP_COMMIT"):
+        return stated
     home = Path(__file__).resolve().parent
     try:
         commit = _git(home, "rev-parse", "HEAD")

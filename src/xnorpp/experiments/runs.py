@@ -1,0 +1,214 @@
+"""The training runs behind the paper's tables: which recipe, which seed, which row of which table, in which order.
+
+A run is one line here and, once it is finished, one line of `results/accuracy.jsonl`; `queue` makes the one from
+the other. The order is the order of usefulness: the models that ship, the rows that answer the paper's claim
+(XNOR-Net, Case 1, Case 4, real-valued; one seed, then three), the other rows, Table 3, the ablation.
+
+Table 1 and Table 3 take the paper's recipe and its network as they are: on Tiny-ImageNet's 64 pixels the 7x7
+stem with stride and pooling too, on CIFAR-10's 32 a 3x3 stem. The test set is read once, at a run's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+EXPERIMENTS = ("shipped", "table1", "table3", "ablation", "trial")
+DATASETS = ("tiny_imagenet", "cifar10")
+SEEDS = (0, 1, 2)
+FIRST_ROWS = ("xnor-alpha", "xnor", "case4", "case1", "real")
+OTHER_ROWS = ("bnn", "case3", "case2")
+SHIPPED = ("cifar10-resnet18", "cifar10-resnet20", "tiny-imagenet-resnet18")
+
+# A tenth of the training set, held out: choices are made on it and never on the test set.
+HOLDOUT = 0.1
+ABLATION_EPOCHS = 10
+
+# What a run on a GPU sets beside its recipe. None of it is a choice about accuracy.
+ON_GPU = ("run.amp=bf16", "run.channels_last=true", "run.tensorboard=false")
+
+# factor -> level -> settings; the first level is the default of the networks
+ABLATION: dict[str, dict[str, tuple[str, ...]]] = {
+    "start of the scale": {
+        "analytic": (),
+        "ones": ("model.options.scale_init=ones",),
+        "calibrated": ("model.calibrate=true",),
+    },
+    "activation": {
+        "prelu": (),
+        "relu": ("model.options.activation=relu",),
+        "rprelu": ("model.options.activation=rprelu",),
+        "hardtanh": ("model.options.activation=hardtanh",),
+        "identity": ("model.options.activation=identity",),
+    },
+    "downsampling": {"binary": (), "real": ("model.options.downsample=real",)},
+    "shortcut": {"block": (), "conv": ("model.options.shortcut=conv",)},
+    "padding value": {
+        "0": (),
+        "-1": ("model.options.padding_value=-1",),
+        "+1": ("model.options.padding_value=1",),
+    },
+    "weight decay on scales": {"off": (), "on": ("optimizer.decay_scales=true",)},
+}
+
+# What the best recipe is chosen from, on held-out pictures: name -> settings laid over it; "" is the recipe as it
+# is. All are resnet20 on CIFAR-10, where a trial takes seconds; the other networks take over what it shows.
+TRIAL_EPOCHS = 40
+TRIAL_TEACHER_EPOCHS = 25
+TRIALS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "no-teacher": ("loss.distill_weight=0.0",),
+    "half-teacher": ("loss.distill_weight=0.5",),
+    "temperature-1": ("loss.temperature=1.0",),
+    "temperature-2": ("loss.temperature=2.0",),
+    "lr-0.001": ("optimizer.lr=0.001",),
+    "lr-0.004": ("optimizer.lr=0.004",),
+    "lr-0.008": ("optimizer.lr=0.008",),
+    "batch-128": ("data.batch_size=128",),
+    "weight-decay-1e-5": ("optimizer.weight_decay=1e-5",),
+    "two-stages": ("schedule.first_stage_epochs=15",),
+    "centred-weights": ("model.options.center_weights=true",),
+    "clipped-weights": ("model.options.clip_weights=true",),
+    "rprelu": ("model.options.activation=rprelu",),
+    "polynomial": ("model.options.surrogate=polynomial",),
+    "tanh": ("model.options.surrogate=tanh", "model.options.weight_surrogate=tanh"),
+    "case1": ("model.scale=channel",),
+    "block-shortcut": ("model.options.shortcut=block",),
+    "binary-downsampling": ("model.options.downsample=binary",),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run. `teacher` is the key of the run whose network it learns from."""
+
+    experiment: str
+    row: str
+    dataset: str
+    network: str
+    recipe: str
+    seed: int = 0
+    settings: tuple[str, ...] = ()
+    teacher: str | None = None
+    facts: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What identifies the run, in file names and in results."""
+        return f"{self.experiment}-{self.dataset}-{self.network}-{self.row}-{self.seed}".replace("_", "-")
+
+    @property
+    def held(self) -> bool:
+        """Whether it is measured on the held-out part of the training set."""
+        return any(setting.startswith("data.holdout=") for setting in self.settings)
+
+
+def plan(experiments: tuple[str, ...] = EXPERIMENTS[:4], datasets: tuple[str, ...] = DATASETS) -> list[Run]:
+    """The runs of these experiments on these data sets, in the order in which they should be done."""
+    for name in experiments:
+        if name not in EXPERIMENTS:
+            raise ValueError(f"`experiments` (={name!r}) must be of {', '.join(EXPERIMENTS)}")
+    for name in datasets:
+        if name not in DATASETS:
+            raise ValueError(f"`datasets` (={name!r}) must be of {', '.join(DATASETS)}")
+    found = [run for run in _in_order() if run.experiment in experiments and run.dataset in datasets]
+    return list({run.key: run for run in found}.values())
+
+
+def _in_order() -> Iterator[Run]:
+    for name in SHIPPED:
+        yield from shipped(name)
+    for seed in SEEDS:
+        for row in FIRST_ROWS:
+            yield table1("tiny_imagenet", row, seed)
+    for row in FIRST_ROWS:
+        yield table1("cifar10", row, 0)
+    for seed in SEEDS:
+        for row in OTHER_ROWS:
+            yield table1("tiny_imagenet", row, seed)
+    for row in OTHER_ROWS:
+        yield table1("cifar10", row, 0)
+    yield from table3()
+    yield from ablation()
+    yield from trials()
+
+
+def shipped(name: str) -> Iterator[Run]:
+    """The real-valued twin, then the binary network that learns from it."""
+    dataset = "cifar10" if name.startswith("cifar10") else "tiny_imagenet"
+    network = name.rsplit("-", 1)[1]
+    twin = Run("shipped", "real", dataset, network, f"best-{name}-real", facts=(("name", name),))
+    yield twin
+    yield Run("shipped", "best", dataset, network, f"best-{name}", teacher=twin.key, facts=(("name", name),))
+
+
+def table1(dataset: str, row: str, seed: int) -> Run:
+    family = "tiny-imagenet-table1" if dataset == "tiny_imagenet" else "cifar10-table1"
+    return Run("table1", row, dataset, "resnet18", f"{family}-{row}", seed)
+
+
+def table3() -> Iterator[Run]:
+    """What Table 1 does not have already: Bethge et al., and AlexNet."""
+    yield Run("table3", "bethge", "tiny_imagenet", "resnet18", "tiny-imagenet-table1-bethge")
+    for row in ("xnor", "case4", "bnn", "real"):
+        yield Run("table3", row, "tiny_imagenet", "alexnet", f"tiny-imagenet-alexnet-{row}")
+
+
+def ablation() -> Iterator[Run]:
+    """Case 4 with one thing changed at a time; the default once."""
+    settings = (
+        f"data.holdout={HOLDOUT}",
+        f"schedule.epochs={ABLATION_EPOCHS}",
+        "schedule.name=cosine",
+    )
+    recipe = "tiny-imagenet-table1-case4"
+    for factor, levels in ABLATION.items():
+        for level, changes in levels.items():
+            facts = (("factor", factor), ("level", level), ("default", not changes))
+            row = f"{factor} {level}".replace(" ", "-") if changes else "default"
+            yield Run(
+                "ablation", row, "tiny_imagenet", "resnet18", recipe, 0, settings + changes, facts=facts
+            )
+
+
+def trials() -> Iterator[Run]:
+    """The choices behind the best recipe: a teacher that has not seen the held-out pictures, then each change."""
+    held = f"data.holdout={HOLDOUT}"
+    teachers = {
+        network: Run(
+            "trial", "teacher", "cifar10", network, f"best-cifar10-{network}-real", 0,
+            (held, f"schedule.epochs={TRIAL_TEACHER_EPOCHS}"),
+        )
+        for network in ("resnet18", "resnet20")
+    }  # fmt: skip
+    yield from teachers.values()
+    base = (held, f"schedule.epochs={TRIAL_EPOCHS}")
+    recipe = "best-cifar10-resnet20"
+    for row, changes in TRIALS.items():
+        teacher = None if row == "no-teacher" else teachers["resnet18"].key
+        yield Run("trial", row, "cifar10", "resnet20", recipe, 0, base + changes, teacher)
+    yield Run("trial", "twin-teacher", "cifar10", "resnet20", recipe, 0, base, teachers["resnet20"].key)
+
+
+def quick(run: Run) -> Run:
+    """The same row in seconds, for a look: the small network on the digits that come with scikit-learn.
+
+    It shows the way from command to table; its accuracies say nothing about the paper.
+    """
+    method = {"bnn": "bnn", "bethge": "bnn", "real": "real", "xnor": "xnor", "xnor-alpha": "xnor"}.get(
+        run.row, "xnor++"
+    )
+    scale = {
+        "xnor": "alpha_k", "xnor-alpha": "alpha", "case1": "channel", "case2": "dense", "case3": "channel_spatial",
+    }.get(run.row, "default")  # fmt: skip
+    kept = tuple(
+        s
+        for s in run.settings
+        if s.startswith(("model.options.", "optimizer.", "model.calibrate", "data.holdout"))
+    )
+    settings = (f"model.method={method}", f"model.scale={scale}", "schedule.epochs=2", *kept)
+    return Run(
+        run.experiment, run.row, run.dataset, run.network, "digits-small-case4", run.seed, settings, run.teacher,
+        (*run.facts, ("quick", True)),
+    )  # fmt: skip

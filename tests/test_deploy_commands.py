@@ -73,6 +73,23 @@ def test_pack_without_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not (tmp_path / "x.xnor").exists()
 
 
+@pytest.mark.parametrize("command", ["eval", "predict", "pack", "inspect"])
+def test_a_model_that_is_not_there(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One sentence that names it, nothing of the system's error numbers."""
+    missing = tmp_path / "missing.xnor"
+    more = {"predict": ["picture.png"], "pack": ["-o", str(tmp_path / "x.xnor")]}.get(command, [])
+    assert main([command, str(missing), *more]) != 0
+    said = capsys.readouterr().err
+    assert said.lower().startswith(f"xnorpp {command}: there is no ")
+    assert said.endswith(f"{missing}.\n")
+    assert "Errno" not in said
+
+
+def test_a_folder_for_a_packed_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(tmp_path), "picture.png"]) == 2
+    assert capsys.readouterr().err == f"xnorpp predict: {tmp_path} is a folder, and a file is needed.\n"
+
+
 def test_predict(packed: Path, images: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(packed), *images, "--top", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()

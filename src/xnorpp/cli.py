@@ -9,6 +9,7 @@ a run failed on the way).
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import sys
@@ -19,7 +20,7 @@ from typing import Any
 
 import xnorpp
 from xnorpp import cli_deploy
-from xnorpp.command import Parser
+from xnorpp.command import Parser, print_table
 
 SHOW_TRACEBACK = "XNORPP_TRACEBACK"
 
@@ -88,7 +89,8 @@ def evaluate(arguments: list[str]) -> int:
     """Measure the top-1 and top-5 accuracy of a checkpoint or a packed model.
 
     MODEL is a .safetensors file of a run, the run's folder, or a packed file, which is run packed and needs
-    no torch. The data set is the one it was trained on, if no other is named.
+    no torch; or --model names one that ships with the package. The data set is the one it was trained on, if
+    no other is named.
     """
     parser = Parser(
         "eval",
@@ -97,10 +99,15 @@ def evaluate(arguments: list[str]) -> int:
         xnorpp eval runs/digits
         xnorpp eval runs/case4/model.safetensors --data /data/imagenet --batch-size 512
         xnorpp eval case4.xnor --data /data/imagenet --workers 2
+        xnorpp eval --model cifar10-resnet18 --data /data/cifar10
         """,
     )
     parser.add_argument(
-        "checkpoint", metavar="MODEL", help="a run's folder, one of its .safetensors files, or a packed file"
+        "checkpoint", metavar="MODEL", nargs="?",
+        help="a run's folder, one of its .safetensors files, or a packed file",
+    )  # fmt: skip
+    parser.add_argument(
+        "--model", metavar="NAME", help="a model that ships with the package, instead of MODEL"
     )
     parser.add_argument("--data", metavar="DIR", help="where the data set lies")
     parser.add_argument("--dataset", metavar="NAME", help="another data set than it was trained on")
@@ -115,6 +122,7 @@ def evaluate(arguments: list[str]) -> int:
 
     from xnorpp.inspect.source import is_packed
 
+    given.checkpoint = cli_deploy.one_model(given.checkpoint, given.model)
     if Path(given.checkpoint).is_file() and is_packed(given.checkpoint):
         return cli_deploy.evaluate_packed(given)
     from xnorpp.data import load_dataset, make_loader
@@ -186,19 +194,7 @@ def recipes(arguments: list[str]) -> int:
     for name in list_recipes():
         recipe = load_recipe(name)
         rows.append((name, recipe.about, " ".join(recipe.paper.rows)))
-    _print_table(rows)
-    return 0
-
-
-def models(arguments: list[str]) -> int:
-    """List the networks."""
-    parser = Parser("models", models, "xnorpp models")
-    parser.parse_args(arguments)
-
-    from xnorpp.models import list_models
-
-    for name in list_models():
-        print(name)
+    print_table(rows)
     return 0
 
 
@@ -216,7 +212,7 @@ def datasets(arguments: list[str]) -> int:
             f"{info.classes} classes, {info.image_size} px, {info.channels} channel{'s'[: info.channels > 1]}"
         )
         rows.append((name, size, info.how_to_get))
-    _print_table(rows)
+    print_table(rows)
     return 0
 
 
@@ -262,19 +258,10 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "bench": cli_deploy.bench,
     "demo": demo,
     "recipes": recipes,
-    "models": models,
+    "models": cli_deploy.models,
     "datasets": datasets,
     "shards": shards,
 }
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Columns padded to their widest entry."""
-    widths = [
-        max((len(row[column]) for row in rows), default=0) for column in range(len(rows[0]) if rows else 0)
-    ]
-    for row in rows:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
 
 
 def _overview() -> str:
@@ -345,6 +332,11 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"this command needs {error.name}; `pip install 'xnorpp[train]'` brings it."
     text = str(error).strip() or type(error).__name__
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        text = {
+            errno.ENOENT: f"there is no file or folder {error.filename}",
+            errno.EISDIR: f"{error.filename} is a folder, and a file is needed",
+        }.get(error.errno or 0, f"{error.filename} cannot be used: {error.strerror}")
     return text if text.endswith((".", ")", "?")) else text + "."
 
 

@@ -39,7 +39,8 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"The recipe {path} cannot be read: {error}.") from None
+        why = getattr(error, "strerror", None) or error
+        raise RecipeError(f"The recipe {path} cannot be read: {why}.") from None
     table = parse_toml(text, str(path))
     variants = table.pop("variants", None)
     if variants is None:

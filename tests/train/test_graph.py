@@ -13,7 +13,7 @@ from torch import Tensor
 
 from xnorpp.nn import fused
 from xnorpp.train import RecipeError, graph, load_checkpoint, loop, train
-from xnorpp.train.config import Recipe
+from xnorpp.train.config import OptimizerPart, Recipe
 from xnorpp.train.graph import WARM_UP, GraphStep, check_graph, why_no_graph
 from xnorpp.train.journal import read_metrics
 from xnorpp.train.optimizer import make_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate
@@ -128,13 +128,27 @@ OPTIONS = {
 }
 
 
+def make_rounding_optimizer(
+    model: torch.nn.Module, part: OptimizerPart, device: torch.device
+) -> torch.optim.Optimizer:
+    optimizer = make_optimizer(model, part, device)
+    graph.make_capturable(optimizer, device)
+    return optimizer
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_replayed_run_is_the_plain_run(
-    name: str, tmp_path: Path, quick: Quick, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, quick: Quick, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, same: Any
 ) -> None:
-    """Batches, learning rate, step and progress reach the replayed step."""
+    """Batches, learning rate, step and progress reach the replayed step: the two agree bit for bit.
+
+    The one thing that a recorded step rounds is the learning rate, to float32. Left in one run only, that
+    last bit may turn a sign next to zero, and with it the losses that follow, so both have it here.
+    """
     recipe = quick(*OPTIONS[name])
+    monkeypatch.setattr(loop, "make_optimizer", make_rounding_optimizer)
     train(recipe, out=tmp_path / "plain", device="cpu", quiet=True)
+    monkeypatch.setattr(loop, "make_optimizer", make_optimizer)
     monkeypatch.setattr(loop, "check_graph", lambda *_: None)
     train(recipe, out=tmp_path / "graph", device="cpu", quiet=True)
     records = 2 if name == "two stages" else 1
@@ -142,13 +156,8 @@ def test_a_replayed_run_is_the_plain_run(
     assert (recorder.warm_ups, recorder.records, recorder.replays) == expected
     assert recorder.in_graph_mode
     assert not fused._state["graph"]
-    # The learning rate is rounded to float32, which may turn a sign that is next to zero. In bf16 many are,
-    # and which depends on the processor's instructions: single losses may differ more there, their mean not.
-    plain, replayed = losses(tmp_path / "plain"), losses(tmp_path / "graph")
-    for one, other in zip(plain, replayed, strict=True):
-        assert other == pytest.approx(one, rel=0.15 if name == "channels last" else 0.03)
-    assert sum(replayed) == pytest.approx(sum(plain), rel=0.03)
-    assert losses(tmp_path / "plain")[:3] == pytest.approx(losses(tmp_path / "graph")[:3], rel=1e-3)
+    assert losses(tmp_path / "graph") == losses(tmp_path / "plain")
+    assert same(load_checkpoint(tmp_path / "graph").weights, load_checkpoint(tmp_path / "plain").weights)
 
 
 def test_a_replayed_run_is_resumed(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from xnorpp.models import create_model, list_models
     from xnorpp.nn import BinaryConv2d, BinaryLinear, binarize
     from xnorpp.runtime import load
+    from xnorpp.shipped import list_shipped, shipped_card, shipped_path
     from xnorpp.train import load_model, load_recipe
 
 __version__ = "0.1.0"
@@ -25,10 +26,13 @@ _HOME = {
     "binarize": "xnorpp.nn",
     "create_model": "xnorpp.models",
     "list_models": "xnorpp.models",
+    "list_shipped": "xnorpp.shipped",
     "load": "xnorpp.runtime",
     "load_dataset": "xnorpp.data",
     "load_model": "xnorpp.train",
     "load_recipe": "xnorpp.train",
+    "shipped_card": "xnorpp.shipped",
+    "shipped_path": "xnorpp.shipped",
 }
 
 __all__ = [
@@ -38,10 +42,13 @@ __all__ = [
     "binarize",
     "create_model",
     "list_models",
+    "list_shipped",
     "load",
     "load_dataset",
     "load_model",
     "load_recipe",
+    "shipped_card",
+    "shipped_path",
 ]
 
 

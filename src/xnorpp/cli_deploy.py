@@ -1,4 +1,4 @@
-"""The commands behind training: pack, predict, inspect, bench, and `eval` of a packed file.
+"""The commands behind training: pack, predict, inspect, bench, models, and `eval` of a packed file.
 
 They stand in the table of `cli.py`, and follow its rules. Only `pack`, checkpoints and the twins of `bench`
 need torch.
@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from xnorpp.command import Parser
+from xnorpp.command import Parser, print_table
 
 
 def pack(arguments: list[str]) -> int:
@@ -58,16 +58,24 @@ def pack(arguments: list[str]) -> int:
 def predict(arguments: list[str]) -> int:
     """Say what pictures show: labels and probabilities from a packed model.
 
-    Needs numpy and Pillow, no torch. A picture that cannot be read is named on stderr, the others are still
+    The model is a packed file, the first argument, or one that ships with the package, by --model. Needs
+    numpy and Pillow, no torch. A picture that cannot be read is named on stderr, the others are still
     predicted, and the exit status is 1.
     """
     parser = Parser(
         "predict",
         predict,
-        "xnorpp predict model.xnor cat.jpg dog.png --top 3\nxnorpp predict model.xnor *.jpg --json",
+        """
+        xnorpp predict --model cifar10-resnet18 picture.png
+        xnorpp predict model.xnor cat.jpg dog.png --top 3
+        xnorpp predict model.xnor *.jpg --json
+        """,
     )
-    parser.add_argument("model", metavar="MODEL", help="a packed file")
-    parser.add_argument("images", metavar="IMAGE", nargs="+", help="pictures")
+    parser.usage = "%(prog)s [options] MODEL IMAGE ...\n       %(prog)s [options] --model NAME IMAGE ..."
+    parser.add_argument("files", metavar="IMAGE", nargs="*", help="pictures; without --model MODEL is first")
+    parser.add_argument(
+        "--model", metavar="NAME", help="a model that ships with the package (`xnorpp models`)"
+    )
     parser.add_argument("--top", metavar="K", type=int, default=5, help="show so many classes (5)")
     parser.add_argument("--json", action="store_true", help="print one JSON list instead of text")
     _engine_options(parser)
@@ -76,10 +84,11 @@ def predict(arguments: list[str]) -> int:
     from xnorpp.predict import predict as run
     from xnorpp.runtime import load
 
-    model = load(given.model, threads=given.threads, isa=given.isa)
+    path, images = _model_and_images(given.model, given.files)
+    model = load(path, threads=given.threads, isa=given.isa)
     failed = 0
     rows: list[dict[str, Any]] = []
-    for found in run(model, given.images, top=given.top):
+    for found in run(model, images, top=given.top):
         if found.error is not None:
             failed += 1
             print(f"xnorpp predict: {found.image} cannot be read ({found.error}).", file=sys.stderr)
@@ -93,6 +102,31 @@ def predict(arguments: list[str]) -> int:
     if given.json:
         print(json.dumps(rows, indent=2))
     return 1 if failed else 0
+
+
+def one_model(path: str | None, name: str | None) -> Path:
+    """The model that was asked for, by path or by the name of a shipped one: exactly one of the two."""
+    from xnorpp.shipped import find_model, list_shipped, shipped_path
+
+    if path is not None and name is not None:
+        raise ValueError(f"give one model: MODEL (={path!r}) or --model (={name!r}), not both")
+    if name is not None:
+        return find_model(name) if Path(name).exists() else shipped_path(name)
+    if path is None:
+        known = ", ".join(list_shipped()) or "none in this copy of the package"
+        raise ValueError(f"give a model: MODEL, a file or a folder, or --model NAME ({known})")
+    return find_model(path)
+
+
+def _model_and_images(name: str | None, files: list[str]) -> tuple[Path, list[str]]:
+    """What `xnorpp predict` was given: without --model the first file is the model."""
+    first = files[0] if files else None
+    if name is not None and first is not None and first.endswith(".xnor"):
+        return one_model(first, name), []  # says that there are two
+    path, images = (one_model(None, name), files) if name is not None else (one_model(first, None), files[1:])
+    if not images:
+        raise ValueError(f"give a picture behind the model {path.name}")
+    return path, images
 
 
 def evaluate_packed(given: Namespace) -> int:
@@ -133,7 +167,11 @@ def inspect(arguments: list[str]) -> int:
         inspect,
         "xnorpp inspect runs/digits\nxnorpp inspect model.xnor --time\nxnorpp inspect model.xnor --json",
     )
-    parser.add_argument("model", metavar="MODEL", help="a packed file, a checkpoint or a run's folder")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a packed file, a checkpoint, a run's folder, or a shipped model's name",
+    )
     parser.add_argument("--time", action="store_true", help="time every layer, packed against real")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     _engine_options(parser)
@@ -141,7 +179,7 @@ def inspect(arguments: list[str]) -> int:
 
     from xnorpp.inspect import inspect_file, render, time_layers
 
-    found = inspect_file(given.model)
+    found = inspect_file(one_model(given.model, None))
     if given.time:
         found = time_layers(found, threads=given.threads or 1, isa=given.isa)
     print(json.dumps(found.to_dict(), indent=2) if given.json else render(found))
@@ -165,7 +203,9 @@ def bench(arguments: list[str]) -> int:
         xnorpp bench model.xnor --device cuda --json gpu.json
         """,
     )
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="a packed file or a checkpoint")
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help="a packed file, a checkpoint, or a shipped model's name"
+    )
     parser.add_argument("--layers", action="store_true", help="time chains of eight binary layers instead")
     parser.add_argument("--startup", action="store_true", help="time the first answer and its memory instead")
     parser.add_argument(
@@ -199,6 +239,7 @@ def bench(arguments: list[str]) -> int:
         except CannotMask as error:
             print(f"xnorpp bench: {error}.", file=sys.stderr)
             return 2
+    given.model = str(one_model(given.model, None)) if given.model else None
     threads = _numbers(given.threads)
     against = [] if given.against in ("", "none") else given.against.split(",")
     print(machine_text(describe_machine()), flush=True)
@@ -211,6 +252,46 @@ def bench(arguments: list[str]) -> int:
         from xnorpp.bench.plot import plot
 
         plot(rows, given.plot)
+    return 0
+
+
+def models(arguments: list[str]) -> int:
+    """List the networks to train and the models that ship; with NAME, a shipped model's card.
+
+    Accuracy is that of the packed file on the whole test set, the time that of one picture on one thread of
+    the machine that the card names.
+    """
+    parser = Parser(
+        "models",
+        models,
+        "xnorpp models\nxnorpp models cifar10-resnet18\nxnorpp models cifar10-resnet18 --json",
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="show this model's whole card")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    given = parser.parse_args(arguments)
+
+    from xnorpp.shipped import list_shipped, render_card, shipped_card, summary_rows
+
+    if given.name is not None:
+        card = shipped_card(given.name)
+        print(json.dumps(card, indent=2) if given.json else render_card(card))
+        return 0
+    cards = [shipped_card(name) for name in list_shipped()]
+    try:
+        from xnorpp.models import list_models
+
+        networks = list_models()
+    except ModuleNotFoundError:
+        networks = ()
+    if given.json:
+        print(json.dumps({"networks": networks, "shipped": cards}, indent=2))
+        return 0
+    print("networks to train (`xnorpp recipes` lists how):")
+    print_table([(name,) for name in networks], "  ")
+    if not networks:
+        print("  training needs torch; `pip install 'xnorpp[train]'` brings it")
+    print("\nmodels that ship (`xnorpp models NAME` shows one's card):")
+    print_table(summary_rows(cards) if cards else [("none in this copy of the package",)], "  ")
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 
@@ -26,3 +26,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message} (`{self.prog} --help` says more).", file=sys.stderr)
         raise SystemExit(2)
+
+
+def print_table(rows: Sequence[Sequence[str]], indent: str = "") -> None:
+    """Columns padded to their widest entry."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) if rows else 0)]
+    for row in rows:
+        print((indent + "  ".join(text.ljust(width) for text, width in zip(row, widths))).rstrip())

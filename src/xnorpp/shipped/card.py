@@ -10,6 +10,7 @@ call.
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -129,7 +130,8 @@ def _parts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
             "latency",
             f"{latency['median']:.3f} ms median, {latency['fastest']:.3f} ms fastest of {latency['calls']} "
             f"calls; given bytes {latency['from_bytes_median']:.3f} and "
-            f"{latency['from_bytes_fastest']:.3f} ms\nbatch {latency['batch']}, {latency['threads']} thread, {latency['isa']}, "
+            f"{latency['from_bytes_fastest']:.3f} ms\n"
+            f"batch {latency['batch']}, {latency['threads']} thread, {latency['isa']}, "
             f"{machine(latency['hardware'])}; normalising the picture is in it, reading it is not",
         ),
         (
@@ -151,7 +153,7 @@ def _parts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "recipe",
             f"{recipe['name']}, seed {recipe['seed']}, {recipe['epochs']} epochs ({recipe['steps']:,} steps)"
-            + "".join(f"\n--set {key}={value}" for key, value in recipe["changed"].items()),
+            + "".join(f"\n--set {key}={_value(one)}" for key, one in recipe["changed"].items()),
         ),
         (
             "trained",
@@ -166,6 +168,11 @@ def _parts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 _COLOURS = {1: "grey", 3: "colour"}
 _PLAIN = ("name", "method", "scale", "in_channels", "num_classes", "input_size")
+
+
+def _value(value: Any) -> str:
+    """As `--set` takes it."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _twin(card: Mapping[str, Any]) -> str:

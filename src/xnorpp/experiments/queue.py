@@ -1,8 +1,8 @@
 """A resumable queue of training runs: whatever `results/accuracy.jsonl` lacks is trained and added to it.
 
-Each run is a process of its own, `xnorpp train ... --resume`, so that a run which fails takes no other with it
-and a queue that was stopped goes on where it was. Several run at a time (`jobs`): one network at 64 pixels does
-not fill a large GPU, and with NVIDIA's MPS running, processes share it truly.
+Each run is a process of its own, `xnorpp train ... --resume`, so that a run which fails takes no other with
+it and a queue that was stopped goes on where it was. Several run at a time (`jobs`): one network at 64 pixels
+does not fill a large GPU, and with NVIDIA's MPS running, processes share it truly.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def run_queue(
 ) -> list[dict[str, Any]]:
     """Do the runs whose results are missing, in order, `jobs` at a time; the rows that were added.
 
-    `folder` holds one folder a run. After `minutes` the running ones are stopped (they resume) and none is begun.
+    `folder` holds one folder a run. After `minutes` the running ones are stopped (they can be resumed) and no
+    other is begun.
     """
     if jobs < 1:
         raise ValueError(f"`jobs` (={jobs}) must be at least 1")
@@ -108,9 +109,7 @@ def run_queue(
                     failed.append(one.run.key)
                     say(f"failed: {one.run.key} {_last_line(folder / one.run.key / 'log.txt')}")
             if time.monotonic() > deadline:
-                say(
-                    f"{minutes:g} minutes are over; {len(going)} runs stopped on the way, {len(waiting)} not begun"
-                )
+                say(f"{minutes:g} minutes are over; {len(going)} runs stopped, {len(waiting)} not begun")
                 break
             while len(going) < jobs:
                 run = _next_ready(waiting, folder, failed)
@@ -198,9 +197,8 @@ def _record(one: Going, results: Path, folder: Path, say: Callable[[str], None])
     with (results / RESULTS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(row, sort_keys=True) + "\n")
     took = time.monotonic() - one.started
-    say(
-        f"finished: {run.key}: top-1 {metrics['top1']:.2f} %, {row['images_per_second']:,.0f} img/s, {took:.0f} s"
-    )
+    rate = row["images_per_second"]
+    say(f"finished: {run.key}: top-1 {metrics['top1']:.2f} %, {rate:,.0f} img/s, {took:.0f} s")
     return row
 
 

@@ -1,7 +1,7 @@
-"""The training runs behind the paper's tables: which recipe, which seed, which row of which table, in which order.
+"""The training runs behind the paper's tables: recipe, seed, row of which table, and in which order.
 
-A run is one line here and, once it is finished, one line of `results/accuracy.jsonl`; `queue` makes the one from
-the other. The order is the order of usefulness: the models that ship, the rows that answer the paper's claim
+A run is one line here and, once it is finished, one line of `results/accuracy.jsonl`; `queue` makes the one
+from the other. The order is the order of usefulness: the models that ship, the rows that answer the claim
 (XNOR-Net, Case 1, Case 4, real-valued; one seed, then three), the other rows, Table 3, the ablation.
 
 Table 1 and Table 3 take the paper's recipe and its network as they are: on Tiny-ImageNet's 64 pixels the 7x7
@@ -11,7 +11,7 @@ stem with stride and pooling too, on CIFAR-10's 32 a 3x3 stem. The test set is r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 EXPERIMENTS = ("shipped", "table1", "table3", "ablation", "trial")
@@ -52,8 +52,8 @@ ABLATION: dict[str, dict[str, tuple[str, ...]]] = {
     "weight decay on scales": {"off": (), "on": ("optimizer.decay_scales=true",)},
 }
 
-# What the best recipe is chosen from, on held-out pictures: name -> settings laid over it; "" is the recipe as it
-# is. All are resnet20 on CIFAR-10, where a trial takes seconds; the other networks take over what it shows.
+# What the best recipe is chosen from, on held-out pictures: name -> settings laid over it. All are resnet20
+# on CIFAR-10, where a trial takes seconds; the other networks take over what it shows.
 TRIAL_EPOCHS = 40
 TRIAL_TEACHER_EPOCHS = 25
 TRIALS: dict[str, tuple[str, ...]] = {
@@ -173,7 +173,7 @@ def ablation() -> Iterator[Run]:
 
 
 def trials() -> Iterator[Run]:
-    """The choices behind the best recipe: a teacher that has not seen the held-out pictures, then each change."""
+    """The choices behind the best recipe: teachers that never saw the held-out pictures, then each change."""
     held = f"data.holdout={HOLDOUT}"
     teachers = {
         network: Run(
@@ -200,15 +200,17 @@ def quick(run: Run) -> Run:
         run.row, "xnor++"
     )
     scale = {
-        "xnor": "alpha_k", "xnor-alpha": "alpha", "case1": "channel", "case2": "dense", "case3": "channel_spatial",
-    }.get(run.row, "default")  # fmt: skip
+        "xnor": "alpha_k",
+        "xnor-alpha": "alpha",
+        "case1": "channel",
+        "case2": "dense",
+        "case3": "channel_spatial",
+    }.get(run.row, "default")
     kept = tuple(
         s
         for s in run.settings
         if s.startswith(("model.options.", "optimizer.", "model.calibrate", "data.holdout"))
     )
     settings = (f"model.method={method}", f"model.scale={scale}", "schedule.epochs=2", *kept)
-    return Run(
-        run.experiment, run.row, run.dataset, run.network, "digits-small-case4", run.seed, settings, run.teacher,
-        (*run.facts, ("quick", True)),
-    )  # fmt: skip
+    facts = (*run.facts, ("quick", True))
+    return replace(run, recipe="digits-small-case4", settings=settings, facts=facts)

@@ -152,15 +152,14 @@ def test_recipes_are_listed_where_torch_cannot_be_imported() -> None:
     assert listed.returncode == 0, listed.stderr
     assert "digits-small-case4" in listed.stdout
     refused = subprocess.run(
-        [sys.executable, "-c", code + "sys.exit(main(['models']))"],
+        [sys.executable, "-c", code + "sys.exit(main(['pack', 'x', '-o', 'x.xnor']))"],
         capture_output=True,
         text=True,
         check=False,
     )
     assert refused.returncode == 2
     assert (
-        refused.stderr
-        == "xnorpp models: this command needs torch; `pip install 'xnorpp[train]'` brings it.\n"
+        refused.stderr == "xnorpp pack: this command needs torch; `pip install 'xnorpp[train]'` brings it.\n"
     )
 
 

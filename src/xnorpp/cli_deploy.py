@@ -123,9 +123,11 @@ def _model_and_images(name: str | None, files: list[str]) -> tuple[Path, list[st
     first = files[0] if files else None
     if name is not None and first is not None and first.endswith(".xnor"):
         return one_model(first, name), []  # says that there are two
+    if len(files) == 1 and name is None:
+        raise ValueError(f"give a model and a picture; {first!r} alone is one of the two")
     path, images = (one_model(None, name), files) if name is not None else (one_model(first, None), files[1:])
     if not images:
-        raise ValueError(f"give a picture behind the model {path.name}")
+        raise ValueError(f"give a picture for the model {name}")
     return path, images
 
 

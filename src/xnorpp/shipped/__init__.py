@@ -60,12 +60,18 @@ def find_model(text: str | os.PathLike[str]) -> Path:
     known = list_shipped()
     if str(text) in known:
         return shipped_path(str(text))
-    raise ValueError(f"there is no file or folder {str(text)!r}, and {_unknown(str(text), known)}")
+    near = f"those are {_nearest(str(text), known)}" if known else "this copy of the package has none"
+    raise ValueError(f"there is no file or folder {text!s}, and no shipped model of that name ({near})")
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> str:
     """One sentence with the valid names, nearest first."""
     if not known:
         return f"`model` (={name!r}) is not a shipped model; none is shipped with this copy of the package"
-    near = sorted(known, key=lambda other: (-difflib.SequenceMatcher(None, name, other).ratio(), other))
-    return f"`model` (={name!r}) is not a shipped model; those are {', '.join(near)}"
+    return f"`model` (={name!r}) is not a shipped model; those are {_nearest(name, known)}"
+
+
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    return ", ".join(
+        sorted(known, key=lambda other: (-difflib.SequenceMatcher(None, name, other).ratio(), other))
+    )

@@ -1,0 +1,258 @@
+"""Models that ship: those in the package, and a small one shipped into a temporary folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import xnorpp
+from xnorpp import shipped
+from xnorpp.cli import main
+from xnorpp.shipped import card as cards
+
+ROOT = Path(__file__).resolve().parents[1]
+# What the project set out to reach, packed and on the whole test set; a distance is that to the real twin.
+LEAST_TOP1 = {"cifar10-resnet20": 87.5, "cifar10-resnet18": 92.5}
+MOST_BELOW_TWIN = {"tiny-imagenet-resnet18": 6.0}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models `digits-small` and `digits-tiny`, of an untrained network for the digits."""
+    import torch
+
+    from xnorpp.data import dataset_info
+    from xnorpp.experiments.ship import ship
+    from xnorpp.models import create_model
+    from xnorpp.train import load_recipe, save_checkpoint
+
+    torch.manual_seed(0)
+    info = dataset_info("digits")
+    model = create_model("small", input_size=8, width=8, in_channels=1, num_classes=10)
+    place: Path = tmp_path_factory.mktemp("shipped")
+    recipe = load_recipe(
+        "digits-small-case4", ["model.options.width=8", "loss.teacher=/home/me/twin/x.safetensors"]
+    )
+    meta = {
+        "model": model.config, "dataset": "digits", "classes": [str(i) for i in range(10)], "seed": 3,
+        "epoch": 2, "step": 22, "seconds": 1.5, "commit": "0" * 40, "hardware": {"gpu": "a GPU"},
+        "metrics": {"top1": 9.0},
+        "preprocess": info.preprocess().to_dict(), "recipe": recipe.to_dict(),
+    }  # fmt: skip
+    checkpoint = save_checkpoint(place / "run" / "model.safetensors", model.state_dict(), meta)
+    ship(
+        checkpoint, "digits-small", None, place, record=place / "rows.jsonl", rounds=1, say=lambda line: None
+    )
+    for suffix in (".xnor", ".json"):
+        shutil.copy(place / f"digits-small{suffix}", place / f"digits-tiny{suffix}")
+    return place
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder as the package's own."""
+    monkeypatch.setattr(shipped, "FOLDER", folder)
+    return folder
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> str:
+    path = tmp_path / "picture.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)).save(path)
+    return str(path)
+
+
+def check(name: str, folder: Path) -> None:
+    """A shipped model is whole: its file is the one on the card, and answers as it did when it was made."""
+    from xnorpp.experiments.ship import answers, sample_pictures
+
+    path, card = shipped.shipped_path(name, folder), shipped.shipped_card(name, folder)
+    content = path.read_bytes()
+    assert card["file"]["bytes"] == len(content)
+    assert card["file"]["sha256"] == hashlib.sha256(content).hexdigest()
+    model = xnorpp.load(path, threads=1)
+    assert list(model.labels or ()) == card["data"]["classes"]
+    assert list(model.program.input_shape) == card["data"]["input"]
+    assert model.preprocess is not None
+    assert model.program.meta["recipe"] == card["recipe"]["name"]
+    sample = card["sample"]
+    found = answers(model, sample_pictures(model, sample["pictures"], sample["seed"]))
+    assert found["classes"] == sample["classes"]
+    np.testing.assert_allclose(found["highest"], sample["highest"], rtol=1e-3, atol=1e-3)
+    assert abs(card["accuracy"]["difference"]) <= 0.05 + 1e-9
+    assert card["verified"]["beyond_the_bound"] == 0 or card["packed"]["half"]
+    assert 0 < card["latency"]["fastest"] <= card["latency"]["median"]
+    text = json.dumps(card)
+    assert not [place for place in ('"/home', '"/tmp', '"/work', '"/root') if place in text]
+
+
+@pytest.mark.parametrize("name", shipped.list_shipped())
+def test_a_model_of_the_package(name: str, tmp_path: Path, picture: str) -> None:
+    check(name, shipped.FOLDER)
+    card = shipped.shipped_card(name)
+    assert card["name"] == name
+    assert card["accuracy"]["pictures"] == 10_000
+    assert card["accuracy"]["packed_top1"] >= LEAST_TOP1.get(name, 0.0)
+    if name in MOST_BELOW_TWIN:
+        assert card["twin"]["top1"] - card["accuracy"]["packed_top1"] <= MOST_BELOW_TWIN[name]
+    assert main(["predict", "--model", name, picture]) == 0
+    lines = (ROOT / "results" / "shipped.jsonl").read_text(encoding="utf-8").splitlines()
+    kept = [row for row in map(json.loads, lines) if row["name"] == name and not row["refused"]]
+    assert kept[-1]["accuracy"] == card["accuracy"]
+    assert kept[-1]["file"] == card["file"]
+
+
+def test_a_model_shipped_into_a_folder(folder: Path) -> None:
+    assert shipped.list_shipped(folder) == ("digits-small", "digits-tiny")
+    check("digits-small", folder)
+
+
+def test_what_the_card_says(folder: Path) -> None:
+    card = shipped.shipped_card("digits-small", folder)
+    assert card["accuracy"]["pictures"] == 359
+    assert card["accuracy"]["packed_top1"] == card["accuracy"]["torch_top1"]
+    assert card["recipe"]["changed"] == {"loss.teacher": "twin/x.safetensors", "model.options.width": 8}
+    text = shipped.render_card(card)
+    for words in (
+        "digits-small: One-bit small for digits: 8x8 grey pictures, 10 classes",
+        f"top-1 {card['accuracy']['packed_top1']:.2f} %",
+        f"sha256 {card['file']['sha256']}",
+        "seed 3, 2 epochs (22 steps)",
+        "--set loss.teacher=twin/x.safetensors",
+        "on a GPU in 0.0 minutes, commit 0000",
+        "xnorpp predict --model digits-small picture.png",
+        "No real-valued twin was measured",
+    ):
+        assert words in text
+    twin = {"recipe": "the-real-one", "seed": 0, "top1": card["accuracy"]["packed_top1"] + 1.5}
+    assert "1.50 points above this model (the-real-one, seed 0)" in shipped.render_card(
+        {**card, "twin": twin}
+    )
+
+
+def test_unknown_names(here: Path) -> None:
+    with pytest.raises(ValueError, match=r"'digits-tin'.*those are digits-tiny, digits-small$"):
+        shipped.shipped_path("digits-tin")
+    with pytest.raises(ValueError, match=r"no file or folder digits, and no shipped .*digits-"):
+        shipped.find_model("digits")
+    assert shipped.find_model("digits-tiny") == here / "digits-tiny.xnor"
+    assert shipped.find_model("runs/digits-tiny") == Path("runs/digits-tiny")
+    with pytest.raises(ValueError, match="none is shipped with this copy"):
+        shipped.shipped_card("digits-tiny", here / "run")
+
+
+def test_a_card_that_lacks_something(folder: Path, tmp_path: Path) -> None:
+    card = shipped.shipped_card("digits-small", folder)
+    for field, keys in cards.FIELDS.items():
+        with pytest.raises(ValueError, match=f"has no field '{field}'"):
+            cards.check_card({key: value for key, value in card.items() if key != field}, "x.json")
+        for key in keys:
+            less = {k: v for k, v in card[field].items() if k != key}
+            with pytest.raises(ValueError, match=f"'{field}' of the model card x.json has no '{key}'"):
+                cards.check_card({**card, field: less}, "x.json")
+    shutil.copy(folder / "digits-small.xnor", tmp_path / "broken.xnor")
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(ValueError, match=r"broken\.json is damaged"):
+        shipped.shipped_card("broken", tmp_path)
+
+
+@pytest.mark.usefixtures("here")
+def test_models_lists_networks_and_shipped_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    text = capsys.readouterr().out
+    card = shipped.shipped_card("digits-small")
+    assert "  resnet18\n" in text
+    row = next(line for line in text.splitlines() if line.startswith("  digits-small "))
+    for cell in (
+        f"{card['accuracy']['packed_top1']:.2f}", f"{card['latency']['median']:.2f} ms", "kB", "One-bit",
+    ):  # fmt: skip
+        assert cell in row
+    assert main(["models", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "alexnet" in found["networks"]
+    assert [one["name"] for one in found["shipped"]] == ["digits-small", "digits-small"]  # a copy
+    assert main(["models", "digits-small"]) == 0
+    assert capsys.readouterr().out == shipped.render_card(card) + "\n"
+    assert main(["models", "digits-small", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == card
+    assert main(["models", "digit"]) == 2
+    assert "those are digits-" in capsys.readouterr().err
+
+
+def test_predict_by_name_and_by_path_are_the_same(
+    here: Path, picture: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways = (
+        ["--model", "digits-small", picture], ["digits-small", picture],
+        [str(here / "digits-small.xnor"), picture],
+        ["--top", "5", "--model", "digits-small", picture], [picture, "--model", "digits-small"],
+    )  # fmt: skip
+    said = []
+    for way in ways:
+        assert main(["predict", *way]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0].startswith(f"{picture}: ")
+    assert len(set(said)) == 1
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["predict"], "give a model: MODEL, a file or a folder, or --model NAME (digits-small, digits-tiny)"),
+        (["predict", "a.png"], "give a model and a picture; 'a.png' alone is one of the two."),
+        (["predict", "--model", "digits-small"], "give a picture for the model digits-small."),
+        (["predict", "--model", "digits-small", "x.xnor", "a.png"], "not both."),
+        (["predict", "--model", "digits-smal", "a.png"], "those are digits-small, digits-tiny."),
+        (["eval"], "give a model: MODEL"),
+        (["eval", "x.xnor", "--model", "digits-small"], "give one model: MODEL (='x.xnor') or --model"),
+        (["inspect", "digits"], "there is no file or folder digits, and no shipped model of that name"),
+    ],
+)
+def test_one_sentence_for_what_is_missing(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert len(said.strip().splitlines()) == 1
+
+
+@pytest.mark.usefixtures("here")
+def test_eval_and_inspect_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    accuracy = shipped.shipped_card("digits-small")["accuracy"]
+    assert main(["eval", "--model", "digits-small"]) == 0
+    assert (
+        f"top-1 {accuracy['packed_top1']:.2f} %, top-5 {accuracy['packed_top5']:.2f} %"
+        in capsys.readouterr().out
+    )
+    assert main(["inspect", "digits-small", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"] == []
+
+
+def test_shipped_models_need_no_torch(folder: Path, picture: str) -> None:
+    code = (
+        "import sys, pathlib\n"
+        "sys.modules['torch'] = None\n"
+        "import xnorpp.shipped\n"
+        "assert 'numpy' not in sys.modules\n"
+        "xnorpp.shipped.FOLDER = pathlib.Path(sys.argv[1])\n"
+        "from xnorpp.cli import main\n"
+        "assert main(['models']) == 0\n"
+        "assert main(['models', 'digits-small']) == 0\n"
+        "sys.exit(main(['predict', '--model', 'digits-small', sys.argv[2]]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder), picture], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "training needs torch" in done.stdout
+    assert "digits-small" in done.stdout

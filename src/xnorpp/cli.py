@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import xnorpp
-from xnorpp import cli_deploy
+from xnorpp import cli_deploy, cli_paper
 from xnorpp.command import Parser, print_table
 
 SHOW_TRACEBACK = "XNORPP_TRACEBACK"
@@ -261,6 +261,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "models": cli_deploy.models,
     "datasets": datasets,
     "shards": shards,
+    "paper": cli_paper.paper,
 }
 
 

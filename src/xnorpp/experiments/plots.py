@@ -1,0 +1,188 @@
+"""The plots of kept numbers, as SVG. Each says in its metadata which numbers it was drawn from, so that a plot
+that is out of date is found without drawing it again (another matplotlib would draw other bytes).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from xnorpp.experiments import published
+from xnorpp.experiments.accuracy_tables import DATASETS, TABLE1, table1_groups, top1
+from xnorpp.experiments.figure1 import theory
+from xnorpp.experiments.kept import Row, Seeds
+from xnorpp.experiments.layer_tables import SETUPS, figure1_rows, machine, table2_rows
+
+OURS, OTHER, PALE = "#c44", "#678", "#bcc"
+DRAWN_FROM = re.compile(r"drawn from ([0-9a-f]{16})")
+
+
+def digest(data: object) -> str:
+    """A short name of some numbers."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def drawn_from(path: Path) -> str | None:
+    """The digest that a plot was drawn from."""
+    found = DRAWN_FROM.search(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return found[1] if found else None
+
+
+def table2_data(rows: Sequence[Row]) -> Any:
+    """[set-up, [[method, fitted mean, deviation, held-out mean, deviation], ...]], ...]; empty if none."""
+    found = table2_rows(rows)
+    return [
+        [
+            setup,
+            [
+                [row["method"], *(row[which][key] for which in ("distance", "held_out") for key in ("mean", "std"))]
+                for row in found
+                if row["setup"] == setup
+            ],
+        ]
+        for setup in SETUPS
+        if any(row["setup"] == setup for row in found)
+    ]  # fmt: skip
+
+
+def table2_plot(rows: Sequence[Row], path: Path) -> None:
+    """Bars a set-up, relative to XNOR-Net with K; the paper's numbers, relative to its XNOR-Net, beside them."""
+    data = table2_data(rows)
+    figure, axes = _panels(len(data), 3.4)
+    for axis, (setup, methods) in zip(axes, data):
+        base = next((one[1] for one in methods if one[0] == "xnor"), 1.0)
+        names = [published.METHODS[one[0]].partition(":")[0].partition(",")[0] for one in methods]
+        places = range(len(methods))
+        axis.barh([p - 0.2 for p in places], [one[1] / base for one in methods], 0.38, color=OURS, label="fitted input",
+                  xerr=[one[2] / base for one in methods])  # fmt: skip
+        axis.barh([p + 0.2 for p in places], [one[3] / base for one in methods], 0.38, color=PALE, label="held-out input",
+                  xerr=[one[4] / base for one in methods])  # fmt: skip
+        printed = [
+            (place, published.TABLE2[one[0]][0] / published.TABLE2["xnor"][0])
+            for place, one in zip(places, methods)
+            if one[0] in published.TABLE2
+        ]
+        axis.plot([x for _, x in printed], [y for y, _ in printed], "kD", markersize=4, label="paper")
+        axis.set_yticks(list(places), names, fontsize=8)
+        axis.invert_yaxis()
+        axis.set_xscale("log")
+        axis.set_xlabel("distance / XNOR-Net with K", fontsize=8)
+        axis.set_title(setup, fontsize=9)
+    axes[0].legend(fontsize=7)
+    _save(figure, path, data)
+
+
+def figure1_data(rows: Sequence[Row]) -> Any:
+    """[channels, kernel, against, by medians, by fastest calls, machine], ..."""
+    return [
+        [row["channels"], row["kernel"], row["against"], row["speedup"], row["speedup_fastest"], machine(row["hardware"])]
+        for row in figure1_rows(rows, "speed")
+    ]  # fmt: skip
+
+
+def figure1_plot(rows: Sequence[Row], path: Path) -> None:
+    """Against channels at 3x3 and against kernel sizes: both formulas as lines, what was measured as points."""
+    data = figure1_data(rows)
+    figure, axes = _panels(2, 5)
+    fixed = max((one[0] for one in data if one[1] != 3), default=256)
+    channels = sorted({one[0] for one in data if one[1] == 3} | {32, 512})
+    kernels = sorted({one[1] for one in data if one[0] == fixed} | {1, 7})
+    for axis, places, pick in (
+        (axes[0], channels, lambda one: one[0] if one[1] == 3 else None),
+        (axes[1], kernels, lambda one: one[1] if one[0] == fixed else None),
+    ):
+        both = [theory(x, 3) if axis is axes[0] else theory(fixed, x) for x in places]
+        axis.plot(places, [one[1] for one in both], "-", color=OURS, label="theory, XNOR-Net++")
+        axis.plot(places, [one[0] for one in both], "--", color=OTHER, label="theory, XNOR-Net")
+        for against, mark in (("torch", "o"), ("xnorpp", "s")):
+            points = sorted(
+                (pick(one), one[3], one[4]) for one in data if one[2] == against and pick(one) is not None
+            )
+            name = "torch's float32" if against == "torch" else "our own float32"
+            axis.plot([p[0] for p in points], [p[1] for p in points], mark + "-", color=OURS if mark == "o" else OTHER,
+                      label=f"measured against {name}, medians")  # fmt: skip
+            axis.plot([p[0] for p in points], [p[2] for p in points], mark, markerfacecolor="none",
+                      color=OURS if mark == "o" else OTHER, label="the same, fastest calls")  # fmt: skip
+        axis.set_yscale("log", base=2)
+        axis.set_ylabel("times faster")
+        axis.set_ylim(1, 80)
+        axis.set_yticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
+    axes[0].set_xscale("log", base=2)
+    axes[0].set_xticks(channels, [str(c) for c in channels])
+    axes[1].set_xticks(kernels, [f"{k}x{k}" for k in kernels])
+    axes[0].set_xlabel("channels, 3x3 kernel")
+    axes[1].set_xlabel(f"kernel, {fixed} channels")
+    axes[0].legend(fontsize=7)
+    _save(figure, path, data)
+
+
+def table1_data(rows: Sequence[Row]) -> Any:
+    """[data set, epochs, [[row, top-1 of each seed], ...]], ...: the longest schedule of each data set."""
+    data = []
+    for dataset in DATASETS:
+        epochs, found = next(iter(table1_groups(rows, dataset).items()))
+        if found:
+            data.append(
+                [
+                    dataset,
+                    epochs,
+                    [[row, [top1(one) for one in found[row]]] for row in TABLE1 if row in found],
+                ]
+            )
+    return data
+
+
+def table1_plot(rows: Sequence[Row], path: Path) -> None:
+    """A bar a method with its deviation, a panel a data set; the paper's ImageNet figures as diamonds."""
+    data = table1_data(rows)
+    figure, axes = _panels(len(data), 5)
+    for axis, (dataset, epochs, methods) in zip(axes, data):
+        seeds = [Seeds(tuple(values)) for _, values in methods]
+        places = list(range(len(methods)))
+        colours = [OURS if name.startswith("case") else OTHER for name, _ in methods]
+        axis.barh(places, [one.mean for one in seeds], xerr=[one.deviation for one in seeds], color=colours)
+        printed = [(published.RESNET18[name][0], place) for place, (name, _) in zip(places, methods)
+                   if name in published.RESNET18]  # fmt: skip
+        axis.plot(
+            [x for x, _ in printed], [y for _, y in printed], "kD", markersize=4, label="paper, ImageNet"
+        )
+        axis.set_yticks(
+            places, [published.METHODS[name].partition(":")[0] for name, _ in methods], fontsize=8
+        )
+        axis.invert_yaxis()
+        axis.set_xlabel("top-1 %")
+        axis.set_title(f"{DATASETS[dataset]}, {epochs} epochs", fontsize=9)
+    axes[0].legend(fontsize=7)
+    _save(figure, path, data)
+
+
+Data = Callable[[Sequence[Row]], Any]
+PLOTS: dict[str, tuple[Data, Callable[[Sequence[Row], Path], None]]] = {
+    "table1": (table1_data, table1_plot),
+    "table2": (table2_data, table2_plot),
+    "figure1": (figure1_data, figure1_plot),
+}
+
+
+def _panels(count: int, width: float) -> tuple[Any, Any]:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update({"svg.hashsalt": "xnorpp", "svg.fonttype": "none"})
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, max(count, 1), figsize=(width * max(count, 1), 3.6), squeeze=False)
+    return figure, axes[0]
+
+
+def _save(figure: Any, path: Path, data: object) -> None:
+    from matplotlib import pyplot
+
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None, "Description": f"drawn from {digest(data)}"})
+    pyplot.close(figure)

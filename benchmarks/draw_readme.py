@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from xnorpp.bench.machine import describe_machine
+from xnorpp.shipped.card import size_text
 from xnorpp.train.record import source_commit
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -170,6 +171,78 @@ def raced_on_gpu(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts) or NOTHING
 
 
+def shipped_rows(rows: Sequence[Row]) -> list[Row]:
+    """The newest row of each model that was shipped, by name."""
+    newest = {row["name"]: row for row in rows if row.get("kind") == "shipped" and not row["refused"]}
+    return [newest[name] for name in sorted(newest)]
+
+
+def shipped(rows: Sequence[Row]) -> str:
+    """A line a model that ships, and the attempts that were refused."""
+    found = shipped_rows(rows)
+    lines = [
+        "| model | recipe, seed | top-1 % packed | torch | from bytes | top-5 % packed | torch's class % "
+        "| real twin, top-1 % | size | one picture, ms |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in found:
+        accuracy, twin, latency = row["accuracy"], row["twin"], row["latency"]
+        cells = (
+            f"`{row['name']}`",
+            f"{row['recipe']['name']}, {row['seed']}",
+            f"{accuracy['packed_top1']:.2f}",
+            f"{accuracy['torch_top1']:.2f}",
+            f"{accuracy['from_bytes_top1']:.2f}",
+            f"{accuracy['packed_top5']:.2f}",
+            f"{accuracy['same_class']:.2f}",
+            f"{twin['top1']:.2f}" if twin else "",
+            size_text(row["file"]["bytes"]),
+            f"{latency['median']:.2f} (fastest {latency['fastest']:.2f})",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    parts = ["\n".join(lines)] if found else [NOTHING]
+    parts += [
+        f"{row['name']} on {_machine(row['latency']['hardware'])}, {row['date']}: batch 1, one thread, "
+        f"{row['latency']['isa']}; accuracy on {row['accuracy']['pictures']:,} pictures."
+        for row in found
+    ]
+    refused = [row for row in rows if row.get("kind") == "shipped" and row["refused"]]
+    parts += [f"Refused, {row['date']}: {row['name']}, because {row['refused']}." for row in refused]
+    return "\n\n".join(parts)
+
+
+def shipped_short(rows: Sequence[Row]) -> str:
+    """The README's section: what ships, and what to type. Nothing, if nothing ships."""
+    found = shipped_rows(rows)
+    if not found:
+        return ""
+    lines = [
+        "## Use a trained model",
+        "",
+        "These come with the package, each with its [model card](docs/shipped.md):",
+        "",
+        "| model | test accuracy, packed | real-valued twin | size | one picture, one thread |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found:
+        twin = f"{row['twin']['top1']:.2f} %" if row["twin"] else "not measured"
+        lines.append(
+            f"| `{row['name']}` | {row['accuracy']['packed_top1']:.2f} % | {twin} | "
+            f"{size_text(row['file']['bytes'])} | {row['latency']['median']:.2f} ms |"
+        )
+    name = found[0]["name"]
+    lines += [
+        "",
+        f"Times are medians on {_machine(found[0]['latency']['hardware'])}.",
+        "",
+        "```console",
+        f"$ xnorpp predict --model {name} picture.png",
+        f"$ xnorpp models {name}",
+        "```",
+    ]
+    return "\n".join(lines)
+
+
 def _machine(hardware: Row) -> str:
     name = hardware.get("gpu") or hardware.get("cpu", "unknown processor")
     cores = f", {hardware['cores']} cores" if "cores" in hardware and "gpu" not in hardware else ""
@@ -182,6 +255,8 @@ BLOCKS: dict[str, Callable[[Sequence[Row]], str]] = {
     "trained": trained,
     "raced": raced,
     "raced_on_gpu": raced_on_gpu,
+    "shipped": shipped,
+    "shipped_short": shipped_short,
 }
 
 

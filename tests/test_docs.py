@@ -315,3 +315,22 @@ def test_tables_are_drawn_from_what_the_commands_keep(
            "images_per_second": 16000.0, "peak_bytes": 7_000_000}  # fmt: skip
     row = {"kind": "cuda inference", "hardware": {"gpu": "a GPU"}, "date": "2026-01-01", "rows": [gpu]}
     assert "| xnorpp | graph | one bit | 8 | 0.500 | 16,000 | 7 |" in drawing.raced_on_gpu([row])
+
+
+def test_shipped_models_are_drawn(drawing: ModuleType) -> None:
+    assert drawing.shipped([]) == drawing.NOTHING
+    assert drawing.shipped_short([]) == ""
+    accuracy = {"packed_top1": 91.5, "torch_top1": 91.51, "from_bytes_top1": 91.4, "packed_top5": 99.0,
+                "same_class": 99.9, "pictures": 10000}  # fmt: skip
+    row = {"kind": "shipped", "name": "a-model", "refused": None, "accuracy": accuracy, "twin": {"top1": 94},
+           "latency": {"median": 0.5, "fastest": 0.4, "isa": "avx2", "hardware": {"cpu": "a CPU"}}, "seed": 7,
+           "file": {"bytes": 1_500_000}, "recipe": {"name": "best"}, "date": "2026-01-01"}  # fmt: skip
+    worse = {**row, "accuracy": {**accuracy, "packed_top1": 10.0}}
+    refused = {**worse, "refused": "its top-1 differs"}
+    table = drawing.shipped([worse, row, refused])
+    assert "| `a-model` | best, 7 | 91.50 | 91.51 | 91.40 | 99.00 | 99.90 | 94.00 | 1.50 MB | 0.50 (" in table
+    assert "10.00" not in table
+    assert "Refused, 2026-01-01: a-model, because its top-1 differs." in table
+    short = drawing.shipped_short([row, refused])
+    assert "| `a-model` | 91.50 % | 94.00 % | 1.50 MB | 0.50 ms |" in short
+    assert "$ xnorpp predict --model a-model picture.png" in short

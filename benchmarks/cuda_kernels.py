@@ -23,6 +23,7 @@ import numpy as np
 from xnorpp.runtime import cuda_driver as cu
 from xnorpp.runtime import cuda_layout as lay
 from xnorpp.runtime.cuda_source import ConvArguments, StemArguments, kernel_source
+from xnorpp.runtime.picture import picture_filters
 
 BITS = lay.Fusion("SIGN(0,0)", 1, 1)
 CHAIN = "AFFINE(0,1) PRELU(2) ADD(0) STORE(0) SIGN(0,3)"
@@ -339,10 +340,11 @@ def stem_group(device: cu.Device) -> list[dict]:
     weight = rng.normal(size=(64, 3, 7, 7)).astype(np.float32)
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     mult, add = rng.normal(size=64).astype(np.float32), rng.normal(size=64).astype(np.float32)
-    filters = lay.stem_filters(weight, mean, std, mult)
+    rounded = picture_filters(weight, mean, std, 2)
+    filters = lay.stem_filters(rounded, mult < 0)
     out = lay.bits_layout(64, 56, 56, 1)
     threshold = np.abs(rng.normal(size=64)).astype(np.float32)
-    channel = np.stack([filters.factor, add, threshold])
+    channel = np.stack([filters.rest, rounded.step, np.abs(mult), add, threshold])
     for images in (256, 1):
         picture = rng.integers(0, 256, (images, 224, 224, 3), dtype=np.uint8)
         last = picture[-1:].astype(np.int64)
@@ -357,7 +359,8 @@ def stem_group(device: cu.Device) -> list[dict]:
         best = np.max(
             [padded[:, i : i + 111 : 2, j : j + 111 : 2] for i in range(3) for j in range(3)], axis=0
         )
-        want = np.maximum(best.astype(np.float32) * filters.factor + add, np.float32(0))
+        best = (best + filters.rest.view(np.int32)).astype(np.float32) * rounded.step
+        want = np.maximum(best * np.abs(mult) + add, np.float32(0))
         memory = [device.upload(a) for a in (picture, filters.packed, channel)]
         bits = device.allocate(out.size(images))
         kept = []
@@ -375,8 +378,8 @@ def stem_group(device: cu.Device) -> list[dict]:
                 3,
                 64,
                 out,
-                3,
-                "AFFINE(0,1) RELU STORE(0) SIGN(0,2)",
+                5,
+                "SCALE(1) AFFINE(2,3) RELU STORE(0) SIGN(0,4)",
                 1,
                 stream_type,
                 r,

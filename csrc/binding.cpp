@@ -19,6 +19,8 @@ namespace {
 
 using Floats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu>;
+using Shorts = nb::ndarray<const int16_t, nb::c_contig, nb::device::cpu>;
+using Words = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
 using Ints = std::vector<int>;
 
 void require(bool condition, const char *message) {
@@ -99,11 +101,13 @@ void add_conv(Engine &engine, bool bits, int in, const Ints &window, nb::object 
         const Buffer b = copy(bias, (size_t)s.o, "a convolution's bias has a wrong size");
         step.conv = std::make_unique<ConvStore>(build_float_conv(engine.kernels(), s, w.data(), b.as<float>()));
         if (!picture.is_none()) {
-            const auto [mean, std] = nb::cast<std::tuple<Floats, Floats>>(picture);
-            require(mean.size() == (size_t)s.c && std.size() == (size_t)s.c && s.groups == 1 && s.dw == 1,
-                    "a picture's mean or std has a wrong size");
-            step.picture = std::make_unique<ConvStore>(
-                build_picture_conv(engine.kernels(), s, w.data(), b.as<float>(), mean.data(), std.data()));
+            const auto [q, mean, rest, scale] = nb::cast<std::tuple<Shorts, Words, Words, Floats>>(picture);
+            const size_t filters = (size_t)s.o;
+            require(q.size() == w.size() && mean.size() == filters * taps && rest.size() == filters &&
+                        scale.size() == filters && s.groups == 1 && s.dw == 1,
+                    "a picture's filters have a wrong size");
+            const PictureSpec spec{q.data(), mean.data(), rest.data(), scale.data()};
+            step.picture = std::make_unique<ConvStore>(build_picture_conv(engine.kernels(), s, spec, b.as<float>()));
         }
     }
     const Conv &k = step.conv->conv;

@@ -59,7 +59,9 @@ inline F from_counts32(const float *base, const int32_t *counts) {
 }
 inline I add_ints(I v, const int32_t *p) { return _mm256_add_epi32(v, _mm256_loadu_si256((const __m256i *)p)); }
 inline I zero_ints() { return _mm256_setzero_si256(); }
-inline F load_ints(const int32_t *p) { return _mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i *)p)); }
+inline F load_sums(const int32_t *p, const int32_t *q) {
+    return _mm256_cvtepi32_ps(add_ints(_mm256_loadu_si256((const __m256i *)p), q));
+}
 inline void store_ints(int32_t *p, I v) { _mm256_storeu_si256((__m256i *)p, v); }
 inline I load_pairs(const int16_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 inline I set1_pair(const int16_t *p) {

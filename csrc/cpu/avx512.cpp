@@ -46,7 +46,7 @@ inline F from_counts16(const float *base, const uint16_t *counts) {
 }
 inline I add_ints(I v, const int32_t *p) { return _mm512_add_epi32(v, _mm512_loadu_si512(p)); }
 inline I zero_ints() { return _mm512_setzero_si512(); }
-inline F load_ints(const int32_t *p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
+inline F load_sums(const int32_t *p, const int32_t *q) { return _mm512_cvtepi32_ps(add_ints(_mm512_loadu_si512(p), q)); }
 inline void store_ints(int32_t *p, I v) { _mm512_storeu_si512(p, v); }
 inline I load_pairs(const int16_t *p) { return _mm512_loadu_si512(p); }
 inline I set1_pair(const int16_t *p) {

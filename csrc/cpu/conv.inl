@@ -176,7 +176,7 @@ struct Tile {
     const typename D::Unit *bases[D::kTile];
     int pixels[D::kTile * D::kPair];
     const float *base[D::kTile * D::kPair];
-    const float *offset[D::kTile * D::kPair];
+    const int32_t *shift[D::kTile * D::kPair];
     int n = 0;
     Ahead ahead;
 
@@ -191,7 +191,7 @@ struct Tile {
         pixels[i] = real ? y * k.ow + x : -1;
         const int border = real ? k.row_case[y] * k.col_cases + k.col_case[x] : 0;
         if (k.base) base[i] = k.base + (size_t)border * k.channels_padded;
-        if (k.offset) offset[i] = k.offset + (size_t)border * k.channels_padded;
+        if (k.shift) shift[i] = k.shift + (size_t)border * k.channels_padded;
     }
 };
 
@@ -226,9 +226,11 @@ void tile_sums(const Conv &k, Tile<D> &tile, int group, int block, char *memory,
         }
         use(WideBaseMinus{wide, tile.base});
     } else {
-        D::dot(bases, tile.n, k.segments, k.segment_count, panel, result);
-        if constexpr (sizeof(typename D::Unit) == sizeof(float)) use(Biased{result, k.offset});
-        else use(Dequantised{result, k.scale, tile.offset});
+        // The order of a pixel's sum depends on the layer alone: a last tile of one pixel is summed like the others.
+        const int n = tile.n > 1 || k.oh * k.ow == 1 ? tile.n : 2;
+        D::dot(bases, n, k.segments, k.segment_count, panel, result);
+        if constexpr (sizeof(typename D::Unit) == sizeof(float)) use(Biased{result, k.bias});
+        else use(Dequantised{result, tile.shift, k.scale, k.bias});
     }
 }
 

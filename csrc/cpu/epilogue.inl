@@ -30,15 +30,19 @@ struct Biased {  // sum + bias[c]
     F get(int i, int lane, int c) const { return add(load(sums + i * kBlock + lane), load(bias + c)); }
     float one(int i, int lane, int c) const { return sums[i * kBlock + lane] + bias[c]; }
 };
-struct Dequantised {  // scale[c]*sum + offset[case][c]
+struct Dequantised {  // scale[c]*(sum + shift[case][c]) + bias[c]; rounded one by one, as every engine does
     static constexpr bool kOften = false;
     const int32_t *sums;
-    const float *scale;
-    const float *const *offset;
+    const int32_t *const *shift;
+    const float *scale, *bias;
     F get(int i, int lane, int c) const {
-        return fma(load_ints(sums + i * kBlock + lane), load(scale + c), load(offset[i] + c));
+        const F v = mul(load_sums(sums + i * kBlock + lane, shift[i] + c), load(scale + c));
+        return bias ? add(v, load(bias + c)) : v;
     }
-    float one(int i, int lane, int c) const { return (float)sums[i * kBlock + lane] * scale[c] + offset[i][c]; }
+    float one(int i, int lane, int c) const {
+        const float v = (float)(sums[i * kBlock + lane] + shift[i][c]) * scale[c];
+        return bias ? v + bias[c] : v;
+    }
 };
 struct Plain {  // a float value in memory
     static constexpr bool kOften = false;

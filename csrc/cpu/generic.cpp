@@ -63,7 +63,7 @@ inline I add_ints(I a, const int32_t *p) {
     return a;
 }
 inline I zero_ints() { return I{}; }
-inline F load_ints(const int32_t *p) { return each([&](int i) { return (float)p[i]; }); }
+inline F load_sums(const int32_t *p, const int32_t *q) { return each([&](int i) { return (float)(p[i] + q[i]); }); }
 inline void store_ints(int32_t *p, I a) { __builtin_memcpy(p, a.v, sizeof a.v); }
 inline I load_pairs(const int16_t *p) {
     I r;

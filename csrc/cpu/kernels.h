@@ -41,12 +41,14 @@ struct Conv {
     const void *weights;       // [group][block] panels, each `panel_bytes`
     size_t panel_bytes;
     // Borders. The pixel (y, x) belongs to the case row_case[y]*col_cases + col_case[x].
-    // Bits: dot = base[case][o] - 2*differing. Picture: y = scale[o]*sum + offset[case][o]. Float: y = sum + bias[o].
+    // Bits: dot = base[case][o] - 2*differing. Picture: y = scale[o]*(sum + shift[case][o]) + bias[o], each step rounded.
+    // Float: y = sum + bias[o].
     const uint16_t *row_case, *col_case;
     int col_cases;
-    int channels_padded;       // length of one row of base, offset; o rounded up to 32 (per group where grouped)
+    int channels_padded;       // length of one row of base, shift; o rounded up to 32 (per group where grouped)
     const float *base;         // whole numbers
-    const float *scale, *offset;
+    const int32_t *shift;
+    const float *scale, *bias; // a picture's bias may be null
 };
 
 enum class Act : int { None, Relu, Prelu, Hardtanh };

@@ -60,7 +60,10 @@ inline F from_counts32(const float *base, const int32_t *counts) {
 }
 inline I add_ints(I v, const int32_t *p) { return {vaddq_s32(v.a, vld1q_s32(p)), vaddq_s32(v.b, vld1q_s32(p + 4))}; }
 inline I zero_ints() { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
-inline F load_ints(const int32_t *p) { return {vcvtq_f32_s32(vld1q_s32(p)), vcvtq_f32_s32(vld1q_s32(p + 4))}; }
+inline F load_sums(const int32_t *p, const int32_t *q) {
+    const I sum = add_ints({vld1q_s32(p), vld1q_s32(p + 4)}, q);
+    return {vcvtq_f32_s32(sum.a), vcvtq_f32_s32(sum.b)};
+}
 inline void store_ints(int32_t *p, I v) { vst1q_s32(p, v.a), vst1q_s32(p + 4, v.b); }
 inline I load_pairs(const int16_t *p) {
     return {vreinterpretq_s32_s16(vld1q_s16(p)), vreinterpretq_s32_s16(vld1q_s16(p + 8))};

@@ -32,7 +32,8 @@ struct PlainArguments {
     const float* table;   // bytes: what each stands for, [c][256]; null for floats
     const void* weight;
     const float* bias;
-    const int* range;     // bit_conv: first and last word of each group
+    const int* range;     // bit_conv: first and last word of each group; picture_conv: the rest of each filter's sum
+    const float* factor;  // picture_conv: the step of each filter
     long image_step, row_step, pixel_step, channel_step;  // of a float or byte source
     BitsPlace place;                                       // of a bit source
     int images, c, h, w, oc, oh, ow;
@@ -179,6 +180,29 @@ XN_INLINE void real_values(const PlainArguments& a, const Place& p, float (&v)[8
     if (a.bias) { EACH_CHANNEL(v[i] = __fadd_rn(v[i], a.bias[c])) }
 }
 
+// The bytes themselves times whole-numbered filters (runtime/picture.py): an exact sum, then rounded as on the CPU.
+XN_INLINE void picture_values(const PlainArguments& a, const Place& p, float (&v)[8]) {
+    const int wide = (a.oc + 63) / 64 * 64;
+    const int* weight = (const int*)a.weight;  // [tap][channel, then the mean][filter]
+    int sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    for (int ky = 0; ky < a.kh; ++ky) {
+        const int y = p.y * a.sy - a.py + ky * a.dy;
+        if (y < 0 || y >= a.h) continue;
+        for (int kx = 0; kx < a.kw; ++kx) {
+            const int x = p.x * a.sx - a.px + kx * a.dx;
+            if (x < 0 || x >= a.w) continue;
+            const u8* from = (const u8*)a.source + p.image * a.image_step + y * a.row_step + x * a.pixel_step;
+            const int* tap = weight + (long)(ky * a.kw + kx) * (a.c + 1) * wide;
+            for (int k = 0; k <= a.c; ++k) {
+                const int u = k < a.c ? from[k] : 255;
+                EACH8(sum[i] += u * tap[(long)k * wide + channel_of(p, i)])
+            }
+        }
+    }
+    EACH_CHANNEL(v[i] = __fmul_rn(__int2float_rn(sum[i] + a.range[c]), a.factor[c]))
+    if (a.bias) { EACH_CHANNEL(v[i] = __fadd_rn(v[i], a.bias[c])) }
+}
+
 // dot = n - 2*popcount(a ^ w) over the taps inside; a tap outside adds pad_value times the filter's sum.
 XN_INLINE void bit_values(const PlainArguments& a, const Place& p, float (&v)[8]) {
     const int wide = (a.oc + 63) / 64 * 64, fan = a.c / a.groups, filters = a.oc / a.groups, words = (a.c + 63) / 64 * 2;
@@ -264,6 +288,7 @@ XN_INLINE void sign_values(const PlainArguments& a, const Place& p, float (&v)[8
 
 PLAIN(pointwise, copy_values(a, p, v))
 PLAIN(real_conv, real_values(a, p, v))
+PLAIN(picture_conv, picture_values(a, p, v))
 PLAIN(bit_conv, bit_values(a, p, v))
 PLAIN(max_pool, max_values(a, p, v))
 PLAIN(mean_pool, mean_values(a, p, v))
@@ -273,11 +298,11 @@ PLAIN(flatten, flat_values(a, p, v))
 PLAIN(pad, padded_values(a, p, v))
 PLAIN(signs, sign_values(a, p, v))
 
-// The mean of a picture: a block makes 64 channels of an image, eight pixels at a time, sixteen lanes for the channels of
-// one. Eight sums a channel are added in order at the end.
+// The mean of a picture: a block makes 64 channels of an image. All its threads bring 64 pixels at a time into shared
+// memory, sixteen lanes for the channels of one; then a thread a channel adds them in order, as every engine does.
 XN_KERNEL void __launch_bounds__(THREADS) global_mean(const PlainArguments a) {
     XN_SHARED;
-    float* sums = (float*)shared_memory;  // [8][64]
+    float* pixels = (float*)shared_memory;  // [64][64]
     dependency_wait();
     dependency_release();
     const int units = (a.oc + 63) / 64;
@@ -287,30 +312,33 @@ XN_KERNEL void __launch_bounds__(THREADS) global_mean(const PlainArguments a) {
     p.byte = threadIdx.x;
     p.y = p.x = 0;
     const int first = threadIdx.x % 16 * 4, part = threadIdx.x / 16, channel = 64 * p.unit + first, area = a.h * a.w;
-    float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (by_fours(a) && a.row_step == a.w * a.pixel_step) {
-        if (channel < a.c) {
-            const long from = p.image * a.image_step + channel;
+    const bool fours = by_fours(a) && a.row_step == a.w * a.pixel_step;
+    float sum = 0.0f;
+    for (int begin = 0; begin < area; begin += 64) {
+        const int count = area - begin < 64 ? area - begin : 64;
 #pragma unroll 7
-            for (int k = part; k < area; k += 8) {
-                float some[4];
-                fetch4(a, from + k * a.pixel_step, some);
-#pragma unroll
-                for (int i = 0; i < 4; ++i) sum[i] = __fadd_rn(sum[i], some[i]);
+        for (int k = part; k < count; k += 8) {
+            float some[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (fours) {
+                if (channel < a.c) fetch4(a, p.image * a.image_step + (begin + k) * a.pixel_step + channel, some);
+            } else {
+                for (int i = 0; i < 4 && channel + i < a.c; ++i)
+                    some[i] = fetch(a, p.image, (begin + k) / a.w, (begin + k) % a.w, channel + i);
             }
+            store4(pixels + k * 64 + first, some);
         }
-    } else {
-        for (int k = part; k < area; k += 8)
-            for (int i = 0; i < 4 && channel + i < a.c; ++i)
-                sum[i] = __fadd_rn(sum[i], fetch(a, p.image, k / a.w, k % a.w, channel + i));
+        __syncthreads();
+        if (threadIdx.x < 64) {
+#pragma unroll 7
+            for (int k = 0; k < count; ++k) sum = __fadd_rn(sum, pixels[k * 64 + threadIdx.x]);
+        }
+        __syncthreads();
     }
-    store4(sums + part * 64 + first, sum);
+    if (threadIdx.x < 64) pixels[threadIdx.x] = __fdiv_rn(sum, __int2float_rn(area));
     __syncthreads();
     if (threadIdx.x >= 8 || channel_of(p, 0) >= a.oc) return;
-    float v[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-    for (int k = 0; k < 8; ++k) { EACH8(v[i] = __fadd_rn(v[i], sums[k * 64 + channel_of(p, i) % 64])) }
-    EACH8(v[i] = __fdiv_rn(v[i], __int2float_rn(area)))
+    float v[8];
+    EACH8(v[i] = pixels[channel_of(p, i) % 64])
     run_stages(a, p, v);
 }
 

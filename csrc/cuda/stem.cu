@@ -2,10 +2,11 @@
 // stride 2 and the first sign, in one pass over the bytes.
 //
 // A picture is 8-bit, so its bytes are the exact left operand of an integer product. Normalisation is folded into the
-// filters; each filter is 16-bit (its own scale), stored as two signed bytes, w = 256*hi + lo: one pass over the taps
-// with hi, the sum shifted by 8, one pass with lo, all exact in 32 bits. The only rounding is that of the filters, to
-// 2^-16 of the largest (tf32 rounds each to 2^-11 of itself). The fourth byte of a pixel is 255 inside the picture and
-// 0 outside; its filter carries the folded mean, so zero padding *after* normalisation is exact at the border.
+// filters; each filter is 16-bit (its own step), stored as two signed bytes, w = 256*hi + lo: one pass over the taps
+// with hi, the sum shifted by 8, one pass with lo, all exact in 32 bits. The only rounding is that of the filters
+// (runtime/picture.py, the same numbers as on the CPU). The fourth byte of a pixel is 255 inside the picture and 0
+// outside; its filter carries the folded mean, so padding is zero *after* normalisation; row 0 of the table holds what
+// the mean's whole numbers leave over. From there the line rounds as the CPU engine does: float(sum), times the step, ...
 //
 // Pooling takes the maximum of the integers: affine (made increasing by the sign of the filter) and activation keep
 // order, so they run once a pooled pixel. A warp owns 7 pooled columns and 16*NP channels and walks down R pooled rows;
@@ -234,7 +235,9 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
             const int channel = (wn * NP + p) * 16 + t * 4;
             float y[4];
 #define table(k, v) load4(tables + (k) * OC + channel, v);
-            EACH4(y[e] = __int2float_rn(pooled[2 * p + e / 2][e % 2]))
+            float rest[4];  // of the mean, whole numbers
+            table(0, rest);
+            EACH4(y[e] = __int2float_rn((int)((u32)pooled[2 * p + e / 2][e % 2] + float_bits(rest[e]))))
             EPILOGUE
         }
         const int unit = wn * NP / 4;

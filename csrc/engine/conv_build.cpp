@@ -5,13 +5,11 @@
 //     dot = n_inside - 2*(differing - sum_outside popcount(w_tap)) = base - 2*differing,
 //     base = n_inside + 2*sum_outside popcount(w_tap).
 //   Padding -1 or +1 is a real bit: base = n, one case.
-// picture: x stands for (x/255 - mean_c)/std_c, and padding is zero *after* that, so
-//     y = sum_inside x * w/(255*std_c) + (bias - sum_inside w*mean_c/std_c):
-//   the second part depends on the case. w/(255*std_c) is rounded to 16 bits with one scale a filter (an error of 2**-16 of
-//   the largest weight), and the scale leaves room that no sum of 255*w overflows 32 bits.
+// picture: whole-numbered filters (runtime/picture.py), of which the part that stands for the mean depends on the case:
+//     y = scale*(sum_inside q*x + 255*sum_inside m + rest) + bias.
 #include "conv_build.h"
 
-#include <cmath>
+#include <cstring>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -185,7 +183,7 @@ ConvStore build_float_conv(const Kernels &kernels, const ConvSpec &s, const floa
     cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, true, store.col_case);
     k.row_case = store.row_case.data(), k.col_case = store.col_case.data(), k.col_cases = 1;
     store.offset = Buffer((size_t)k.channels_padded * 4);
-    k.offset = store.offset.as<float>();
+    k.bias = store.offset.as<float>();
     for (int o = 0; o < s.o; o++) store.offset.as<float>()[padded_channel(k, o)] = bias ? bias[o] : 0.0f;
     return store;
 }
@@ -193,56 +191,29 @@ ConvStore build_float_conv(const Kernels &kernels, const ConvSpec &s, const floa
 namespace {
 
 // The numbers that one filter's row of the kernel is multiplied with, in the order of picture_pair.inl; `w` is
-// [channel][kh][7] with the normalisation folded in.
-std::vector<double> pair_products(const std::vector<double> &w, int kh) {
-    std::vector<double> out;
+// [channel][kh][7]. Sums of two taps fit because the filters leave room for them.
+void pair_products(const int16_t *w, int kh, std::vector<int16_t> &out) {
     for (int i = 0; i < kh; i++) {
         const auto column = [&](auto value) {
-            for (int ch = 0; ch < 3; ch++) out.push_back(value(&w[((size_t)ch * kh + i) * 7]));
+            for (int ch = 0; ch < 3; ch++) {
+                const int product = value(w + ((size_t)ch * kh + i) * 7);
+                if (product != (int16_t)product) throw std::length_error("a picture's filter has no room for sums of its taps");
+                out.push_back((int16_t)product);
+            }
         };
-        using Taps = const double *;
+        using Taps = const int16_t *;
         column([](Taps g) { return g[0] + g[2]; }), column([](Taps g) { return g[1] + g[3]; });
-        column([](Taps g) { return g[4] + g[6]; }), column([](Taps g) { return g[5]; });
-        column([](Taps g) { return g[0]; }), column([](Taps g) { return g[1]; });
-        column([](Taps g) { return g[4]; }), column([](Taps g) { return g[5]; });
+        column([](Taps g) { return g[4] + g[6]; }), column([](Taps g) { return (int)g[5]; });
+        column([](Taps g) { return (int)g[0]; }), column([](Taps g) { return (int)g[1]; });
+        column([](Taps g) { return (int)g[4]; }), column([](Taps g) { return (int)g[5]; });
         column([](Taps g) { return -g[2]; }), column([](Taps g) { return -g[3]; });
         column([](Taps g) { return -g[6]; }), out.push_back(0);
-    }
-    return out;
-}
-
-// Which products of a filter are with pixels (not with differences of pixels), along a path from neighbour to neighbour.
-std::vector<size_t> pixel_path(const ConvSpec &s, bool pairs) {
-    std::vector<size_t> path;
-    const int columns = pairs ? 4 : s.kw;
-    for (int i = 0; i < s.kh; i++)
-        for (int j = 0; j < columns; j++)
-            for (int ch = 0; ch < s.c; ch++) {
-                const int column = i % 2 ? columns - 1 - j : j;
-                path.push_back(pairs ? (size_t)i * kPairUnits + column * 3 + ch : ((size_t)ch * s.kh + i) * s.kw + column);
-            }
-    return path;
-}
-
-// Whole multiples of `scale`. Neighbouring pixels and the channels of a pixel are alike, so what one weight was rounded
-// by is made good by the next on the path: over a patch of even colour the errors cancel, where rounding each weight to
-// the nearest would leave the sum of all of them. On photographs the error is several times smaller.
-void round_products(const std::vector<double> &products, double scale, const std::vector<size_t> &path,
-                    std::vector<int16_t> &out) {
-    const size_t first = out.size();
-    for (const double value : products) out.push_back((int16_t)std::lrint(value / scale));
-    double owed = 0;
-    for (const size_t at : path) {
-        const double wanted = products[at] / scale + owed;
-        out[first + at] = (int16_t)std::lrint(wanted);
-        owed = wanted - out[first + at];
     }
 }
 
 }  // namespace
 
-ConvStore build_picture_conv(const Kernels &kernels, const ConvSpec &s, const float *weight, const float *bias,
-                             const float *mean, const float *std) {
+ConvStore build_picture_conv(const Kernels &kernels, const ConvSpec &s, const PictureSpec &p, const float *bias) {
     const bool pairs = s.c == 3 && s.kw == 7 && s.sw == 2;
     ConvStore store = lay_out(kernels, s, pairs ? Source::PicturePair : Source::Picture);
     Conv &k = store.conv;
@@ -250,39 +221,26 @@ ConvStore build_picture_conv(const Kernels &kernels, const ConvSpec &s, const fl
     const auto rows = cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, false, store.row_case);
     const auto cols = cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, false, store.col_case);
     k.row_case = store.row_case.data(), k.col_case = store.col_case.data(), k.col_cases = (int)cols.size();
-    store.scale = Buffer((size_t)k.channels_padded * 4);
+    store.scale = Buffer((size_t)k.channels_padded * 4 * 2);
     store.offset = Buffer(rows.size() * cols.size() * (size_t)k.channels_padded * 4);
-    k.scale = store.scale.as<float>(), k.offset = store.offset.as<float>();
-    std::vector<int16_t> rounded;
-    const auto path = pixel_path(s, pairs);
-    TapSums shift(s.kh, s.kw);
+    k.scale = store.scale.as<float>(), k.shift = store.offset.as<int32_t>();
+    std::memcpy(store.scale.as<float>(), p.scale, (size_t)s.o * 4);
+    if (bias) {
+        std::memcpy(store.scale.as<float>() + k.channels_padded, bias, (size_t)s.o * 4);
+        k.bias = k.scale + k.channels_padded;
+    }
+    std::vector<int16_t> products;
+    TapSums mean(s.kh, s.kw);  // integers below 2**53, so exact
     for (int o = 0; o < s.o; o++) {
-        const float *w = weight + (size_t)o * inputs;
-        std::vector<double> folded(inputs);
-        double largest = 0, sum = 0;
-        for (size_t i = 0; i < inputs; i++) {
-            folded[i] = (double)w[i] / (255.0 * std[i / taps]);
-            sum += std::fabs(folded[i]);
-        }
-        if (pairs) folded = pair_products(folded, s.kh);
-        for (const double value : folded) largest = std::fabs(value) > largest ? std::fabs(value) : largest;
-        double scale = largest / 32766.0;  // rounding may add one
-        const double room = (2147483647.0 - 1024.0 * inputs) / 255.0;
-        if (sum > scale * room) scale = sum / room;
-        if (!(scale > 0)) scale = 1;
-        round_products(folded, scale, path, rounded);
-        store.scale.as<float>()[o] = (float)scale;
-        shift.fill([&](int tap) {
-            double value = 0;
-            for (int ch = 0; ch < s.c; ch++) value += (double)w[(size_t)ch * taps + tap] * mean[ch] / std[ch];
-            return value;
-        });
+        if (pairs) pair_products(p.taps + (size_t)o * inputs, s.kh, products);
+        mean.fill([&](int tap) { return p.mean[(size_t)o * taps + tap]; });
         for (size_t r = 0; r < rows.size(); r++)
             for (size_t c = 0; c < cols.size(); c++)
-                store.offset.as<float>()[(r * cols.size() + c) * k.channels_padded + o] =
-                    (float)((bias ? bias[o] : 0.0) - shift.inside(rows[r], cols[c]));
+                store.offset.as<int32_t>()[(r * cols.size() + c) * k.channels_padded + o] =
+                    (int32_t)(255.0 * mean.inside(rows[r], cols[c])) + p.rest[o];
     }
-    (pairs ? kernels.pack_picture_pair : kernels.pack_picture)(k, rounded.data(), store.weights.as());
+    if (pairs) kernels.pack_picture_pair(k, products.data(), store.weights.as());
+    else kernels.pack_picture(k, p.taps, store.weights.as());
     return store;
 }
 

@@ -17,6 +17,7 @@ import pytest
 
 from xnorpp.runtime import cuda_layout as lay
 from xnorpp.runtime.cuda_source import ConvArguments, StemArguments
+from xnorpp.runtime.picture import picture_filters
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "csrc" / "cuda"
@@ -222,13 +223,14 @@ def test_the_stem_equals_integers_pooled(
     weight = rng.normal(size=(oc, 3, kernel, kernel)).astype(np.float32)
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     mult, add = rng.normal(size=oc).astype(np.float32), rng.normal(size=oc).astype(np.float32)
-    filters = lay.stem_filters(weight, mean, std, mult)
+    rounded = picture_filters(weight, mean, std, 2)
+    filters = lay.stem_filters(rounded, mult < 0)
     ch, cw = (height + 2 * padding - kernel) // 2 + 1, (width + 2 * padding - kernel) // 2 + 1
     oh, ow = (ch + 1) // 2, (cw + 1) // 2
     out = lay.bits_layout(oc, oh, ow, 1)
     threshold = rng.normal(size=oc).astype(np.float32)
     macros = lay.stem_macros(
-        height, width, kernel, padding, oc, out, 3, "AFFINE(0,1) RELU STORE(0) SIGN(0,2)", 1, "float",
+        height, width, kernel, padding, oc, out, 5, "SCALE(1) AFFINE(2,3) RELU STORE(0) SIGN(0,4)", 1, "float",
         rows, pairs, 1, across, hold,
     )  # fmt: skip
     library = build("stem.cu", "stem", macros, tmp_path, "StemArguments")
@@ -236,7 +238,7 @@ def test_the_stem_equals_integers_pooled(
     arrays = {
         "input": picture,
         "weight": filters.packed,
-        "channel": np.stack([filters.factor, add, threshold]),
+        "channel": np.stack([filters.rest, rounded.step, np.abs(mult), add, threshold]),
     }
     arrays = {k: aligned(v) for k, v in arrays.items()}
     stream = aligned(np.full((images, oh, ow, oc), np.nan, np.float32))
@@ -260,7 +262,8 @@ def test_the_stem_equals_integers_pooled(
         [padded[:, i : i + 2 * oh - 1 : 2, j : j + 2 * ow - 1 : 2] for i in range(3) for j in range(3)],
         axis=0,
     )
-    y = np.maximum(pooled.astype(np.float32) * filters.factor + add, np.float32(0))
+    pooled = (pooled + filters.rest.view(np.int32)).astype(np.float32) * rounded.step
+    y = np.maximum(pooled * np.abs(mult) + add, np.float32(0))
     np.testing.assert_array_equal(stream, y)
     np.testing.assert_array_equal(np.moveaxis(out.unpack(words, images), 1, 3), y > threshold)
 
@@ -271,5 +274,5 @@ def test_the_stem_equals_integers_pooled(
         for kx in range(kernel):
             part = padded_real[:, ky : ky + 2 * ch - 1 : 2, kx : kx + 2 * cw - 1 : 2]
             real += np.einsum("nhwc,oc->nhwo", part, weight[:, :, ky, kx].astype(np.float64))
-    error = np.abs(sums * filters.factor.astype(np.float64) - real * mult).max() / np.abs(real * mult).max()
-    assert error < 1e-4  # of the largest value
+    whole = (sums + filters.rest.view(np.int32)) * np.where(mult < 0, -1, 1) * rounded.step.astype(np.float64)
+    assert np.abs(whole - real).max() < 1e-4 * np.abs(real).max()

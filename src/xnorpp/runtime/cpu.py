@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from .bits import unpack_bits, unpack_conv_weight
 from .ops import Value
+from .picture import byte_step, filters_of, only_convolutions_read_the_picture
 from .plan import (
     AddValue,
     Affine,
@@ -120,10 +121,9 @@ def _stride(value: Value) -> int:
 
 def _build(engine: Any, program: Program) -> None:
     steps = make_steps(program)
-    readers = [step for step in steps if INPUT in step.reads]
     # A picture that only convolutions read keeps no padding channels: a row is then one run of numbers.
-    tight = program.output != INPUT and all(s.kind in _CONVS and s.reads == (INPUT,) for s in readers)
-    direct = tight and len(readers) == 1 and _takes_bytes(readers[0])
+    tight = only_convolutions_read_the_picture(program, steps)
+    taker = byte_step(program, steps)
     plan = plan_memory(program, _joined(steps), _sizes(program, steps, tight))
     ids: dict[str, int] = {}
     for name, offset in plan.offsets.items():
@@ -131,9 +131,9 @@ def _build(engine: Any, program: Program) -> None:
         stride = program.input_shape[0] if name == INPUT and tight else _stride(value)
         ids[name] = engine.add_value(value.kind == "bits", *_extent(value.shape), stride, offset)
     for step in plan.steps:
-        _add(engine, plan, step, ids, direct and step.index == readers[0].index)
+        _add(engine, plan, step, ids, taker is not None and step.index == taker.index)
     table = np.zeros(0, np.float32)
-    if not direct:  # what each byte stands for, a channel
+    if taker is None:  # what each byte stands for, a channel
         c = program.input_shape[0]
         ramp = np.broadcast_to(np.arange(256, dtype=np.uint8)[None, :, None], (1, 256, c))
         shaped = normalise(program, np.ascontiguousarray(ramp).reshape(1, 256, 1, c))
@@ -194,16 +194,6 @@ def _size(value: Value, stride: int) -> int:
     return h * w * stride * (1 if value.kind == "bits" else 4)
 
 
-def _takes_bytes(step: Step) -> bool:
-    """Whether the core convolves the bytes of a picture themselves, normalisation folded into the weights."""
-    return (
-        step.kind in ("conv2d", "bitweight_conv2d")
-        and step.op is not None
-        and step.op.attrs["groups"] == 1
-        and step.op.attrs["dilation"][1] == 1
-    )
-
-
 def _add(engine: Any, plan: Plan, step: Step, ids: dict[str, int], direct: bool) -> None:
     program = plan.program
     stages = [stage for micro in step.epilogue for stage in _stages(micro, step, ids)]
@@ -214,7 +204,10 @@ def _add(engine: Any, plan: Plan, step: Step, ids: dict[str, int], direct: bool)
         return
     weight = _weight(step, source.shape[0])
     c, h, w = _extent(source.shape)
-    picture = (np.array(program.mean, np.float32), np.array(program.std, np.float32)) if direct else None
+    picture = None
+    if direct:
+        filters = filters_of(program, step)
+        picture = (filters.taps, filters.mean, filters.rest, filters.step)
     engine.add_conv(
         step.kind in _BITS,
         ids[step.source],

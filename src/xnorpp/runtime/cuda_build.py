@@ -19,6 +19,7 @@ from .cuda_memory import Layout, Place, image_bytes, lay_out
 from .cuda_plain import plain_launch
 from .cuda_source import ConvArguments, StemArguments
 from .cuda_tiles import buildable_tiles
+from .picture import byte_step, filters_of
 from .plan import Step, StoreFloat, make_steps
 from .program import INPUT, Program
 
@@ -77,6 +78,7 @@ class Builder:
 
     def __post_init__(self) -> None:
         self.steps = make_steps(self.program)
+        self.taker = byte_step(self.program, self.steps)
         self.bits: Mapping[str, tuple[lay.BitsLayout, bool]] = layouts(self.program, self.steps)
         self._operand_input = any(INPUT in step.reads and step.source != INPUT for step in self.steps) or any(
             micro.value == INPUT for step in self.steps for micro in step.epilogue if hasattr(micro, "value")
@@ -293,16 +295,16 @@ class Builder:
         assert step.weight is not None
         folded = stem_chain(step, pool)
         assert folded is not None
-        filters = lay.stem_filters(
-            step.weight, np.asarray(self.program.mean), np.asarray(self.program.std), folded[1]
-        )
+        rounded = filters_of(self.program, step)
+        filters = lay.stem_filters(rounded, folded[1])
         _, macros = self._pick(unit, images, self._stems(unit, images))
         threads = lay.stem_threads(macros)
         arguments = {
             "input": at(INPUT),
             "weight": self.keep(f"{step.index}.stem", lambda: filters.packed),
             "channel": self.keep(
-                f"{step.index}.stem_channel", lambda: np.stack([filters.factor, *chain.tables[1:]])
+                f"{step.index}.stem_channel",
+                lambda: np.stack([filters.rest, rounded.step, *chain.tables[2:]]),
             ),
             "stream_in": tuple(at(name) for name in chain.stream_in),
             "stream_out": tuple(at(name) for name in chain.stream_out),

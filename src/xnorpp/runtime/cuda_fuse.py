@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from .cuda_layout import BitsLayout, bits_layout
+from .picture import byte_step
 from .plan import (
     F32,
     AddValue,
@@ -295,24 +297,27 @@ def _is_half_mean(step: Step, main: Step, value: str) -> bool:
     return after and even and attrs["kernel"] == attrs["stride"] == [2, 2] and max(attrs["padding"]) == 0
 
 
-def stem_chain(step: Step, pool: Step) -> tuple[Chain, F32] | None:
-    """The chain of a first layer with its max pool, and the factor of each filter that is folded into it.
+def stem_chain(step: Step, pool: Step) -> tuple[Chain, npt.NDArray[np.bool_]] | None:
+    """The chain of a first layer with its max pool, and which filters are to be taken with the other sign.
 
     Pooling the sums themselves is right where everything between them and the pool is increasing; a first
-    factor may be negative, its sign goes into the filter."""
+    factor may be negative, its sign goes into the filter: (-a)*(-b) is a*b in every bit. The first two rows,
+    the sum's rest and the filters' step, are filled in with the filters."""
     channels = step.shape[0]
     micros = list(step.epilogue[:-1])
     writer = _Writer()
-    mult = np.ones(channels, np.float32)
-    bias = step.bias
-    if bias is None and micros and isinstance(micros[0], Affine) and micros[0].spatial is None:
+    turned = np.zeros(channels, bool)
+    writer.table(np.zeros(channels, np.float32))
+    writer.line.append(f"SCALE({writer.table(np.ones(channels, np.float32))})")
+    if step.bias is not None:
+        writer.line.append(f"SHIFT({writer.table(step.bias)})")
+    elif micros and isinstance(micros[0], Affine) and micros[0].spatial is None:
         first = micros.pop(0)
         assert isinstance(first, Affine)
-        mult = mult if first.mult is None else np.asarray(first.mult, np.float32)
-        bias = first.add
-    writer.line.append(f"SCALE({writer.table(mult)})")  # its row is replaced by the filters' factor
-    if bias is not None:
-        writer.line.append(f"SHIFT({writer.table(bias)})")
+        if first.mult is not None:
+            turned = np.asarray(first.mult) < 0
+            first = Affine(mult=np.abs(np.asarray(first.mult, np.float32)), add=first.add)
+        writer.write(first)
     for micro in micros:
         rising = isinstance(micro, Relu | Hardtanh) or (
             isinstance(micro, Prelu) and bool((micro.slope >= 0).all())
@@ -335,7 +340,7 @@ def stem_chain(step: Step, pool: Step) -> tuple[Chain, F32] | None:
         tuple(writer.stream_out),
         tuple(writer.bits),
     )
-    return chain, mult
+    return chain, turned
 
 
 def _is_stem(program: Program, step: Step, pool: Step) -> bool:
@@ -375,6 +380,7 @@ def make_units(
     """Units in the order they run. `fits` says whether a tiling of a conv unit exists on this GPU."""
     readers = _readers(program, steps)
     by_index = {step.index: step for step in steps}
+    taker = byte_step(program, steps) if from_bytes else None
     taken: set[int] = set()
     units: dict[int, Unit] = {}
     for step in reversed(steps):  # a unit takes in earlier shortcuts and later means; main steps decide
@@ -389,7 +395,7 @@ def make_units(
         if step.index in taken:
             continue
         pool = by_index.get(step.index + 1)
-        if tensor_cores and from_bytes and pool is not None and _is_stem(program, step, pool):
+        if tensor_cores and taker is step and pool is not None and _is_stem(program, step, pool):
             found = stem_chain(step, pool)
             if found is not None:
                 writes, reads = pool.writes, (INPUT, *(n for n in pool.reads if n not in step.writes))

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .picture import PictureFilters
+
 Array = npt.NDArray[Any]
 
 UNIT = 64  # channels in a group of bits; 8 bytes
@@ -380,37 +382,29 @@ def shared_bytes(macros: dict[str, int | str]) -> int:
 
 @dataclass(frozen=True)
 class StemFilters:
-    """A real-valued convolution on bytes: 16-bit filters as two bytes, and the factor that makes them real
-    again."""
+    """A real-valued convolution on bytes, as stem.cu reads it: 16-bit filters as two signed bytes."""
 
     packed: npt.NDArray[np.uint32]  # [o/16][hi, lo][kh][lane][4]
-    factor: npt.NDArray[np.float32]  # (o,): |mult| times the filter's step
-    whole: npt.NDArray[np.int64]  # (o, kh, 8, 4), the 16-bit filters themselves
+    rest: npt.NDArray[np.float32]  # (o,): the bits of a whole number that is added to the sum
+    whole: npt.NDArray[np.int64]  # (o, kh, 8, 4), the 16-bit filters themselves; the fourth is the mean's
 
 
-def stem_filters(weight: Array, mean: Array, std: Array, mult: Array) -> StemFilters:
-    """Folds (x/255 - mean)/std and the sign of `mult` into `weight` (o, 3, kh, kw) and rounds to 16 bits a
-    filter.
-
-    sum_c w_c (x_c/255 - mean_c)/std_c = sum_c (w_c/(255 std_c)) x_c + 255 * (-sum_c w_c mean_c/(255 std_c)).
-    """
-    o, _, kh, kw = weight.shape
-    w = np.asarray(weight, np.float64)
-    scale = (1.0 / (255.0 * np.asarray(std, np.float64)))[None, :, None, None]
-    real = np.zeros((o, kh, 8, 4))
-    real[:, :, :kw, :3] = np.moveaxis(w * scale, 1, 3)
-    shift = np.asarray(mean, np.float64)[None, :, None, None]
-    real[:, :, :kw, 3] = -(w * scale * shift).sum(axis=1)
-    mult64 = np.asarray(mult, np.float64)
-    real *= np.where(mult64 < 0, -1.0, 1.0)[:, None, None, None]
-    step = np.abs(real).reshape(o, -1).max(axis=1) / 32639.0  # 127*256 + 127: both bytes stay signed
-    step = np.where(step > 0, step, 1.0)
-    whole = np.rint(real / step[:, None, None, None]).astype(np.int64)
+def stem_filters(filters: PictureFilters, turned: npt.NDArray[np.bool_]) -> StemFilters:
+    """Packs `filters`; those that are `turned` with the other sign, so that what follows rises with the sum."""
+    o, _, kh, kw = filters.taps.shape
+    whole = np.zeros((o, kh, 8, 4), np.int64)
+    whole[:, :, :kw, :3] = np.moveaxis(filters.taps, 1, 3)
+    whole[:, :, :kw, 3] = filters.mean
+    sign = np.where(turned, -1, 1)
+    whole *= sign[:, None, None, None]
     low = (whole + 128) % 256 - 128
-    parts = np.stack([(whole - low) // 256, low], axis=1).astype(np.int8)  # (o, 2, kh, 8, 4)
+    high = (whole - low) // 256
+    if np.abs(high).max(initial=0) > 127:
+        raise ValueError("a filter of the first layer is larger than two signed bytes")
+    parts = np.stack([high, low], axis=1).astype(np.int8)  # (o, 2, kh, 8, 4)
     words = np.ascontiguousarray(parts).view("<u4").reshape(o, 2, kh, 8)
     packed = lanes_of(words.reshape(o, 2 * kh, 2, 4)).reshape(o // 16, 2, kh, 32, 4)
-    return StemFilters(packed, (np.abs(mult64) * step).astype(np.float32), whole)
+    return StemFilters(packed, (filters.rest * sign).astype(np.int32).view(np.float32), whole)
 
 
 def stem_macros(

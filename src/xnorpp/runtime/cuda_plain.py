@@ -12,6 +12,7 @@ from .cuda_fuse import Unit
 from .cuda_launch import Array, Caller, Constant, Kernel, Launch, Local, by_pixel, extent
 from .cuda_layout import BitsLayout, pack_units
 from .cuda_source import MAX_STAGES, STAGES, PlainArguments
+from .picture import filters_of
 from .plan import (
     AddValue,
     Affine,
@@ -49,6 +50,7 @@ class Maker(Protocol):
     program: Program
     bits: Mapping[str, tuple[BitsLayout, bool]]
     halves: frozenset[str]
+    taker: Step | None
 
     def keep(self, key: str, make: Callable[[], Array]) -> Constant: ...
 
@@ -69,12 +71,14 @@ def plain_launch(maker: Maker, unit: Unit, index: int, images: int, at: At, from
         "kh": 1, "kw": 1, "sy": 1, "sx": 1, "dy": 1, "dx": 1, "groups": 1,
         "stages": len(stages), "stage": tuple(stages),
     }  # fmt: skip
-    arguments |= _source(maker, step, (c, h, w), from_bytes) | _window(step) | _weights(maker, step)
-    entry, units = _ENTRY[step.kind], -(-oc // 64)
+    whole = from_bytes and maker.taker is not None and step.index == maker.taker.index
+    arguments |= _source(maker, step, (c, h, w), from_bytes, whole) | _window(step)
+    arguments |= _picture_weights(maker, step) if whole else _weights(maker, step)
+    entry, units = "picture_conv" if whole else _ENTRY[step.kind], -(-oc // 64)
     threads, shared = THREADS, 16
     blocks = -(-images * oh * ow * units * 8 // THREADS)
     if entry == "global_mean":
-        blocks, shared = images * units, 8 * 64 * 4
+        blocks, shared = images * units, 64 * 64 * 4
     elif entry == "linear" and images <= FEW:
         entry, blocks, shared = "linear_few", images * units * 8, THREADS // 32 * 8 * 4
     elif entry == "linear":
@@ -90,14 +94,18 @@ def _place(layout: BitsLayout) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _source(maker: Maker, step: Step, shape: tuple[int, int, int], from_bytes: bool) -> dict[str, Any]:
+def _source(
+    maker: Maker, step: Step, shape: tuple[int, int, int], from_bytes: bool, whole: bool
+) -> dict[str, Any]:
     """How the source is walked: floats as [row][pixel][channel], the caller's as they came."""
     c, h, w = shape
     if step.source in maker.bits:
         return {"place": _place(maker.bits[step.source][0])}
     steps = (h * w * c, w * c, c, 1)
     found: dict[str, Any] = {}
-    if step.source == INPUT and from_bytes:
+    if whole:
+        pass  # bytes as they are
+    elif step.source == INPUT and from_bytes:
         found["table"] = maker.keep("input.table", lambda: _byte_table(maker.program))
     elif step.source in maker.halves:
         found["half"] = 1
@@ -150,6 +158,29 @@ def _weights(maker: Maker, step: Step) -> dict[str, Constant]:
             "range": maker.keep(f"{key}.range", lambda: _word_range(maker, step)),
         }
     found = {"weight": maker.keep(key, lambda: _real_weights(maker, step))}
+    if step.bias is not None:
+        bias = step.bias
+        found["bias"] = maker.keep(f"{key}.bias", lambda: bias)
+    return found
+
+
+def _picture_weights(maker: Maker, step: Step) -> dict[str, Constant]:
+    """Whole-numbered filters [tap][channel, then the mean][filter], filled up to a multiple of 64."""
+    key = f"{step.index}.whole"
+    filters = filters_of(maker.program, step)
+
+    def taps() -> npt.NDArray[np.int32]:
+        o, c, kh, kw = filters.taps.shape
+        filled = np.zeros((kh * kw, c + 1, -(-o // 64) * 64), np.int32)
+        filled[:, :c, :o] = filters.taps.transpose(2, 3, 1, 0).reshape(kh * kw, c, o)
+        filled[:, c, :o] = filters.mean.transpose(1, 2, 0).reshape(kh * kw, o)
+        return filled
+
+    found = {
+        "weight": maker.keep(key, taps),
+        "range": maker.keep(f"{key}.rest", lambda: filters.rest),
+        "factor": maker.keep(f"{key}.factor", lambda: filters.step),
+    }
     if step.bias is not None:
         bias = step.bias
         found["bias"] = maker.keep(f"{key}.bias", lambda: bias)

@@ -110,7 +110,7 @@ class PlainArguments(ctypes.Structure):
 
     _fields_ = [
         ("source", _Pointer), ("table", _Pointer), ("weight", _Pointer), ("bias", _Pointer),
-        ("range", _Pointer),
+        ("range", _Pointer), ("factor", _Pointer),
         ("image_step", ctypes.c_long), ("row_step", ctypes.c_long), ("pixel_step", ctypes.c_long),
         ("channel_step", ctypes.c_long), ("place", BitsPlace),
         *((name, ctypes.c_int) for name in ("images", "c", "h", "w", "oc", "oh", "ow", *_WINDOW)),

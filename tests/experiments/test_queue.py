@@ -67,6 +67,11 @@ def test_time_over_stops_the_running_and_begins_no_other(tmp_path: Path) -> None
     assert any("minutes are over" in line for line in said)
 
 
+def test_a_student_without_its_teacher_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(QueueError, match="neither among these runs nor finished"):
+        run_queue(_two()[1:], results=tmp_path, folder=tmp_path, device="cpu", say=lambda text: None)
+
+
 def test_a_bad_number_of_jobs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`jobs`"):
         run_queue([], results=tmp_path, folder=tmp_path, jobs=0)

@@ -119,13 +119,19 @@ def run_queue(
                 going.append(_start(run, folder, data, device, on_gpu))
                 say(f"started: {run.key}")
             if not going:
-                break
+                break  # what is left waits for a teacher that will not come
             if time.monotonic() - told > TELL:
                 told = time.monotonic()
                 for one in going:
                     say(f"  {one.run.key}: {_progress(folder / one.run.key)}")
             time.sleep(LOOK)
     left = [run.key for run in waiting if run.teacher in failed]
+    orphans = [run for run in waiting if run.teacher is not None and run.teacher not in failed]
+    if orphans and time.monotonic() <= deadline:
+        raise QueueError(
+            f"{orphans[0].key} learns from {orphans[0].teacher}, which is neither among these runs nor finished "
+            f"in {folder}"
+        )
     if failed:
         raise QueueError(
             f"{len(failed)} of {len(runs)} runs failed ({', '.join(failed)}"

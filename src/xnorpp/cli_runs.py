@@ -1,0 +1,157 @@
+"""The experiments of `xnorpp paper` that train networks, and `ship`, which packs what they trained.
+
+All are the same queue with another filter; `cli_paper.PAPER` lists them. Results go to accuracy.jsonl.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from xnorpp.command import Parser
+
+RESULTS, QUICK, RUNS = Path("results"), Path("runs") / "quick", Path("runs") / "paper"
+
+
+def table1(arguments: list[str]) -> int:
+    """ResNet-18 by every method, Tiny-ImageNet-200 and CIFAR-10 in ImageNet's place (Table 1).
+
+    BNN, XNOR-Net without and with K, Cases 1 to 4 and the real-valued network, by the paper's recipe: 80
+    epochs, Adam, a tenth of the learning rate every 25. Three seeds on Tiny-ImageNet. Whatever
+    results/accuracy.jsonl lacks is trained, in order of usefulness, and added at once; stopped, the same
+    command goes on.
+    """
+    return _queue(arguments, "table1", table1, ("table1",))
+
+
+def table3(arguments: list[str]) -> int:
+    """AlexNet, and Bethge et al., on Tiny-ImageNet-200 (Table 3).
+
+    The rows of ResNet-18 are Table 1's; this trains the ones that Table 1 does not have.
+    """
+    return _queue(arguments, "table3", table3, ("table3",))
+
+
+def ablation(arguments: list[str]) -> int:
+    """What the paper leaves open, one thing changed at a time.
+
+    Start of the scale, activation, downsampling, shortcut, padding value, weight decay on scales; ten epochs
+    each, measured on a tenth of the training set that is held out.
+    """
+    return _queue(arguments, "ablation", ablation, ("ablation",))
+
+
+def trials(arguments: list[str]) -> int:
+    """What the best recipe was chosen from, on held-out pictures.
+
+    Small changes to it, forty epochs of ResNet-20 on CIFAR-10 each; the test set is not read.
+    """
+    return _queue(arguments, "trials", trials, ("trial",))
+
+
+def shipped(arguments: list[str]) -> int:
+    """Train the models that ship, each after its real-valued twin, which teaches it.
+
+    `xnorpp paper ship` packs them.
+    """
+    return _queue(arguments, "shipped", shipped, ("shipped",))
+
+
+def everything(arguments: list[str]) -> int:
+    """All training runs: shipped, table1, table3, ablation, in the order of usefulness."""
+    return _queue(arguments, "all", everything, ("shipped", "table1", "table3", "ablation"))
+
+
+def ship(arguments: list[str]) -> int:
+    """Pack a trained network as a model that ships, with its card."""
+    from xnorpp.experiments.ship import main
+
+    return main(arguments, "xnorpp paper ship")
+
+
+TRAINING: dict[str, Callable[[list[str]], int]] = {
+    "table1": table1,
+    "table3": table3,
+    "ablation": ablation,
+    "trials": trials,
+    "shipped": shipped,
+    "all": everything,
+    "ship": ship,
+}
+
+
+def _queue(
+    arguments: list[str], name: str, function: Callable[[list[str]], int], experiments: Sequence[str]
+) -> int:
+    parser = Parser(
+        f"paper {name}",
+        function,
+        f"""
+        xnorpp paper {name} --quick
+        xnorpp paper {name} --list
+        xnorpp paper {name} --data DIR --jobs 3
+        """,
+    )
+    parser.add_argument(
+        "--data", metavar="DIR", help="holds tiny-imagenet-200 and cifar-10-batches-bin (or -py)"
+    )
+    parser.add_argument(
+        "--dataset", metavar="NAME", action="append", default=[],
+        help="these data sets only (tiny_imagenet, cifar10)",
+    )  # fmt: skip
+    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="runs at a time on one device (1)")
+    parser.add_argument(
+        "--minutes", metavar="N", type=float, help="stop after so long; the rest can be resumed"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
+    parser.add_argument("--out", metavar="DIR", help=f"the folder of results ({RESULTS}; --quick: {QUICK})")
+    parser.add_argument("--runs", metavar="DIR", help=f"the folder of the runs ({RUNS}; --quick: {QUICK})")
+    parser.add_argument("--list", action="store_true", help="name the runs, and which are done, and end")
+    parser.add_argument(
+        "--quick", action="store_true",
+        help="a look in a minute: the small network on digits in every row's place; its numbers say nothing",
+    )  # fmt: skip
+    given = parser.parse_args(arguments)
+
+    from xnorpp.experiments.queue import done_keys, read_results, run_queue
+    from xnorpp.experiments.runs import DATASETS, plan, quick
+
+    runs = plan(tuple(experiments), tuple(given.dataset) or DATASETS)
+    results = Path(given.out) if given.out else (QUICK if given.quick else RESULTS)
+    if given.list:
+        done = done_keys(results)
+        for run in runs:
+            print(f"{'done' if run.key in done else '-':<5} {run.key:<60} {run.recipe}")
+        return 0
+    if given.quick:
+        runs = [quick(run) for run in _one_a_row(runs)]
+    run_queue(
+        runs,
+        results=results,
+        folder=Path(given.runs) if given.runs else (QUICK if given.quick else RUNS),
+        data=given.data,
+        jobs=given.jobs,
+        device=given.device,
+        minutes=given.minutes,
+        say=_say,
+    )
+    keys = {run.key: None for run in runs}
+    rows = [row for row in read_results(results) if row.get("key") in keys]
+    print(f"{'run':<60} {'epochs':>6} {'top-1':>7} {'top-5':>7}  measured on")
+    for row in rows:
+        metrics = row["metrics"]
+        where = "held-out pictures" if row["split"] == "held" else "test set"
+        print(f"{row['key']:<60} {row['epochs']:>6} {metrics['top1']:>7.2f} {metrics['top5']:>7.2f}  {where}")
+    print(f"kept in {results / 'accuracy.jsonl'}; `xnorpp paper report` draws the tables and plots")
+    return 0
+
+
+def _one_a_row(runs: Sequence[Any]) -> list[Any]:
+    """The first run of each row, which is enough for a look."""
+    return list({(run.experiment, run.row, run.network): run for run in reversed(runs)}.values())[::-1]
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

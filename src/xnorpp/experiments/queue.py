@@ -129,8 +129,8 @@ def run_queue(
     orphans = [run for run in waiting if run.teacher is not None and run.teacher not in failed]
     if orphans and time.monotonic() <= deadline:
         raise QueueError(
-            f"{orphans[0].key} learns from {orphans[0].teacher}, which is neither among these runs nor finished "
-            f"in {folder}"
+            f"{orphans[0].key} learns from {orphans[0].teacher}, which is neither among these runs "
+            f"nor finished in {folder}"
         )
     if failed:
         raise QueueError(

@@ -12,7 +12,7 @@ from PIL import Image
 
 from xnorpp.data import Preprocess, dataset_info
 from xnorpp.data.dataset import Blob
-from xnorpp.data.decode import CorruptImageError, decode, decode_blob, fit
+from xnorpp.data.decode import CorruptImageError, _array, decode, decode_blob, fit
 
 
 @settings(max_examples=25, deadline=None)
@@ -158,3 +158,26 @@ def test_raw_arrays_are_pictures(smooth: Any) -> None:
     np.testing.assert_array_equal(
         decode(file.getvalue(), 128, 112, 3, 5, 3), fit(Image.fromarray(pixels), 128, 112, 3, 5, 3)
     )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a,
+        np.asfortranarray,
+        lambda a: a[:, ::-1],
+        lambda a: a.astype(np.int64),
+        lambda a: a[:, :, 0],
+    ],
+)
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
+def test_every_raw_array_is_read_as_numpy_reads_it(change: Any, version: tuple[int, int]) -> None:
+    array = change(np.arange(10 * 12 * 3, dtype=np.uint8).reshape(10, 12, 3))
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, version=version)
+    for _ in range(2):  # the second time from the remembered header
+        found = _array(file.getvalue())
+        assert found.dtype == array.dtype
+        np.testing.assert_array_equal(found, array)
+    with pytest.raises(CorruptImageError):
+        decode(file.getvalue()[:-1], 10, 10, 0, 0, 3)

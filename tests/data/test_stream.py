@@ -14,7 +14,7 @@ import torch
 
 from xnorpp.data import DatasetError, FolderDataset, load_dataset, make_loader
 from xnorpp.data.stream import StreamLoader
-from xnorpp.data.worker import Geometry, Task
+from xnorpp.data.worker import Geometry, Item, Task
 from xnorpp.data.workers import WorkerDiedError, WorkerPool
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
@@ -221,7 +221,7 @@ def alive(pid: int) -> bool:
 
 def test_a_broken_task_shows_as_a_dead_worker(train: FolderDataset) -> None:
     with WorkerPool(1, 64) as pool:
-        pool.send(Task(0, 0, Geometry(8, 8, 7), [(train.blob(0), 0, 0)]))  # type: ignore[list-item]
+        pool.send(Task(0, 0, Geometry(8, 8, 7), [Item(train.blob(0), 0, 0)]))
         with pytest.raises(WorkerDiedError, match="ended with status 1"):
             pool.receive()
         assert pool.closed

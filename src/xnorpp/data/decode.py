@@ -9,8 +9,10 @@ order. Training, testing and prediction all go through `fit`, so they agree exac
 
 from __future__ import annotations
 
+import functools
 import io
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -97,11 +99,33 @@ def _cut(data: bytes, resize: int, crop: int, top: int, left: int, channels: int
 
     Nothing to decode, and nothing to resize if it fits.
     """
-    pixels = np.load(io.BytesIO(data), allow_pickle=False)
+    pixels = _array(data)
     if pixels.dtype == np.uint8 and pixels.shape == (resize, resize, channels):
         window: UInt8Array = pixels[top : top + crop, left : left + crop]
         return window
     return fit(as_image(pixels), resize, crop, top, left, channels)
+
+
+def _array(data: bytes) -> npt.NDArray[Any]:
+    """The array in the bytes of a `.npy` file, not copied.
+
+    All pictures of a shard have the same header, and parsing it takes longer than cutting the window out.
+    """
+    start = 10 + int.from_bytes(data[8:10], "little")
+    found = _plain_header(data[:start])
+    if found is None or len(data) != start + math.prod(found):
+        return np.asarray(np.load(io.BytesIO(data), allow_pickle=False))
+    return np.frombuffer(data, np.uint8, offset=start).reshape(found)
+
+
+@functools.lru_cache(maxsize=64)
+def _plain_header(header: bytes) -> tuple[int, ...] | None:
+    """The shape, where the header is version 1's of a uint8 array in C order; None: numpy may read it."""
+    file = io.BytesIO(header)
+    if np.lib.format.read_magic(file) != (1, 0):
+        return None
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    return None if fortran or dtype != np.uint8 else tuple(shape)
 
 
 def decode_blob(

@@ -150,10 +150,12 @@ class StreamLoader:
         if event is not None:
             event.synchronize()  # the device has taken the slot's former batch
         batch = _Pending(step, slot, indices.copy(), tops, lefts, flips)
-        for position, index in enumerate(batch.indices):
-            if int(index) in self._bad:
-                self._replace(batch, position)
-        todo = [position for position in range(count) if position not in set(batch.dropped)]
+        if self._bad:
+            for position, index in enumerate(batch.indices):
+                if int(index) in self._bad:
+                    self._replace(batch, position)
+        dropped = set(batch.dropped)
+        todo = [position for position in range(count) if position not in dropped]
         for start in range(0, len(todo), _ITEMS_A_TASK):
             self._send(pool, batch, todo[start : start + _ITEMS_A_TASK])
         return batch

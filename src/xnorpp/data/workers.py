@@ -82,7 +82,7 @@ class WorkerPool:
         worker = self._load.index(min(self._load))
         self._load[worker] += 1
         try:
-            self._pipes[worker].send(task)
+            self._pipes[worker].send(task.plain())
         except (BrokenPipeError, ConnectionResetError):
             self._fail(worker)
 
@@ -95,7 +95,7 @@ class WorkerPool:
         for pipe in wait(self._pipes):
             worker = self._pipes.index(pipe)  # type: ignore[arg-type]
             try:
-                answers.append(self._pipes[worker].recv())
+                answers.append(Answer(*self._pipes[worker].recv()))
             except (EOFError, ConnectionResetError):
                 self._fail(worker)
             self._load[worker] -= 1

@@ -61,7 +61,12 @@ def make_loaders(recipe: Recipe, sets: DataSets, world: World) -> tuple[list[Any
             f"`data.batch_size` (={part.batch_size}) must be a multiple of `run.accumulate` (={accumulate}) "
             f"times the number of processes (={world.size})."
         )
-    shared: dict[str, Any] = {"device": world.device, "workers": part.workers, "size": part.size or None}
+    shared: dict[str, Any] = {
+        "device": world.device,
+        "workers": part.workers,
+        "size": part.size or None,
+        "channels_last": recipe.run.channels_last,
+    }
     train = [
         make_loader(
             sets.train,

@@ -1,11 +1,12 @@
-"""Draws the measured parts of README.md and docs/*.md from results/*.jsonl, so that no number is typed.
+"""Draws the measured parts of README.md, docs/*.md and docs/plots from results/*.jsonl: no number is typed.
 
     python benchmarks/draw_readme.py                 fill the blocks from what is kept
     python benchmarks/draw_readme.py --run demo      run the demo first and keep what it prints
     python benchmarks/draw_readme.py --run test      run the tests first and keep their last line
     python benchmarks/draw_readme.py --check         status 1 if a document is out of date
 
-A block is what stands between `<!-- drawn: NAME -->` and `<!-- end -->`; the names are in `BLOCKS`. The
+A block is what stands between `<!-- drawn: NAME -->` and `<!-- end -->`; the names are in `BLOCKS`, those of
+the paper's tables and figures in `xnorpp.experiments.report`. The
 newest row of a kind counts, which is the last one in its file.
 """
 
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from xnorpp.bench.machine import describe_machine
+from xnorpp.experiments import report as paper
 from xnorpp.shipped.card import size_text
 from xnorpp.train.record import source_commit
 
@@ -257,6 +259,7 @@ BLOCKS: dict[str, Callable[[Sequence[Row]], str]] = {
     "raced_on_gpu": raced_on_gpu,
     "shipped": shipped,
     "shipped_short": shipped_short,
+    **paper.BLOCKS,
 }
 
 
@@ -284,7 +287,8 @@ def main() -> int:
     given = parser.parse_args()
     for name in given.run:
         capture(name)
-    rows, stale = read_rows(), []
+    rows = read_rows()
+    stale = [f"{name}.svg" for name in (paper.stale_plots if given.check else paper.draw_plots)(ROOT, rows)]
     for path in documents():
         old = path.read_text(encoding="utf-8")
         new = draw(old, rows)

@@ -1,7 +1,7 @@
 """`xnorpp paper NAME`: the paper's tables and figures, one function each, in the table `PAPER`.
 
 To add one, write a function `NAME(arguments: list[str]) -> int` and its row in `PAPER`; the first line of its
-docstring is what `xnorpp paper --help` says about it. It makes its parser by `paper_parser`, so that every one
+docstring is what `xnorpp paper --help` says about it. Its parser comes from `paper_parser`, so that every one
 has `--quick` and `--out`. The function `paper` stands in the table of `cli.py`.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from xnorpp.experiments import published
 from xnorpp.experiments.kept import Interval, Row, Seeds, accuracy, of_kind, welch
-from xnorpp.experiments.layer_tables import NOT_MEASURED, markdown
+from xnorpp.experiments.layer_tables import NOT_MEASURED, claims, markdown
 
 DATASETS = {"tiny_imagenet": "Tiny-ImageNet-200", "cifar10": "CIFAR-10"}
 TABLE1 = ("bnn", "xnor-alpha", "xnor", "case1", "case2", "case3", "case4", "real")
@@ -351,35 +351,18 @@ def runs_block(rows: Sequence[Row]) -> str:
 
 
 def readme_block(rows: Sequence[Row]) -> str:
-    """The README's table: the models that ship, and the paper's claim on Tiny-ImageNet."""
-    models = [
-        [
-            f"`{name}`",
-            f"{known['packed']:.2f} %",
-            _points(known.get("twin")) + " %" * (known.get("twin") is not None),
-            f"{known['bytes'] / 1e6:.2f} MB" if known.get("bytes") else NOT_MEASURED,
-        ]
-        for name, known in shipped_models(rows).items()
-        if known and known.get("packed") is not None
-    ]
-    parts = []
-    if models:
-        parts.append(
-            markdown(["trained model, packed", "top-1, test set", "real-valued twin", "file"], models)
-        )
-    else:
-        parts.append(f"Models that ship: {NOT_MEASURED}.")
+    """The README's table: the paper's claims, ours beside."""
     epochs, found = next(iter(table1_groups(rows, "tiny_imagenet").items()))
     body = []
     for row in ("xnor-alpha", "xnor", "case1", "case4", "real"):
         printed = published.RESNET18.get(row)
+        ours = Seeds.of(found[row], top1).text() if row in found else NOT_MEASURED
         body.append(
             [
-                published.METHODS[row],
-                Seeds.of(found[row], top1).text() if row in found else NOT_MEASURED,
-                f"{printed[0]}" if printed else "not printed",
+                f"Table 1, ResNet-18: {published.METHODS[row].partition(':')[0]}, top-1 %",
+                ours,
+                f"{printed[0]} (ImageNet)" if printed else "not printed",
             ]
         )
-    head = [f"ResNet-18, top-1 %, {epochs} epochs", "ours, Tiny-ImageNet-200", "paper, ImageNet"]
-    parts.append(markdown(head, body))
-    return "\n\n".join(parts)
+    head = ["", f"ours (Tiny-ImageNet-200, {epochs} epochs)", "paper"]
+    return markdown(head, [*body, *claims(rows)])

@@ -58,19 +58,22 @@ def table2_block(rows: Sequence[Row]) -> str:
             )
         head = ["method", "distance, fitted input", "held-out input", "against XNOR-Net with K", "paper"]
         any_row = next(iter(chosen.values()))
-        parts.append(
-            f"**{setup}**: {any_row['settings']['about']} ({any_row['repetitions']} repetitions)\n\n{markdown(head, body)}{_converged(chosen)}"
-        )
+        title = f"**{setup}**: {any_row['settings']['about']} ({any_row['repetitions']} repetitions)"
+        parts.append(f"{title}\n\n{markdown(head, body)}{_converged(chosen)}")
     return "\n\n".join(parts)
 
 
 def _converged(chosen: dict[str, Row]) -> str:
     above = [
-        f"{published.METHODS[method].partition(':')[0]} ends at most {100 * row['above_optimum']:.2g} % above it"
+        f"{_short(method)} ends at most {100 * row['above_optimum']:.2g} % above it"
         for method, row in chosen.items()
         if "above_optimum" in row
     ]
     return f"\n\nAgainst the exact optimum, where there is one: {', '.join(above)}." if above else ""
+
+
+def _short(method: str) -> str:
+    return published.METHODS[method].partition(":")[0]
 
 
 def _spread(spread: dict[str, float]) -> str:
@@ -82,56 +85,52 @@ def _spread(spread: dict[str, float]) -> str:
 def table2_words(rows: Sequence[Row]) -> str:
     """What the kept rows say about the paper's, in sentences with their numbers."""
     found = {(row["setup"], row["method"]): row for row in table2_rows(rows)}
-    wanted = [
-        ("stated", method) for method in ("direct", "xnor-alpha", "xnor", "case1", "case2", "case3", "case4")
-    ]
-    if not all(key in found for key in wanted):
+    setups, methods = ("stated", "stated-he", "pointwise-he", "fitted"), ("direct", "xnor", "case1", "case4")
+    if not all((setup, method) in found for setup in setups for method in methods):
         return f"What explains the difference: {NOT_MEASURED}."
 
-    def mean(setup: str, method: str, which: str = "distance") -> float:
-        return float(found[setup, method][which]["mean"])
+    def mean(setup: str, method: str, which: str = "distance", digits: int = 3) -> str:
+        return f"{found[setup, method][which]['mean']:.{digits}f}"
 
-    printed = {method: value for method, (value, _) in published.TABLE2.items()}
+    def less(setup: str, method: str, than: str) -> str:
+        values = [float(found[setup, one]["distance"]["mean"]) for one in (method, than)]
+        return f"{100 * (1 - values[0] / values[1]):.1f} %"
+
+    paper = {method: value for method, (value, _) in published.TABLE2.items()}
     lines = [
-        "- **The stated set-up does not give the paper's absolute values.** A filter with 576 inputs puts direct "
-        f"binarization at {mean('stated', 'direct'):.2f}"
-        + (f" (He-scaled: {mean('stated-he', 'direct'):.2f})" if ("stated-he", "direct") in found else "")
-        + f"; the paper prints {printed['direct']}, which is what 64 inputs a filter give"
-        + (f" ({mean('pointwise-he', 'direct'):.2f} and " f"{mean('fitted', 'direct'):.2f} in the set-ups below)"
-           if ("pointwise-he", "direct") in found and ("fitted", "direct") in found else "")
-        + ".",
-        "- **Nor the paper's gap.** On normal data XNOR-Net's analytic factor is near the optimum: learning one "
-        f"factor a channel takes {100 * (1 - mean('stated', 'case1') / mean('stated', 'xnor')):.1f} % off XNOR-Net "
-        f"with K and {100 * (1 - mean('stated', 'case1') / mean('stated', 'xnor-alpha')):.1f} % off XNOR-Net "
-        f"without, where the paper prints {100 * (1 - printed['case1'] / printed['xnor']):.0f} %.",
-    ]  # fmt: skip
-    if ("fitted", "case1") in found:
-        lines.append(
-            "- **A gap of that size needs small inputs and no K.** The best constant factor is `(2/pi)` times both "
-            "deviations; XNOR-Net without K knows nothing of the input's. With deviations fitted to the paper's "
-            f"first three rows, direct is {mean('fitted', 'direct'):.2f}, XNOR-Net without K "
-            f"{mean('fitted', 'xnor-alpha'):.3f} and Case 1 {mean('fitted', 'case1'):.3f} (paper: "
-            f"{printed['direct']}, {printed['xnor']}, {printed['case1']}), and XNOR-Net with K is at "
-            f"{mean('fitted', 'xnor'):.3f}, no worse than Case 1 by more than "
-            f"{100 * (mean('fitted', 'xnor') / mean('fitted', 'case1') - 1):.1f} %. We cannot know that this is what was run."
-        )
-    lines += [
-        "- **The order of the cases.** Case 3 contains Case 4, and Case 2 contains all: at the optimum, on the input "
-        "they were fitted to, a larger case cannot be behind. Ours are ordered so "
-        f"(Case 1 {mean('stated', 'case1'):.3f}, Case 4 {mean('stated', 'case4'):.3f}, Case 3 "
-        f"{mean('stated', 'case3'):.3f}, Case 2 {mean('stated', 'case2'):.3f}); the paper prints Case 4 ahead of Case 3.",
-        "- **Held-out input.** With random data the factors of a pixel have nothing to learn but the one input: there "
-        f"Case 1 is at {mean('stated', 'case1', 'held_out'):.3f}, Case 4 at {mean('stated', 'case4', 'held_out'):.3f}, "
-        f"Case 3 at {mean('stated', 'case3', 'held_out'):.3f} and Case 2, one factor a value, at "
-        f"{mean('stated', 'case2', 'held_out'):.1f}, worse than no scale at all "
-        f"({mean('stated', 'direct', 'held_out'):.1f}).",
+        "- **The stated set-up does not give the paper's absolute values.** 576 inputs a filter put direct "
+        f"binarization at {mean('stated', 'direct', digits=2)} (He-scaled weights: "
+        f"{mean('stated-he', 'direct', digits=2)}). The paper prints {paper['direct']}, which is what 64 "
+        f"inputs a filter and small weights give ({mean('fitted', 'direct', digits=2)} in the last set-up).",
+        "- **Nor the paper's gap.** On normal data XNOR-Net's analytic factor is near the optimum: learning "
+        f"one factor a channel takes {less('stated', 'case1', 'xnor')} off XNOR-Net with K and "
+        f"{less('stated', 'case1', 'xnor-alpha')} off XNOR-Net without; the paper prints a distance "
+        f"{100 * (1 - paper['case1'] / paper['xnor']):.0f} % smaller.",
+        "- **A gap of that size needs small inputs and no K.** The best constant factor is `2/pi` times both "
+        "deviations, and XNOR-Net without K does not know the input's. With the two deviations fitted to "
+        f"the paper's first three rows, direct gives {mean('fitted', 'direct', digits=2)}, XNOR-Net without "
+        f"K {mean('fitted', 'xnor-alpha')} and Case 1 {mean('fitted', 'case1')} (paper: {paper['direct']}, "
+        f"{paper['xnor']}, {paper['case1']}); XNOR-Net with K gives {mean('fitted', 'xnor')}. Whether this "
+        "is what was run for the paper we cannot know.",
+        "- **The order of the cases.** Case 2 contains Case 3, which contains Case 4, which contains Case 1: "
+        "converged, on the input it was fitted to, the larger cannot be behind. Ours are in this order "
+        f"({', '.join(mean('stated', case) for case in ('case2', 'case3', 'case4', 'case1'))}); the paper "
+        "prints Case 4 ahead of Case 3.",
+        "- **Held-out input.** Random data has nothing in common from one input to the next that a pixel's "
+        f"factor could learn. There Case 1 is at {mean('stated', 'case1', 'held_out')}, Case 4 at "
+        f"{mean('stated', 'case4', 'held_out')}, Case 3 at {mean('stated', 'case3', 'held_out')}, and Case 2 "
+        f"at {mean('stated', 'case2', 'held_out', 1)}, worse than no scale at all "
+        f"({mean('stated', 'direct', 'held_out', 1)}).",
     ]
     return "\n".join(lines)
 
 
 def figure1_rows(rows: Sequence[Row], what: str) -> list[Row]:
+    """The newest row of each, of the machine and thread count that were measured last."""
     found = [row for row in of_kind(rows, "figure1") if row["what"] == what]
-    return newest(found, "channels", "kernel", "size", "threads", "against", "name")
+    here = [(machine(row["hardware"]), row.get("threads"), row.get("size")) for row in found]
+    found = [row for row, where in zip(found, here) if where == here[-1]]
+    return newest(found, "channels", "kernel", "against", "name")
 
 
 def figure1_block(rows: Sequence[Row]) -> str:
@@ -166,13 +165,13 @@ def figure1_block(rows: Sequence[Row]) -> str:
     if found:
         row = next(reversed(found.values()))
         lines.append(
-            f"On {machine(row['hardware'])}, {row['date']}, {row['threads']} thread(s), a {row['size']}x{row['size']} "
-            f"picture, {row['packed']['calls']} calls each, in turns."
+            f"On {machine(row['hardware'])}, {row['date']}, {row['threads']} thread(s), a "
+            f"{row['size']}x{row['size']} picture, {row['packed']['calls']} calls each, in turns."
         )
     xnor, ours = theory(256, 3)
     lines.append(
-        f"At 256 channels and 3x3 the paper prints {published.SPEEDUP_XNOR} and {published.SPEEDUP_OURS}; its "
-        f"formulas give {xnor:.2f} and {ours:.2f}."
+        f"At 256 channels and 3x3 the paper prints {published.SPEEDUP_XNOR} and {published.SPEEDUP_OURS}; "
+        f"its formulas give {xnor:.2f} and {ours:.2f}."
     )
     return "\n\n".join(lines)
 
@@ -199,6 +198,36 @@ def storage_block(rows: Sequence[Row]) -> str:
     return markdown(["what", "float32, MB", "packed file, MB", "times smaller", "paper"], body)
 
 
+def claims(rows: Sequence[Row]) -> list[list[str]]:
+    """What the paper says of single layers, in one line each: claim, ours, paper's."""
+    table2 = {row["method"]: row for row in table2_rows(rows) if row["setup"] == "stated"}
+    speeds = [
+        row["speedup"]
+        for row in figure1_rows(rows, "speed")
+        if (row["channels"], row["kernel"], row["against"]) == (256, 3, "torch")
+    ]
+    storage = [row["ratio"] for row in figure1_rows(rows, "storage") if row["name"].startswith("ResNet-18")]
+    printed = 100 * (published.TABLE2["case4"][0] / published.TABLE2["xnor"][0] - 1)
+    ours = 100 * (table2["case4"]["of_xnor"]["mean"] - 1) if "case4" in table2 else None
+    return [
+        [
+            "Table 2: Case 4's distance against XNOR-Net's (with K)",
+            NOT_MEASURED if ours is None else f"{ours:+.1f} %",
+            f"{printed:+.0f} %",
+        ],
+        [
+            "Figure 1: speed-up of a layer, 256 channels, 3x3",
+            f"{speeds[-1]:.1f} times (torch's float32, CPU)" if speeds else NOT_MEASURED,
+            f"{published.SPEEDUP_OURS} times (theory)",
+        ],
+        [
+            "storage, ResNet-18",
+            f"{storage[0]:.1f} times smaller (float32, whole file)" if storage else NOT_MEASURED,
+            f"{published.STORAGE} times smaller",
+        ],
+    ]
+
+
 def imagenet_block(rows: Sequence[Row]) -> str:
     """Images a second of the step and of the loader, and the hours they mean for the paper's schedule."""
     steps = [
@@ -219,8 +248,8 @@ def imagenet_block(rows: Sequence[Row]) -> str:
             body.append([name, NOT_MEASURED, NOT_MEASURED, "", ""])
     head = ["what", "on", "images/s", f"hours for {EPOCHS} epochs, 1 GPU", "8 GPUs, at eight times the rate"]
     parts = [
-        f"{IMAGENET_PICTURES:,} pictures, {EPOCHS} epochs: hours = pictures x epochs / (images/s x 3600). Eight GPUs "
-        "are an estimate: eight times the rate of one, which needs a loader as many times as fast.",
+        f"{IMAGENET_PICTURES:,} pictures, {EPOCHS} epochs: hours = pictures x epochs / (images/s x 3600). "
+        "Eight GPUs are an estimate, eight times the rate of one, and need a loader as many times as fast.",
         markdown(head, body),
     ]
     loaders = newest(of_kind(rows, "loader"), "source", "workers", "cores")

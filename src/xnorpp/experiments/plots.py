@@ -1,5 +1,7 @@
-"""The plots of kept numbers, as SVG. Each says in its metadata which numbers it was drawn from, so that a plot
-that is out of date is found without drawing it again (another matplotlib would draw other bytes).
+"""The plots of kept numbers, as SVG.
+
+Each says in its metadata which numbers it was drawn from, so that one that is out of date is found without
+drawing it again (another matplotlib would draw other bytes).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from xnorpp.experiments import published
 from xnorpp.experiments.accuracy_tables import DATASETS, TABLE1, table1_groups, top1
 from xnorpp.experiments.figure1 import theory
 from xnorpp.experiments.kept import Row, Seeds
-from xnorpp.experiments.layer_tables import SETUPS, figure1_rows, machine, table2_rows
+from xnorpp.experiments.layer_tables import SETUPS, figure1_rows, table2_rows
 
 OURS, OTHER, PALE = "#c44", "#678", "#bcc"
 DRAWN_FROM = re.compile(r"drawn from ([0-9a-f]{16})")
@@ -33,40 +35,34 @@ def drawn_from(path: Path) -> str | None:
 
 
 def table2_data(rows: Sequence[Row]) -> Any:
-    """[set-up, [[method, fitted mean, deviation, held-out mean, deviation], ...]], ...]; empty if none."""
-    found = table2_rows(rows)
-    return [
-        [
-            setup,
-            [
-                [row["method"], *(row[which][key] for which in ("distance", "held_out") for key in ("mean", "std"))]
-                for row in found
-                if row["setup"] == setup
-            ],
-        ]
-        for setup in SETUPS
-        if any(row["setup"] == setup for row in found)
-    ]  # fmt: skip
+    """[set-up, [[method, fitted mean, deviation, held-out mean, deviation], ...]], ...; empty if none."""
+    found: dict[str, list[Any]] = {setup: [] for setup in SETUPS}
+    for row in table2_rows(rows):
+        spreads = (row["distance"], row["held_out"])
+        found[row["setup"]].append([row["method"], *(one[key] for one in spreads for key in ("mean", "std"))])
+    return [[setup, methods] for setup, methods in found.items() if methods]
 
 
 def table2_plot(rows: Sequence[Row], path: Path) -> None:
-    """Bars a set-up, relative to XNOR-Net with K; the paper's numbers, relative to its XNOR-Net, beside them."""
+    """Bars a set-up, relative to XNOR-Net with K; the paper's, relative to its XNOR-Net, as diamonds."""
     data = table2_data(rows)
     figure, axes = _panels(len(data), 3.4)
     for axis, (setup, methods) in zip(axes, data):
         base = next((one[1] for one in methods if one[0] == "xnor"), 1.0)
         names = [published.METHODS[one[0]].partition(":")[0].partition(",")[0] for one in methods]
         places = range(len(methods))
-        axis.barh([p - 0.2 for p in places], [one[1] / base for one in methods], 0.38, color=OURS, label="fitted input",
-                  xerr=[one[2] / base for one in methods])  # fmt: skip
-        axis.barh([p + 0.2 for p in places], [one[3] / base for one in methods], 0.38, color=PALE, label="held-out input",
-                  xerr=[one[4] / base for one in methods])  # fmt: skip
+        for shift, column, colour, label in (
+            (-0.2, 1, OURS, "fitted input"),
+            (0.2, 3, PALE, "held-out input"),
+        ):
+            means, deviations = ([one[column + i] / base for one in methods] for i in (0, 1))
+            axis.barh([p + shift for p in places], means, 0.38, xerr=deviations, color=colour, label=label)
         printed = [
-            (place, published.TABLE2[one[0]][0] / published.TABLE2["xnor"][0])
+            (published.TABLE2[one[0]][0] / published.TABLE2["xnor"][0], place)
             for place, one in zip(places, methods)
             if one[0] in published.TABLE2
         ]
-        axis.plot([x for _, x in printed], [y for y, _ in printed], "kD", markersize=4, label="paper")
+        axis.plot(*zip(*printed), "kD", markersize=4, label="paper")
         axis.set_yticks(list(places), names, fontsize=8)
         axis.invert_yaxis()
         axis.set_xscale("log")
@@ -77,43 +73,40 @@ def table2_plot(rows: Sequence[Row], path: Path) -> None:
 
 
 def figure1_data(rows: Sequence[Row]) -> Any:
-    """[channels, kernel, against, by medians, by fastest calls, machine], ..."""
-    return [
-        [row["channels"], row["kernel"], row["against"], row["speedup"], row["speedup_fastest"], machine(row["hardware"])]
-        for row in figure1_rows(rows, "speed")
-    ]  # fmt: skip
+    """[channels, kernel, against, by medians, by fastest calls], ..."""
+    keys = ("channels", "kernel", "against", "speedup", "speedup_fastest")
+    return [[row[key] for key in keys] for row in figure1_rows(rows, "speed")]
 
 
 def figure1_plot(rows: Sequence[Row], path: Path) -> None:
-    """Against channels at 3x3 and against kernel sizes: both formulas as lines, what was measured as points."""
+    """Against channels at 3x3 and against kernel sizes: the formulas as lines, what is measured as points."""
     data = figure1_data(rows)
     figure, axes = _panels(2, 5)
     fixed = max((one[0] for one in data if one[1] != 3), default=256)
-    channels = sorted({one[0] for one in data if one[1] == 3} | {32, 512})
-    kernels = sorted({one[1] for one in data if one[0] == fixed} | {1, 7})
-    for axis, places, pick in (
-        (axes[0], channels, lambda one: one[0] if one[1] == 3 else None),
-        (axes[1], kernels, lambda one: one[1] if one[0] == fixed else None),
-    ):
-        both = [theory(x, 3) if axis is axes[0] else theory(fixed, x) for x in places]
+    by_channels = [(one[0], *one[2:]) for one in data if one[1] == 3]
+    by_kernel = [(one[1], *one[2:]) for one in data if one[0] == fixed]
+    for axis, points, ends in ((axes[0], by_channels, {32, 512}), (axes[1], by_kernel, {1, 7})):
+        places = sorted({point[0] for point in points} | ends)
+        both = [theory(place, 3) if axis is axes[0] else theory(fixed, place) for place in places]
         axis.plot(places, [one[1] for one in both], "-", color=OURS, label="theory, XNOR-Net++")
         axis.plot(places, [one[0] for one in both], "--", color=OTHER, label="theory, XNOR-Net")
-        for against, mark in (("torch", "o"), ("xnorpp", "s")):
-            points = sorted(
-                (pick(one), one[3], one[4]) for one in data if one[2] == against and pick(one) is not None
-            )
-            name = "torch's float32" if against == "torch" else "our own float32"
-            axis.plot([p[0] for p in points], [p[1] for p in points], mark + "-", color=OURS if mark == "o" else OTHER,
-                      label=f"measured against {name}, medians")  # fmt: skip
-            axis.plot([p[0] for p in points], [p[2] for p in points], mark, markerfacecolor="none",
-                      color=OURS if mark == "o" else OTHER, label="the same, fastest calls")  # fmt: skip
+        for against, mark, colour in (("torch", "o", OURS), ("xnorpp", "s", OTHER)):
+            chosen = sorted(point for point in points if point[1] == against)
+            name = "torch's" if against == "torch" else "our own"
+            label = f"measured against {name} float32, medians"
+            x = [point[0] for point in chosen]
+            axis.plot(x, [point[2] for point in chosen], mark + "-", color=colour, label=label)
+            axis.plot(
+                x, [point[3] for point in chosen], mark, markerfacecolor="none", color=colour,
+                label="the same, fastest calls",
+            )  # fmt: skip
         axis.set_yscale("log", base=2)
         axis.set_ylabel("times faster")
         axis.set_ylim(1, 80)
         axis.set_yticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
-    axes[0].set_xscale("log", base=2)
-    axes[0].set_xticks(channels, [str(c) for c in channels])
-    axes[1].set_xticks(kernels, [f"{k}x{k}" for k in kernels])
+        if axis is axes[0]:
+            axis.set_xscale("log", base=2)
+        axis.set_xticks(places, [str(place) if axis is axes[0] else f"{place}x{place}" for place in places])
     axes[0].set_xlabel("channels, 3x3 kernel")
     axes[1].set_xlabel(f"kernel, {fixed} channels")
     axes[0].legend(fontsize=7)
@@ -125,14 +118,9 @@ def table1_data(rows: Sequence[Row]) -> Any:
     data = []
     for dataset in DATASETS:
         epochs, found = next(iter(table1_groups(rows, dataset).items()))
-        if found:
-            data.append(
-                [
-                    dataset,
-                    epochs,
-                    [[row, [top1(one) for one in found[row]]] for row in TABLE1 if row in found],
-                ]
-            )
+        methods = [[row, [top1(one) for one in found[row]]] for row in TABLE1 if row in found]
+        if methods:
+            data.append([dataset, epochs, methods])
     return data
 
 
@@ -145,8 +133,11 @@ def table1_plot(rows: Sequence[Row], path: Path) -> None:
         places = list(range(len(methods)))
         colours = [OURS if name.startswith("case") else OTHER for name, _ in methods]
         axis.barh(places, [one.mean for one in seeds], xerr=[one.deviation for one in seeds], color=colours)
-        printed = [(published.RESNET18[name][0], place) for place, (name, _) in zip(places, methods)
-                   if name in published.RESNET18]  # fmt: skip
+        printed = [
+            (published.RESNET18[name][0], place)
+            for place, (name, _) in zip(places, methods)
+            if name in published.RESNET18
+        ]
         axis.plot(
             [x for x, _ in printed], [y for _, y in printed], "kD", markersize=4, label="paper, ImageNet"
         )

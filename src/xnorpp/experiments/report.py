@@ -1,7 +1,7 @@
 """Draws docs/results.md, the README's table and docs/plots from results/*.jsonl, so that no number is typed.
 
-A document has blocks, `<!-- drawn: NAME -->` to `<!-- end -->`; `BLOCKS` says what fills each.
-`benchmarks/draw_readme.py` draws these blocks, its own and the plots in one go; `xnorpp paper report` these alone.
+A document has blocks, `<!-- drawn: NAME -->` to `<!-- end -->`; `BLOCKS` says what fills each. The script
+`benchmarks/draw_readme.py` draws these, its own and the plots in one go; `xnorpp paper report` these alone.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def with_plot(name: str, draw: Draw) -> Draw:
 
 
 BLOCKS: dict[str, Draw] = {
-    "results": readme_block,
+    "paper_short": readme_block,
     "goals": goals_block,
-    "shipped": shipped_block,
+    "best": shipped_block,
     "table1": with_plot("table1", table1_block),
     "table2": with_plot("table2", table2_block),
     "table2_words": table2_words,

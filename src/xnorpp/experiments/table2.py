@@ -8,17 +8,17 @@ train side by side as one batch, because Adam works on every number by itself.
 
 **Convergence.** Every factor is its start times a number that Adam moves (start: `mean|W| . 0.8` a channel),
 so that a learning rate is a relative step. It goes through `RATES`. At each, training goes on until the least
-loss of a window of `WINDOW` steps is not more than `TOLERANCE` (relative) under that of the
-windows before, in any repetition of the batch; `MOST_WINDOWS` ends a stage in any case. Cases 1 and 2 have an exact optimum:
+loss of `WINDOW` steps is not more than `TOLERANCE` (relative) under that of all windows before, in any
+repetition of the batch; `MOST_WINDOWS` ends a stage in any case. Cases 1 and 2 have an exact optimum:
 
     Case 1   a weighted median: the sum over a channel of |B| |R/B - alpha| is least at the median of R/B,
              each weighing |B|
     Case 2   R/B wherever B is not 0; what is left is |R| where it is
 
-**What to expect.** Let `W` and `I` be normal with deviations `s` and `t` and `n` inputs a filter. Then `R` and
-`B` correlate by `2/pi`, the best constant factor is `(2/pi) s t`, and what is left is `sqrt(1 - 4/pi^2)` = 0.77
-of `R`'s deviation. XNOR-Net's `mean|W| K` is `(2/pi) s t` already; without K it is `sqrt(2/pi) s`, which is near
-it only where `t` is near 1.25, and far off for small inputs.
+**What to expect.** Let `W` and `I` be normal with deviations `s` and `t`. Then `R` and `B` correlate by
+`2/pi`, the best constant factor is `(2/pi) s t`, and what is left is `sqrt(1 - 4/pi^2)` = 0.77 of `R`'s
+deviation. XNOR-Net's `mean|W| K` is `(2/pi) s t` already; without K it is `sqrt(2/pi) s`, near it only
+where `t` is near 1.25, and far off for small inputs.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ SETUPS = (
     # with 64 inputs a filter and without K: sqrt(64) s t = 0.0617 and t = 0.33.
     Setup(
         "fitted",
-        "1x1 kernels, deviations 0.0233 of weights and 0.33 of inputs, fitted to the paper's first three rows",
+        "1x1 kernels, deviations 0.0233 (weights) and 0.33 (inputs) fitted to the paper's first three rows",
         kernel=1,
         weight_std=0.0233,
         input_std=0.33,
@@ -130,7 +130,7 @@ def fit(
     *,
     start: float | None = None,
 ) -> Fit:
-    """Train the factors of a case to convergence; `start` replaces the analytic start of the channel factor."""
+    """Train the factors of a case to convergence; `start` replaces the analytic start of every channel."""
     repetitions, channels, height, width = layer.real.shape
     scale = SCALES[CASES[case]](channels, (height, width))
     moved = [torch.ones(repetitions, *factor.shape, requires_grad=True) for factor in scale.factors()]

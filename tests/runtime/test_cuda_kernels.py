@@ -230,8 +230,8 @@ def test_the_stem_equals_integers_pooled(
     out = lay.bits_layout(oc, oh, ow, 1)
     threshold = rng.normal(size=oc).astype(np.float32)
     macros = lay.stem_macros(
-        height, width, kernel, padding, oc, out, 5, "SCALE(1) AFFINE(2,3) RELU STORE(0) SIGN(0,4)", 1, "float",
-        rows, pairs, 1, across, hold,
+        height, width, kernel, padding, oc, out, 5,
+        "SCALE(1) AFFINE(2,3) RELU STORE(0) SIGN(0,4)", 1, "float", rows, pairs, 1, across, hold,
     )  # fmt: skip
     library = build("stem.cu", "stem", macros, tmp_path, "StemArguments")
     assert library.shared_bytes() == lay.stem_shared_bytes(macros)

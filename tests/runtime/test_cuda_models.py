@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from xnorpp.models import list_models
+from xnorpp.runtime.cpu import CpuModel, available_isas
 from xnorpp.runtime.cuda_build import Builder, Gpu, Schedule
 from xnorpp.runtime.program import Program
 from xnorpp.runtime.reference import normalise, run
 
+FUSING = available_isas()[0]  # real-valued layers are equal where a multiply and an add are fused
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
@@ -42,11 +44,23 @@ def pictures(program: Program, count: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, h, w, c), dtype=np.uint8)
 
 
-def check(host: object, program: Program, x: np.ndarray, gpu: Gpu, resident: int = 1 << 25) -> Schedule:
-    """The outputs are the reference's within float rounding: one wrong bit would be seen."""
+def check(
+    host: object,
+    program: Program,
+    x: np.ndarray,
+    gpu: Gpu,
+    resident: int = 1 << 25,
+    beside_cpu: float | None = None,
+) -> Schedule:
+    """The outputs are the reference's within float rounding: one wrong bit would be seen; or the CPU engine's
+    within `beside_cpu` of the largest."""
     builder = Builder(program, gpu, resident)
     schedule = builder.schedule(len(x), x.dtype == np.uint8)
     got = host.run(builder, schedule, x)  # type: ignore[attr-defined]
+    if beside_cpu is not None:
+        want = CpuModel(program, isa=FUSING)(x)
+        assert np.abs(got - want).max() <= beside_cpu * np.abs(want).max()
+        return schedule
     want = run(program, x)
     assert not np.isnan(got).any()
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * float(np.abs(want).max()))
@@ -71,7 +85,9 @@ def test_every_network_without_tensor_cores(name: str, method: str, scale: str |
     program = cases.network(name, method, scale)
     deep = name in ("resnet18", "resnet34", "alexnet")
     x = pictures(program, 1 if deep else 3)
-    schedule = check(host, program, x if method != "bnn" else normalise(program, x), Gpu(tensor_cores=False))
+    # Without signs in between the rounding of the first filters grows from layer to layer: floats there.
+    given = normalise(program, x) if method in ("bnn", "binaryconnect") else x
+    schedule = check(host, program, given, Gpu(tensor_cores=False))
     assert {unit.kind for unit in schedule.units} == {"plain"}
 
 
@@ -95,15 +111,38 @@ def test_a_small_network_on_the_tensor_cores(host: object) -> None:
 
 
 def test_a_resnet_in_pieces(host: object) -> None:
-    """Stem, shortcuts and means fused, the batch in pieces that grow from stage to stage."""
+    """Stem, shortcuts and means fused, the batch in pieces that grow from stage to stage: the CPU engine's
+    outputs, as without tensor cores."""
     program = cases.tamed_stem(
         cases.network("resnet18", "xnor++", "channel_height_width", 32, stem="7x7", downsample="binary")
     )
-    schedule = check(host, program, pictures(program, 3), Gpu(), resident=1 << 15)
+    x = pictures(program, 9)
+    check(host, program, x, Gpu(tensor_cores=False), beside_cpu=0.0)
+    # A piece of less than nine pictures sums the last layer in another order; everything before it is equal.
+    schedule = check(host, program, x, Gpu(), resident=1 << 15, beside_cpu=1e-6)
     kinds = [unit.kind for unit in schedule.units]
     assert kinds == ["stem"] + ["conv"] * 16 + ["plain"] * 2
     assert sum(unit.side is not None for unit in schedule.units) == 3
     assert len({segment.chunk for segment in schedule.layout.segments}) > 1
+
+
+@pytest.mark.parametrize("from_bytes", [True, False])
+@pytest.mark.parametrize(
+    ("name", "method", "scale"),
+    [
+        ("small", "xnor++", "channel_height_width"), ("resnet20", "xnor++", "dense"),
+        ("small", "binaryconnect", None),
+    ],
+)  # fmt: skip
+def test_the_cpu_engines_outputs_bit_for_bit(
+    name: str, method: str, scale: str | None, from_bytes: bool, host: object
+) -> None:
+    """Sums of whole numbers and of floats, in the same order and rounded alike: not one output differs."""
+    program = cases.network(name, method, scale)
+    x = pictures(program, 9) if from_bytes else normalise(program, pictures(program, 9))
+    builder = Builder(program, Gpu(tensor_cores=False))
+    got = host.run(builder, builder.schedule(9, from_bytes), x)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(got, CpuModel(program, isa=FUSING)(x))
 
 
 def test_every_launch_with_a_stream_of_half(host: object) -> None:

@@ -390,7 +390,7 @@ class StemFilters:
 
 
 def stem_filters(filters: PictureFilters, turned: npt.NDArray[np.bool_]) -> StemFilters:
-    """Packs `filters`; those that are `turned` with the other sign, so that what follows rises with the sum."""
+    """Packs `filters`, those that are `turned` with the other sign: what follows then rises with the sum."""
     o, _, kh, kw = filters.taps.shape
     whole = np.zeros((o, kh, 8, 4), np.int64)
     whole[:, :, :kw, :3] = np.moveaxis(filters.taps, 1, 3)

@@ -9,9 +9,9 @@ q and m in 16 bits, `m` a tap's part of the mean. The sum has one value whatever
 round float32(sum), its product with the step and the bias in turn agree in every bit.
 
 Rounding. Pictures are smooth: neighbouring pixels and the channels of one pixel are alike, with a correlation
-of about r to the power of the distance. The error of a patch is sum e*x with e = q - g/step, and for such x the
-least squares answer (Babai's nearest plane, whose triangular factor is r**distance along each axis) rounds one
-tap after the other and passes on what it was off by: e is a product of differences (1 - r*shift) along rows,
+of about r to the power of the distance. A patch is off by sum e*x, e = q - g/step, and for such x the least
+squares answer (Babai's nearest plane, whose triangular factor is r**distance along each axis) rounds one tap
+after the other and passes on what it was off by: e is a product of differences (1 - r*shift) along rows,
 columns and channels of numbers of at most 1/2. On photographs that is many times nearer to the real filters
 than rounding each tap to the nearest, and |e| stays below 4.
 """
@@ -51,8 +51,8 @@ def only_convolutions_read_the_picture(program: Program, steps: tuple[Step, ...]
 
 
 def byte_step(program: Program, steps: tuple[Step, ...]) -> Step | None:
-    """The convolution that takes the bytes themselves, if the program has one: the only reader of the picture,
-    in one group. Elsewhere each byte is first turned into the float that it stands for."""
+    """The convolution that takes the bytes themselves, if the program has one: the only reader of the
+    picture, in one group. Elsewhere each byte is first turned into the float that it stands for."""
     readers = [step for step in steps if INPUT in step.reads]
     if len(readers) != 1 or not only_convolutions_read_the_picture(program, steps):
         return None
@@ -71,16 +71,17 @@ def filters_of(program: Program, step: Step) -> PictureFilters:
     weight = step.weight
     if step.kind == "bitweight_conv2d":
         weight = unpack_conv_weight(weight, program.input_shape[0])
-    return picture_filters(weight, np.asarray(program.mean), np.asarray(program.std), step.op.attrs["stride"][1])
+    mean, std = np.asarray(program.mean), np.asarray(program.std)
+    return picture_filters(weight, mean, std, step.op.attrs["stride"][1])
 
 
 def picture_filters(weight: Array, mean: Array, std: Array, stride: int = 1) -> PictureFilters:
     """Rounds the filters `weight` (o, c, kh, kw) with the normalisation folded in.
 
-    The step leaves room for what an engine may add up in 16 bits: the sums of taps two columns apart, which the
-    CPU's stem multiplies with (csrc/cpu/picture_pair.inl), and for whole sums of 32 bits.
+    The step leaves room for what an engine may add up in 16 bits: the sums of taps two columns apart, which
+    the CPU's stem multiplies with (csrc/cpu/picture_pair.inl), and for whole sums of 32 bits.
     """
-    o, c, kh, kw = weight.shape
+    c, kh, kw = weight.shape[1:]
     mean, std = (np.asarray(row, np.float32).astype(np.float64) for row in (mean, std))
     real = np.asarray(weight, np.float64) / (255.0 * std)[:, None, None]
     part = _over_channels(real * mean[:, None, None])
@@ -100,7 +101,7 @@ def picture_filters(weight: Array, mean: Array, std: Array, stride: int = 1) -> 
 
 
 def _largest(values: Array) -> Array:
-    return np.abs(values).reshape(values.shape[0], -1).max(axis=1)
+    return np.asarray(np.abs(values).reshape(values.shape[0], -1).max(axis=1))
 
 
 def _over_channels(values: Array) -> Array:

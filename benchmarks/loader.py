@@ -79,7 +79,6 @@ def whole_loader(
         device=device,
         fast_decode=fast,
         channels_last=True,
-        prefetch=8,
     )
     done, seen, start, epoch = 0, 0, 0.0, 0
     try:

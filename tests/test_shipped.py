@@ -175,6 +175,10 @@ def test_models_lists_networks_and_shipped_models(capsys: pytest.CaptureFixture[
         f"{card['accuracy']['packed_top1']:.2f}", f"{card['latency']['median']:.2f} ms", "kB", "One-bit",
     ):  # fmt: skip
         assert cell in row
+    assert (
+        "digits-small: trained on digits by digits-small-case4, seed 3, 2 epochs, commit 000000000000, on"
+        in text
+    )
     assert main(["models", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert "alexnet" in found["networks"]
@@ -188,8 +192,13 @@ def test_models_lists_networks_and_shipped_models(capsys: pytest.CaptureFixture[
 
 
 def test_predict_by_name_and_by_path_are_the_same(
-    here: Path, picture: str, capsys: pytest.CaptureFixture[str]
+    here: Path,
+    picture: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     ways = (
         ["--model", "digits-small", picture], ["digits-small", picture],
         [str(here / "digits-small.xnor"), picture],
@@ -201,6 +210,9 @@ def test_predict_by_name_and_by_path_are_the_same(
         said.append(capsys.readouterr().out)
     assert said[0].startswith(f"{picture}: ")
     assert len(set(said)) == 1
+    (tmp_path / "digits-small").mkdir()  # --model means the shipped one, whatever lies around
+    assert main(["predict", *ways[0]]) == 0
+    assert capsys.readouterr().out == said[0]
 
 
 @pytest.mark.usefixtures("here")

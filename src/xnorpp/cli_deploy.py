@@ -111,7 +111,7 @@ def one_model(path: str | None, name: str | None) -> Path:
     if path is not None and name is not None:
         raise ValueError(f"give one model: MODEL (={path!r}) or --model (={name!r}), not both")
     if name is not None:
-        return find_model(name) if Path(name).exists() else shipped_path(name)
+        return Path(name) if name not in list_shipped() and Path(name).exists() else shipped_path(name)
     if path is None:
         known = ", ".join(list_shipped()) or "none in this copy of the package"
         raise ValueError(f"give a model: MODEL, a file or a folder, or --model NAME ({known})")
@@ -272,7 +272,7 @@ def models(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     given = parser.parse_args(arguments)
 
-    from xnorpp.shipped import list_shipped, render_card, shipped_card, summary_rows
+    from xnorpp.shipped import list_shipped, render_card, shipped_card, short_card, summary_rows
 
     if given.name is not None:
         card = shipped_card(given.name)
@@ -294,6 +294,8 @@ def models(arguments: list[str]) -> int:
         print("  training needs torch; `pip install 'xnorpp[train]'` brings it")
     print("\nmodels that ship (`xnorpp models NAME` shows one's card):")
     print_table(summary_rows(cards) if cards else [("none in this copy of the package",)], "  ")
+    for card in cards:
+        print(f"\n  {short_card(card)}")
     return 0
 
 

@@ -12,10 +12,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-from xnorpp.shipped.card import check_card, render_card, summary_rows
+from xnorpp.shipped.card import check_card, render_card, short_card, summary_rows
 
-__all__ = ["check_card", "find_model", "list_shipped", "render_card", "shipped_card", "shipped_path",
-           "summary_rows"]  # fmt: skip
+__all__ = [
+    "check_card",
+    "find_model",
+    "list_shipped",
+    "render_card",
+    "shipped_card",
+    "shipped_path",
+    "short_card",
+    "summary_rows",
+]
 
 FOLDER = Path(__file__).resolve().parent
 

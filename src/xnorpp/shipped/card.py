@@ -87,6 +87,20 @@ def summary_rows(cards: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     return rows
 
 
+def short_card(card: Mapping[str, Any]) -> str:
+    """The card in a few lines: data, recipe, seed, commit, the machines, and what it does not know."""
+    recipe, accuracy, shape = card["recipe"], card["accuracy"], card["data"]["input"]
+    text = (
+        f"{card['name']}: trained on {card['data']['dataset']} by {recipe['name']}, seed {recipe['seed']}, "
+        f"{recipe['epochs']} epochs, commit {str(card['trained']['commit'])[:12]}, on "
+        f"{machine(card['trained']['hardware'])}. Accuracy: packed, {accuracy['pictures']:,} "
+        f"{accuracy['split']} pictures, {accuracy['difference']:+.2f} points from torch's. Time: median, one "
+        f"thread, {machine(card['latency']['hardware'])}. Knows its {len(card['data']['classes'])} classes "
+        f"only, at {shape[1]}x{shape[2]}."
+    )
+    return textwrap.fill(text, 100, subsequent_indent="    ", break_on_hyphens=False)
+
+
 def render_card(card: Mapping[str, Any], width: int = 100) -> str:
     """The whole card as text."""
     parts = [(title, text) for title, text in _parts(card) if text]

@@ -4,14 +4,16 @@ Set-up: 64-pixel pictures, 3x3 stem with max pooling (32x32 trunk), 200 classes,
 float32, channels_last. A step is forward, loss, backward, optimiser. The four variants take turns, so that a
 slow moment of the machine hits all of them, and each counts with its fastest step.
 
-    python benchmarks/train_step.py [--rounds 6] [--json FILE]
+    python benchmarks/train_step.py [--rounds 6] [--results FILE]
+
+The numbers are printed and appended to results/train_step.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,7 @@ import torch.nn.functional as F
 
 from xnorpp.models import create_model
 from xnorpp.nn import parameter_groups
+from xnorpp.train.record import describe_hardware, source_commit
 
 LIMIT = 1.3
 
@@ -58,7 +61,7 @@ def measure(rounds: int, batch: int, size: int) -> dict[str, object]:
     real = min(best["real eager"], best["real compiled"])
     binary = min(best["xnor++ eager"], best["xnor++ compiled"])
     return {
-        "benchmark": "train_step",
+        "kind": "train step",
         "model": "resnet18",
         "batch": batch,
         "size": size,
@@ -66,9 +69,9 @@ def measure(rounds: int, batch: int, size: int) -> dict[str, object]:
         "milliseconds": best,
         "ratio": binary / real,
         "limit": LIMIT,
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "machine": platform.processor() or platform.machine(),
+        "commit": source_commit(),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "hardware": describe_hardware(),
     }
 
 
@@ -79,7 +82,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=6, help="timed steps a variant")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=64)
-    parser.add_argument("--json", type=Path, help="append the result as one line to this file")
+    kept = Path(__file__).resolve().parents[1] / "results" / "train_step.jsonl"
+    parser.add_argument("--results", type=Path, default=kept, help="the result is appended to this file")
     arguments = parser.parse_args()
     result = measure(arguments.rounds, arguments.batch, arguments.size)
     milliseconds = result["milliseconds"]
@@ -87,9 +91,8 @@ def main() -> int:
     for name, value in milliseconds.items():
         print(f"{name:16s} {value:8.1f} ms")
     print(f"binary / real, best of each: {result['ratio']:.2f} (at most {LIMIT} wanted)")
-    if arguments.json:
-        with arguments.json.open("a") as file:
-            file.write(json.dumps(result) + "\n")
+    with arguments.results.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(result, sort_keys=True) + "\n")
     return 0 if float(str(result["ratio"])) <= LIMIT else 1
 
 

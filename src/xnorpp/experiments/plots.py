@@ -103,7 +103,7 @@ def figure1_plot(rows: Sequence[Row], path: Path) -> None:
             )  # fmt: skip
         axis.set_yscale("log", base=2)
         axis.set_ylabel("times faster")
-        axis.set_ylim(1, 80)
+        axis.set_ylim(0.5, 80)
         axis.set_yticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
         if axis is axes[0]:
             axis.set_xscale("log", base=2)

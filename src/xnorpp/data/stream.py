@@ -82,6 +82,8 @@ class StreamLoader:
         self._workers = workers
         self._pool: WorkerPool | None = None
         self._events: list[torch.cuda.Event | None] = [None] * self._slots
+        self._stream: torch.cuda.Stream | None = None
+        self._previous: torch.cuda.Event | None = None
         self._tasks: dict[int, tuple[_Pending, list[int]]] = {}
         self._ticket = 0
         self._running: object = None
@@ -133,6 +135,8 @@ class StreamLoader:
             self._pool = WorkerPool(self._workers, self._slots * self._slot_bytes)
             if self.device.type == "cuda" and self._workers:  # pragma: cuda only
                 _pin(self._pool.memory)
+                self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+                self._stream.wait_stream(torch.cuda.current_stream(self.device))
         return self._pool
 
     def _dispatch(self, pool: WorkerPool, epoch: int, step: int, indices: Int64Array) -> _Pending:
@@ -219,6 +223,23 @@ class StreamLoader:
         raise DatasetError(f"no picture of {self.dataset.name} can be read")
 
     def _collect(self, pool: WorkerPool, batch: _Pending) -> Batch:
+        """The batch on the device. A GPU copies and normalises it on a stream of its own, beside the step
+        before it; it waits for the end of the step before that, so no more than two batches are there.
+        """
+        if self._stream is None:
+            return self._take(pool, batch)
+        current = torch.cuda.current_stream(self.device)  # pragma: cuda only
+        if self._previous is not None:  # pragma: cuda only
+            self._stream.wait_event(self._previous)
+        self._previous = current.record_event()  # pragma: cuda only
+        with torch.cuda.stream(self._stream):  # pragma: cuda only
+            images, labels = self._take(pool, batch)
+        current.wait_stream(self._stream)  # pragma: cuda only
+        images.record_stream(current)  # pragma: cuda only
+        labels.record_stream(current)  # pragma: cuda only
+        return images, labels  # pragma: cuda only
+
+    def _take(self, pool: WorkerPool, batch: _Pending) -> Batch:
         side, channels = self._geometry.crop, self._geometry.channels
         count = len(batch.indices)
         start = batch.slot * self._slot_bytes

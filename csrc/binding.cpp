@@ -170,11 +170,11 @@ void run(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x,
 }
 
 template <class T>
-std::vector<double> step_seconds(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x) {
+std::vector<double> step_seconds(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x, bool together) {
     require(x.size() == engine.input_elements(), "one picture is timed");
     const void *from = x.data();
     nb::gil_scoped_release release;
-    return engine.step_seconds(from, sizeof(T) == 1);
+    return together ? engine.step_seconds_together(from, sizeof(T) == 1) : engine.step_seconds(from, sizeof(T) == 1);
 }
 
 }  // namespace
@@ -200,8 +200,8 @@ NB_MODULE(_core, m) {
              nb::arg("bias").none(), nb::arg("picture").none(), nb::arg("stages"), nb::arg("feeds_pool"))
         .def("add_step", &add_step)
         .def("finish", &Engine::finish)
-        .def("step_seconds", &step_seconds<uint8_t>)
-        .def("step_seconds", &step_seconds<float>)
+        .def("step_seconds", &step_seconds<uint8_t>, nb::arg("x"), nb::arg("together") = false)
+        .def("step_seconds", &step_seconds<float>, nb::arg("x"), nb::arg("together") = false)
         .def("run", &run<uint8_t>)
         .def("run", &run<float>);
 }

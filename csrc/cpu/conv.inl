@@ -271,7 +271,7 @@ void pair_below(const Conv &k, const typename D::Unit *rows, int count, typename
 }
 
 template <class D>
-void conv_rows(const Conv &k, const Epilogue &e, const void *in, int y0, int y1, int b0, int b1, char *scratch) {
+void conv_rows(const Conv &k, const Epilogue &e, const void *in, int y0, int y1, int b0, int b1, char *scratch, int *prepared) {
     using Unit = typename D::Unit;
     scratch = (char *)round_up((size_t)scratch, kLine);
     char *memory = scratch;
@@ -285,17 +285,19 @@ void conv_rows(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
     for (int top = y0; top < y1; top += k.band) {
         const int bottom = top + k.band < y1 ? top + k.band : y1;
         const int count = (bottom - top - 1) * k.sh + (k.kh - 1) * k.dh + 1;
-        for (int r = 0; r < count; r++)
+        const bool ready = prepared && *prepared == top;
+        if (prepared) *prepared = top;
+        for (int r = 0; r < count && !ready; r++)
             D::prepare(k, in, top * k.sh - k.ph + r, rows + (size_t)r * k.row_units, spare);
         if constexpr (D::kBits && D::kPair == 2)
-            if (below) pair_below<D>(k, rows, count, below);
+            if (below && !ready) pair_below<D>(k, rows, count, below);
         for (int block = b0; block < b1; block++) {
             Tile<D> tile;
             const int height = bottom - top;
             const int bases = below ? height * (k.ow / 2) + (height + 1) / 2 : height * ((k.ow + D::kPair - 1) / D::kPair);
             const int tiles = (bases + D::kTile - 1) / D::kTile;
             const char *next = (const char *)k.weights + (size_t)(block + 1) * k.panel_bytes;
-            if (block + 1 < b1) tile.ahead = Ahead{next, tiles};
+            if (k.groups == 1 && block + 1 < k.blocks_per_group) tile.ahead = Ahead{next, tiles};
             for (int y = top; y < bottom; y++) {
                 const Unit *row = rows + (size_t)(y - top) * k.sh * k.row_units;
                 for (int x = 0; x < k.ow; x += D::kPair) {

@@ -105,11 +105,10 @@ struct Kernels {
     void (*pack_float)(const Conv &, const float *weight, void *panels);
     void (*pack_picture)(const Conv &, const int16_t *weight, void *panels);
     void (*pack_picture_pair)(const Conv &, const int16_t *weight, void *panels);
-    // Output rows y0..y1 of the channel blocks b0..b1 (all blocks where groups > 1).
-    void (*conv_bits)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch);
-    void (*conv_float)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch);
-    void (*conv_picture)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch);
-    void (*conv_picture_pair)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch);
+    // Output rows y0..y1 of the channel blocks b0..b1 (all blocks where groups > 1). Whoever goes through the blocks of one
+    // whole band in several calls gives `prepared`: the band's first row if it lies ready in `scratch`, -1 at first.
+    void (*conv_bits)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch, int *prepared);
+    decltype(conv_bits) conv_float, conv_picture, conv_picture_pair;
     // One row of a pool into `row` (stride as the input's). `in` points at row 0; `ring` > 0: rows live in a ring of so many.
     void (*pool_row)(const Pool &, const float *in, int stride, int ring, int y, float *row);
     void (*global_mean)(const float *in, int pixels, int stride, int channels, float *out);

@@ -8,10 +8,22 @@
 #include <stdexcept>
 
 namespace xnorpp {
+namespace {
+
+double wall() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+}  // namespace
 
 struct Engine::Call {
     Context *context;
     bool picture;
+    const void *x;
+    float *y;
+    double *times = nullptr;  // of each step's end, where somebody asks
 };
 
 Engine::Engine(const std::string &isa, int threads) : kernels_(choose_kernels(isa)), threads_(threads) {
@@ -52,6 +64,8 @@ void Engine::finish(int input, int output, size_t arena_bytes, std::vector<float
         const size_t need = scratch_bytes(i);
         scratch_bytes_ = need > scratch_bytes_ ? need : scratch_bytes_;
     }
+    for (size_t i = 0; i < steps_.size(); i++) splits_.push_back(split_of(i));
+    splits_.push_back({values_[(size_t)input].h, true, values_[(size_t)input].h});
     free_.reserve(64);
     if (threads_ > 1) pool_ = std::make_unique<ThreadPool>(threads_);
     give_context(take_context());
@@ -87,6 +101,7 @@ std::unique_ptr<Context> Engine::take_context() {
     auto context = std::make_unique<Context>();
     context->arena = Buffer(arena_bytes_);
     for (int i = 0; i < threads_; i++) context->scratch.emplace_back(scratch_bytes_);
+    context->board = std::make_unique<Board>((int)splits_.size(), threads_);
     context->stages.resize(steps_.size());
     for (size_t i = 0; i < steps_.size(); i++) {
         context->stages[i].reserve(steps_[i].stages.size());
@@ -110,62 +125,80 @@ size_t Engine::memory() const {
     return bytes;
 }
 
-namespace {
-
-struct Share {
-    int begin, end;
-};
-Share share_of(int count, int thread, int threads) {
-    return {(int)((long)count * thread / threads), (int)((long)count * (thread + 1) / threads)};
+// A convolution is cut into rows or into channel blocks, whichever leaves the slowest thread less work; rows where equal
+// and plenty. A thread that keeps to its blocks finds their weights in its own cache at the next call.
+Split Engine::split_of(size_t index) const {
+    const Step &step = steps_[index];
+    if (fused_pool_[index]) return {steps_[index + 1].h, true, 1};
+    if (step.kind == StepKind::GlobalMean || step.kind == StepKind::Flatten || step.kind == StepKind::Softmax) return {};
+    if (step.kind != StepKind::Conv) return {step.h, true, step.h};
+    const Conv &k = step.conv->conv;
+    const int blocks = k.groups == 1 ? k.blocks_per_group : 1;
+    const double row_waste = (double)((k.oh + threads_ - 1) / threads_) * threads_ / k.oh;
+    const double block_waste = (double)((blocks + threads_ - 1) / threads_) * threads_ / blocks;
+    if (row_waste < block_waste || (row_waste == block_waste && k.oh >= 8 * threads_)) return {k.oh, true, k.band};
+    return {blocks * ((k.oh + k.band - 1) / k.band), false, blocks};
 }
-
-}  // namespace
 
 // One picture from the caller's layout to ours.
-void Engine::picture_in(const Call &call, const void *x, int thread, int threads) const {
+void Engine::picture_in(const Call &call, Pieces pieces) const {
     const ValueSpec &v = values_[(size_t)input_];
-    if (call.picture && table_.empty()) return;  // the first convolution reads the bytes themselves
     float *to = (float *)(call.context->arena.as() + v.offset);
-    const Share rows = share_of(v.h, thread, threads);
-    for (int y = rows.begin; y < rows.end; y++) {
-        float *row = to + (size_t)y * v.w * v.stride;
-        if (!call.picture) {
-            transpose((const float *)x + (size_t)y * v.w, (size_t)v.pixels(), v.c, v.w, row, (size_t)v.stride);
-            continue;
+    for (Share rows; pieces.next(rows, v.h);)
+        for (int y = rows.begin; y < rows.end; y++) {
+            float *row = to + (size_t)y * v.w * v.stride;
+            if (!call.picture) {
+                transpose((const float *)call.x + (size_t)y * v.w, (size_t)v.pixels(), v.c, v.w, row, (size_t)v.stride);
+                continue;
+            }
+            for (int c = 0; c < v.c; c++) {
+                const uint8_t *from = (const uint8_t *)call.x + (size_t)y * v.w * v.c + c;
+                for (int i = 0; i < v.w; i++) row[(size_t)i * v.stride + c] = table_[(size_t)from[(size_t)i * v.c] * v.c + c];
+            }
         }
-        for (int c = 0; c < v.c; c++) {
-            const uint8_t *from = (const uint8_t *)x + (size_t)y * v.w * v.c + c;
-            for (int i = 0; i < v.w; i++) row[(size_t)i * v.stride + c] = table_[(size_t)from[(size_t)i * v.c] * v.c + c];
-        }
-    }
 }
 
-void Engine::run_conv(const Call &call, size_t index, const void *x, int thread, int threads) const {
+void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces) const {
     const Step &step = steps_[index];
     const bool picture = call.picture && step.picture;
     const ConvStore &store = picture ? *step.picture : *step.conv;
     const Conv &k = store.conv;
-    const void *in = picture ? x : call.context->arena.as() + values_[(size_t)step.in].offset;
-    // Split rows or channel blocks, whichever leaves the slowest thread less work; rows where equal and plenty.
-    const int blocks = k.groups == 1 ? k.blocks_per_group : 1;
-    const double row_waste = (double)((k.oh + threads - 1) / threads) * threads / k.oh;
-    const double block_waste = (double)((blocks + threads - 1) / threads) * threads / blocks;
-    const bool by_row = row_waste < block_waste || (row_waste == block_waste && k.oh >= 8 * threads);
-    const Share rows = by_row ? share_of(k.oh, thread, threads) : Share{0, k.oh};
-    const Share part = by_row ? Share{0, blocks} : share_of(blocks, thread, threads);
-    if (rows.begin >= rows.end || part.begin >= part.end) return;
+    const void *in = picture ? call.x : call.context->arena.as() + values_[(size_t)step.in].offset;
+    const Epilogue &e = call.context->epilogues[index];
+    char *scratch = call.context->scratch[(size_t)thread].as();
     const ConvFunction run = function_of(kernels_, store.source);
-    run(k, call.context->epilogues[index], in, rows.begin, rows.end, part.begin, part.end,
-        call.context->scratch[(size_t)thread].as());
+    const int blocks = k.groups == 1 ? k.blocks_per_group : 1;
+    if (pieces.alone()) return run(k, e, in, 0, k.oh, 0, blocks, scratch, nullptr);
+    const Split &split = splits_[index];
+    Share share;
+    if (split.by_row) {
+        while (pieces.next(share, split.most)) run(k, e, in, share.begin, share.end, 0, blocks, scratch, nullptr);
+        return;
+    }
+    // Pieces in the order of threads, then bands, then a thread's blocks: it brings each band into its scratch once.
+    const int height = step.conv->conv.band, bands = split.count / blocks;
+    int prepared = -1;
+    while (pieces.next(share, split.most))
+        for (int at = share.begin; at < share.end;) {
+            int owner = 0;
+            while (at >= share_of(blocks, owner, threads_).end * bands) owner++;
+            const Share own = share_of(blocks, owner, threads_);
+            const int width = own.end - own.begin, place = at - own.begin * bands;
+            const int band = place / width, first = place % width;
+            const int count = width - first < share.end - at ? width - first : share.end - at;
+            const int y0 = band * height, y1 = y0 + height < k.oh ? y0 + height : k.oh;
+            run(k, e, in, y0, y1, own.begin + first, own.begin + first + count, scratch, k.band == height ? &prepared : nullptr);
+            at += count;
+        }
 }
 
 // Rows of the convolution go to a small ring, and each row of the pool is taken from it at once.
-void Engine::run_conv_pool(const Call &call, size_t index, const void *x, int thread, int threads) const {
+void Engine::run_conv_pool(const Call &call, size_t index, int thread, Pieces &pieces) const {
     const Step &step = steps_[index], &next = steps_[index + 1];
     const bool picture = call.picture && step.picture;
     const ConvStore &store = picture ? *step.picture : *step.conv;
     const Conv &k = store.conv;
-    const void *in = picture ? x : call.context->arena.as() + values_[(size_t)step.in].offset;
+    const void *in = picture ? call.x : call.context->arena.as() + values_[(size_t)step.in].offset;
     const int stride = (int)round_up((size_t)step.c, 16), ring = next.pool.kh;
     char *scratch = (char *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
     float *lines = (float *)scratch;
@@ -174,23 +207,24 @@ void Engine::run_conv_pool(const Call &call, size_t index, const void *x, int th
     const ConvFunction run = function_of(kernels_, store.source);
     Epilogue e = call.context->epilogues[index];
     e.out_stride = stride;
-    const Share rows = share_of(next.h, thread, threads);
-    int done = 0;  // rows of the convolution below this are in the ring or gone
-    for (int y = rows.begin; y < rows.end; y++) {
-        const int first = y * next.pool.sh - next.pool.ph;
-        const int begin = first < 0 ? 0 : first, end = first + next.pool.kh < step.h ? first + next.pool.kh : step.h;
-        for (int r = begin > done ? begin : done; r < end; r++) {
-            e.out = lines + ((long)(r % ring) - r) * step.w * stride;  // pixel r*w + x lands in its line
-            run(k, e, in, r, r + 1, 0, k.groups == 1 ? k.blocks_per_group : 1, rest);
+    int done = 0, last = -1;  // rows of the convolution below `done` are in the ring or gone, where the rows follow each other
+    for (Share rows; pieces.next(rows, splits_[index].most);)
+        for (int y = rows.begin; y < rows.end; last = y++) {
+            const int first = y * next.pool.sh - next.pool.ph;
+            const int begin = first < 0 ? 0 : first, end = first + next.pool.kh < step.h ? first + next.pool.kh : step.h;
+            if (y != last + 1) done = 0;
+            for (int r = begin > done ? begin : done; r < end; r++) {
+                e.out = lines + ((long)(r % ring) - r) * step.w * stride;  // pixel r*w + x lands in its line
+                run(k, e, in, r, r + 1, 0, k.groups == 1 ? k.blocks_per_group : 1, rest, nullptr);
+            }
+            done = end > done ? end : done;
+            kernels_.pool_row(next.pool, lines, stride, ring, y, pooled);
+            kernels_.finish(call.context->epilogues[index + 1], pooled, stride, y * next.w, next.w);
         }
-        done = end > done ? end : done;
-        kernels_.pool_row(next.pool, lines, stride, ring, y, pooled);
-        kernels_.finish(call.context->epilogues[index + 1], pooled, stride, y * next.w, next.w);
-    }
 }
 
 // Steps that make one row at a time from a float or bit value.
-void Engine::run_rows(const Call &call, size_t index, int thread, int threads) const {
+void Engine::run_rows(const Call &call, size_t index, int thread, Pieces &pieces) const {
     const Step &step = steps_[index];
     const ValueSpec &v = values_[(size_t)step.in];
     const char *in = call.context->arena.as() + v.offset;
@@ -198,12 +232,10 @@ void Engine::run_rows(const Call &call, size_t index, int thread, int threads) c
     const Epilogue &e = call.context->epilogues[index];
     float *row = (float *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
     const int stride = (int)round_up((size_t)step.c, 16);
-    const Share rows = share_of(step.h, thread, threads);
-    for (int y = rows.begin; y < rows.end; y++) {
+    const auto make = [&](int y) {
         switch (step.kind) {
             case StepKind::Pointwise:
-                kernels_.finish(e, floats + (size_t)y * v.w * v.stride, v.stride, y * v.w, v.w);
-                continue;
+                return kernels_.finish(e, floats + (size_t)y * v.w * v.stride, v.stride, y * v.w, v.w);
             case StepKind::AbsMean:
                 kernels_.abs_mean(floats + (size_t)y * v.w * v.stride, v.w, v.stride, v.c, row, stride);
                 break;
@@ -225,58 +257,90 @@ void Engine::run_rows(const Call &call, size_t index, int thread, int threads) c
             default: kernels_.pool_row(step.pool, floats, v.stride, 0, y, row); break;
         }
         kernels_.finish(e, row, stride, y * step.w, step.w);
-    }
+    };
+    for (Share rows; pieces.next(rows, splits_[index].most);)
+        for (int y = rows.begin; y < rows.end; y++) make(y);
 }
 
 // Steps with one pixel of output.
-void Engine::run_single(const Call &call, size_t index) const {
+void Engine::run_single(const Call &call, size_t index, int thread, Pieces &pieces) const {
     const Step &step = steps_[index];
     const ValueSpec &v = values_[(size_t)step.in];
     const float *in = (const float *)(call.context->arena.as() + v.offset);
-    float *row = (float *)round_up((size_t)call.context->scratch[0].as(), kLine);
-    if (step.kind == StepKind::GlobalMean) {
-        kernels_.global_mean(in, v.pixels(), v.stride, v.c, row);
-    } else if (step.kind == StepKind::Flatten) {  // the logical order is channel, row, column
-        const int pixels = v.pixels();
-        transpose(in, (size_t)v.stride, pixels, v.c, row, (size_t)pixels);
-    } else {
-        float most = in[0], sum = 0;
-        for (int c = 1; c < v.c; c++) most = in[c] > most || in[c] != in[c] ? in[c] : most;
-        for (int c = 0; c < v.c; c++) sum += row[c] = std::exp(in[c] - most);
-        for (int c = 0; c < v.c; c++) row[c] /= sum;
+    float *row = (float *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
+    for (Share share; pieces.next(share, 1);) {
+        if (step.kind == StepKind::GlobalMean) {
+            kernels_.global_mean(in, v.pixels(), v.stride, v.c, row);
+        } else if (step.kind == StepKind::Flatten) {  // the logical order is channel, row, column
+            const int pixels = v.pixels();
+            transpose(in, (size_t)v.stride, pixels, v.c, row, (size_t)pixels);
+        } else {
+            float most = in[0], sum = 0;
+            for (int c = 1; c < v.c; c++) most = in[c] > most || in[c] != in[c] ? in[c] : most;
+            for (int c = 0; c < v.c; c++) sum += row[c] = std::exp(in[c] - most);
+            for (int c = 0; c < v.c; c++) row[c] /= sum;
+        }
+        kernels_.finish(call.context->epilogues[index], row, (int)round_up((size_t)step.c, 16), 0, 1);
     }
-    kernels_.finish(call.context->epilogues[index], row, (int)round_up((size_t)step.c, 16), 0, 1);
 }
 
-void Engine::run_step(const Call &call, size_t index, const void *x, int thread, int threads) const {
-    if (fused_pool_[index]) return run_conv_pool(call, index, x, thread, threads);
+void Engine::run_step(const Call &call, size_t index, int thread, Pieces pieces) const {
+    if (fused_pool_[index]) return run_conv_pool(call, index, thread, pieces);
     if (index > 0 && fused_pool_[index - 1]) return;
     switch (steps_[index].kind) {
-        case StepKind::Conv: return run_conv(call, index, x, thread, threads);
+        case StepKind::Conv: return run_conv(call, index, thread, pieces);
         case StepKind::GlobalMean:
         case StepKind::Flatten:
-        case StepKind::Softmax:
-            if (thread == 0) run_single(call, index);
-            return;
-        default: return run_rows(call, index, thread, threads);
+        case StepKind::Softmax: return run_single(call, index, thread, pieces);
+        default: return run_rows(call, index, thread, pieces);
     }
 }
 
-void Engine::walk(const Call &call, const void *x, float *y, int thread, int threads, Barrier *barrier) const {
-    picture_in(call, x, thread, threads);
-    for (size_t i = 0; i < steps_.size(); i++) {
-        if (barrier && !(i > 0 && fused_pool_[i - 1])) barrier->wait();
-        run_step(call, i, x, thread, threads);
-    }
-    if (barrier) barrier->wait();
+void Engine::answer(const Call &call) const {
     const ValueSpec &v = values_[(size_t)output_];
     const float *from = (const float *)(call.context->arena.as() + v.offset);
-    if (thread != 0) return;
     const int pixels = v.pixels();
     for (int first = 0; first < pixels; first += 16) {  // sixteen pixels at a time: whole cache lines on both sides
         const int count = first + 16 < pixels ? 16 : pixels - first;
-        transpose(from + (size_t)first * v.stride, (size_t)v.stride, count, v.c, y + first, (size_t)pixels);
+        transpose(from + (size_t)first * v.stride, (size_t)v.stride, count, v.c, call.y + first, (size_t)pixels);
     }
+}
+
+// The first convolution may read the bytes of a picture themselves.
+bool Engine::brings_in(const Call &call) const { return !call.picture || !table_.empty(); }
+
+// The way through the network of a thread by itself.
+void Engine::walk(const Call &call) const {
+    if (brings_in(call)) picture_in(call, Pieces(splits_.back().count));
+    for (size_t i = 0; i < steps_.size(); i++) run_step(call, i, 0, Pieces(splits_[i].count));
+    answer(call);
+}
+
+// The way of one of several threads: each goes on to the next step when all pieces of the one before are done.
+void Engine::walk_together(const Call &call, int thread) const {
+    Board &board = *call.context->board;
+    const int steps = (int)steps_.size();
+    if (brings_in(call)) picture_in(call, Pieces(board, steps, splits_.back().count, thread));
+    for (int i = 0; i < steps; i++) {
+        run_step(call, (size_t)i, thread, Pieces(board, i, splits_[(size_t)i].count, thread));
+        if (call.times && thread == 0) call.times[i] = wall();
+    }
+    if (thread == 0) answer(call);
+}
+
+// False where the threads are not to be had.
+bool Engine::run_together(const Call &call) {
+    if (!pool_) return false;
+    struct Job {
+        const Engine *engine;
+        const Call *call;
+    } job{this, &call};
+    for (size_t i = 0; i < splits_.size(); i++) call.context->board->open((int)i, splits_[i].count);
+    const auto work = [](void *argument, int thread) {
+        const Job &j = *(const Job *)argument;
+        j.engine->walk_together(*j.call, thread);
+    };
+    return pool_->run(work, &job);
 }
 
 std::vector<double> Engine::step_seconds(const void *x, bool picture) {
@@ -286,27 +350,32 @@ std::vector<double> Engine::step_seconds(const void *x, bool picture) {
         return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
     };
     auto context = take_context();
-    const Call call{context.get(), picture};
+    const Call call{context.get(), picture, x, nullptr};
     std::vector<double> seconds;
-    picture_in(call, x, 0, 1);
+    if (brings_in(call)) picture_in(call, Pieces(splits_.back().count));
     for (size_t i = 0; i < steps_.size(); i++) {
         const double start = now();
-        run_step(call, i, x, 0, 1);
+        run_step(call, i, 0, Pieces(splits_[i].count));
         seconds.push_back(now() - start);
     }
     give_context(std::move(context));
     return seconds;
 }
 
+std::vector<double> Engine::step_seconds_together(const void *x, bool picture) {
+    std::vector<double> times(steps_.size());
+    std::vector<float> out(output_elements());
+    auto context = take_context();
+    const double start = wall();
+    const bool together = run_together({context.get(), picture, x, out.data(), times.data()});
+    give_context(std::move(context));
+    if (!together) return step_seconds(x, picture);
+    for (size_t i = times.size(); i-- > 0;) times[i] -= i ? times[i - 1] : start;
+    return times;
+}
+
 void Engine::run(const void *x, bool picture, long n, float *y) {
     const size_t in_bytes = input_elements() * (picture ? 1 : 4), out = output_elements();
-    struct Job {
-        const Engine *engine;
-        Call call;
-        const char *x;
-        float *y;
-        Barrier barrier;
-    };
     struct Batch {
         Engine *engine;
         const char *x;
@@ -325,21 +394,16 @@ void Engine::run(const void *x, bool picture, long n, float *y) {
         const auto work = [](void *argument, int) {
             Batch &b = *(Batch *)argument;
             auto context = b.engine->take_context();
-            const Call call{context.get(), b.picture};
             for (long i; (i = b.next.fetch_add(1)) < b.n;)
-                b.engine->walk(call, b.x + (size_t)i * b.in_bytes, b.y + (size_t)i * b.out, 0, 1, nullptr);
+                b.engine->walk({context.get(), b.picture, b.x + (size_t)i * b.in_bytes, b.y + (size_t)i * b.out});
             b.engine->give_context(std::move(context));
         };
         if (pool_->run(work, &batch)) return;
     }
     auto context = take_context();
     for (long i = 0; i < n; i++) {
-        Job job{this, {context.get(), picture}, bytes + (size_t)i * in_bytes, y + (size_t)i * out, Barrier(threads_)};
-        const auto work = [](void *argument, int thread) {
-            Job &j = *(Job *)argument;
-            j.engine->walk(j.call, j.x, j.y, thread, j.engine->threads_, &j.barrier);
-        };
-        if (!pool_ || !pool_->run(work, &job)) walk(job.call, job.x, job.y, 0, 1, nullptr);
+        const Call call{context.get(), picture, bytes + (size_t)i * in_bytes, y + (size_t)i * out};
+        if (!run_together(call)) walk(call);
     }
     give_context(std::move(context));
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "conv_build.h"
+#include "pieces.h"
 #include "thread_pool.h"
 
 namespace xnorpp {
@@ -41,12 +42,20 @@ struct Step {
     bool feeds_pool = false;  // the next step pools this one's only result: both run row by row, nothing is stored
 };
 
+// How a step is cut into pieces: rows, or channel blocks of bands of rows (of a convolution with few rows), or one.
+struct Split {
+    int count = 1;
+    bool by_row = true;
+    int most = 1;  // pieces that are taken at once
+};
+
 // What one call in flight needs: an arena, scratch for every thread, the epilogues with their addresses.
 struct Context {
     Buffer arena;
     std::vector<Buffer> scratch;
     std::vector<std::vector<Stage>> stages;
     std::vector<Epilogue> epilogues;
+    std::unique_ptr<Board> board;
 };
 
 class Engine {
@@ -66,6 +75,8 @@ class Engine {
 
     // Processor seconds of each step for one picture on one thread; a step that runs with the next has the time of both.
     std::vector<double> step_seconds(const void *x, bool picture);
+    // The same by the clock on the wall, on all threads together.
+    std::vector<double> step_seconds_together(const void *x, bool picture);
 
     size_t input_elements() const { return (size_t)values_[(size_t)input_].c * values_[(size_t)input_].pixels(); }
     size_t output_elements() const { return (size_t)values_[(size_t)output_].c * values_[(size_t)output_].pixels(); }
@@ -78,13 +89,18 @@ class Engine {
     std::unique_ptr<Context> take_context();
     void give_context(std::unique_ptr<Context> context);
     Epilogue resolve(const Step &step, char *arena, std::vector<Stage> &stages) const;
-    void picture_in(const Call &call, const void *x, int thread, int threads) const;
-    void walk(const Call &call, const void *x, float *y, int thread, int threads, Barrier *barrier) const;
-    void run_step(const Call &call, size_t index, const void *x, int thread, int threads) const;
-    void run_conv(const Call &call, size_t index, const void *x, int thread, int threads) const;
-    void run_conv_pool(const Call &call, size_t index, const void *x, int thread, int threads) const;
-    void run_rows(const Call &call, size_t index, int thread, int threads) const;
-    void run_single(const Call &call, size_t index) const;
+    Split split_of(size_t index) const;
+    void picture_in(const Call &call, Pieces pieces) const;
+    void walk(const Call &call) const;
+    void walk_together(const Call &call, int thread) const;
+    void answer(const Call &call) const;
+    bool brings_in(const Call &call) const;
+    bool run_together(const Call &call);
+    void run_step(const Call &call, size_t index, int thread, Pieces pieces) const;
+    void run_conv(const Call &call, size_t index, int thread, Pieces &pieces) const;
+    void run_conv_pool(const Call &call, size_t index, int thread, Pieces &pieces) const;
+    void run_rows(const Call &call, size_t index, int thread, Pieces &pieces) const;
+    void run_single(const Call &call, size_t index, int thread, Pieces &pieces) const;
     size_t scratch_bytes(size_t index) const;
     bool fuses_pool(size_t index) const;
 
@@ -94,6 +110,7 @@ class Engine {
     std::vector<Step> steps_;
     std::vector<float> table_;
     std::vector<bool> fused_pool_;  // step i runs with step i+1
+    std::vector<Split> splits_;     // of every step, and of bringing the picture in
     int input_ = -1, output_ = -1;
     size_t arena_bytes_ = 0, scratch_bytes_ = 0, made_ = 0;
     std::unique_ptr<ThreadPool> pool_;

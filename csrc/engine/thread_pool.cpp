@@ -17,25 +17,13 @@ inline void pause() {
 
 constexpr int kSpins = 400;                                // some microseconds
 constexpr auto kAwake = std::chrono::microseconds(200);    // a worker waits so long for the next call, then sleeps
-
-template <class Done>
-void spin_until(Done done) {
-    for (int i = 0; !done(); i++) {
-        if (i < kSpins) pause();
-        else std::this_thread::yield();
-    }
-}
+constexpr uint64_t kInside = 0xffff, kOpen = 0x10000, kJob = 0x20000;  // workers inside; may be entered; one job more
 
 }  // namespace
 
-void Barrier::wait() {
-    const unsigned round = round_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
-        arrived_.store(0, std::memory_order_relaxed);
-        round_.store(round + 1, std::memory_order_release);
-    } else {
-        spin_until([&] { return round_.load(std::memory_order_acquire) != round; });
-    }
+void Patience::wait() {
+    if (rounds_ < kSpins) rounds_++, pause();
+    else std::this_thread::yield();
 }
 
 ThreadPool::ThreadPool(int threads) : owner_((long)getpid()) {
@@ -61,32 +49,38 @@ bool ThreadPool::run(void (*job)(void *, int), void *argument) {
     if (!lock.owns_lock()) return false;
     job_ = job;
     argument_ = argument;
-    running_.store((int)workers_.size());
     {
         std::lock_guard<std::mutex> guard(mutex_);
-        ticket_.fetch_add(1, std::memory_order_release);
+        state_.fetch_add(kJob | kOpen, std::memory_order_release);  // closed and empty until here
     }
     wake_.notify_all();
     job(argument, 0);
-    spin_until([&] { return running_.load(std::memory_order_acquire) == 0; });
+    state_.fetch_and(~kOpen, std::memory_order_acq_rel);
+    for (Patience patience; state_.load(std::memory_order_acquire) & kInside;) patience.wait();
     return true;
 }
 
 void ThreadPool::work(int index) {
-    unsigned seen = 0;
+    uint64_t seen = 0;  // the number of the last job that was looked at
+    const auto fresh = [&](uint64_t state) { return state / kJob != seen; };
     for (;;) {
         const auto start = std::chrono::steady_clock::now();
-        for (int i = 0; ticket_.load(std::memory_order_acquire) == seen && !stop_.load(std::memory_order_relaxed); i++) {
+        for (int i = 0; !fresh(state_.load(std::memory_order_relaxed)) && !stop_.load(std::memory_order_relaxed); i++) {
             pause();
             if (i % 64 == 63 && std::chrono::steady_clock::now() - start > kAwake) {
                 std::unique_lock<std::mutex> lock(mutex_);
-                wake_.wait(lock, [&] { return ticket_.load() != seen || stop_.load(); });
+                wake_.wait(lock, [&] { return fresh(state_.load()) || stop_.load(); });
             }
         }
         if (stop_.load()) return;
-        seen = ticket_.load(std::memory_order_acquire);
+        uint64_t state = state_.load(std::memory_order_acquire);
+        bool entered = false;
+        while (state & kOpen && !entered)
+            entered = state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel, std::memory_order_acquire);
+        seen = state / kJob;
+        if (!entered) continue;
         job_(argument_, index);
-        running_.fetch_sub(1, std::memory_order_release);
+        state_.fetch_sub(1, std::memory_order_release);
     }
 }
 

@@ -1,23 +1,22 @@
-// Threads of one engine. A call wakes them once and they walk the whole network together; between two
-// steps they meet at a barrier, which spins (a step takes microseconds) and only then gives up its time slice.
+// Threads of one engine. A call opens its job to them and begins by itself at once; a thread that wakes in time joins,
+// one that comes when the work is done is not waited for. What they share within a job is in pieces.h.
 #pragma once
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 namespace xnorpp {
 
-class Barrier {
+// Waiting for another thread: spins for some microseconds (a step takes as long), then gives up its time slices.
+class Patience {
   public:
-    explicit Barrier(int count) : count_(count) {}
     void wait();
 
   private:
-    const int count_;
-    std::atomic<int> arrived_{0};
-    std::atomic<unsigned> round_{0};
+    int rounds_ = 0;
 };
 
 class ThreadPool {
@@ -25,8 +24,9 @@ class ThreadPool {
     explicit ThreadPool(int threads);
     ~ThreadPool();
     int threads() const { return (int)workers_.size() + 1; }
-    // Runs job(argument, index) on every thread, the caller's being index 0. False, with nothing done, where the
-    // threads are busy with another call or belong to a parent process.
+    // Runs job(argument, index) on the caller's thread, index 0, and on every other that comes before it is over; returns
+    // when all have left it. False, with nothing done, where the threads are busy with another call or belong to a
+    // parent process.
     bool run(void (*job)(void *, int), void *argument);
 
   private:
@@ -34,8 +34,8 @@ class ThreadPool {
     std::vector<std::thread> workers_;
     std::mutex busy_, mutex_;
     std::condition_variable wake_;
-    std::atomic<unsigned> ticket_{0};
-    std::atomic<int> running_{0};
+    // The job's number, whether it may still be entered, and how many workers are inside: see kOpen.
+    std::atomic<uint64_t> state_{0};
     std::atomic<bool> stop_{false};
     void (*job_)(void *, int) = nullptr;
     void *argument_ = nullptr;

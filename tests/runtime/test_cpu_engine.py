@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -86,13 +87,33 @@ def test_bytes_and_floats_agree(isa: str) -> None:
     assert np.abs(model(normalise(program, x)) - expected).max() < 1e-4 * scale
 
 
-def test_threads_give_the_same_numbers() -> None:
-    program, x = stem(), pictures(5)
-    one = load(program, threads=1)
-    for threads in (2, 3):
-        model = load(program, threads=threads)
-        np.testing.assert_array_equal(model(x), one(x))
-        np.testing.assert_array_equal(model(x[:1]), one(x[:1]))
+@pytest.mark.parametrize("isa", ISAS)
+def test_threads_give_the_same_numbers(isa: str) -> None:
+    """Bit for bit, whoever took which piece: bytes and floats, rows and channel blocks."""
+    programs = [stem(), *(random_program(seed) for seed in range(12))]
+    for program in programs:
+        c, h, w = program.input_shape
+        rng = np.random.default_rng(c)
+        floats = rng.standard_normal((3, c, h, w)).astype(np.float32)
+        one = load(program, threads=1, isa=isa)
+        for x in (floats, rng.integers(0, 256, (3, h, w, c), dtype=np.uint8)):
+            with np.errstate(all="ignore"):
+                expected = one(x)
+            for threads in (2, 3, 5):
+                model = load(program, threads=threads, isa=isa)
+                np.testing.assert_array_equal(model(x), expected)
+                for _ in range(3):
+                    np.testing.assert_array_equal(model(x[:1]), expected[:1])
+
+
+def test_sleeping_threads_join() -> None:
+    """The threads sleep between calls far apart: the caller begins alone, and the answer is the same."""
+    program, x = stem(), pictures(1)
+    expected = load(program, threads=1)(x)
+    model = load(program, threads=4)
+    for pause in (0.0, 0.002, 0.0, 0.01, 0.0003) * 4:
+        time.sleep(pause)
+        np.testing.assert_array_equal(model(x), expected)
 
 
 def test_calls_from_several_threads() -> None:
@@ -161,6 +182,9 @@ def test_step_seconds_names_every_step() -> None:
     assert len(rows) == 5
     assert all(seconds >= 0 for _, seconds in rows)
     assert model.memory > 0
+    together = load(stem(), threads=2)._engine.step_seconds(pictures(1), together=True)
+    assert len(together) == 5
+    assert all(seconds >= 0 for seconds in together)
 
 
 def test_without_the_core_the_reference_runs() -> None:

@@ -7,7 +7,8 @@ and as rows for results/ to $OUT/results.jsonl.
 GPU (`--resize`) and rounded to bytes, so both engines see the same; `--labels` adds the accuracy. Without
 `--model` the network is ResNet-18, 224x224, Case 4, random weights with batch-norm statistics of the
 pictures. The CPU engine is the native core if it is built (cmake -S . -B build && cmake --build build -j,
-then copy build/_core*.so to src/xnorpp/runtime), else the numpy reference on a few pictures.
+then copy build/_core*.so to src/xnorpp/runtime), else the numpy reference on a few pictures. How the classes
+are compared: cuda_agreement.py.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cuda_agreement import agreement, outputs, table
 from xnorpp.bench.cuda import GpuRow, as_record, describe, layer_rows, our_row, torch_rows
 from xnorpp.bench.engine import MEAN, STD
 from xnorpp.runtime import Program, read
@@ -38,6 +40,7 @@ def say(text: str) -> None:
 
 def load_pictures(path: str | None, count: int, size: int, resize: str = "bilinear") -> np.ndarray:
     """uint8 (n, size, size, 3)."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     if path is None:
         # Smooth random pictures: neighbouring pixels alike, as in photographs.
         g = torch.Generator().manual_seed(0)
@@ -47,11 +50,11 @@ def load_pictures(path: str | None, count: int, size: int, resize: str = "biline
         coarse = torch.from_numpy(np.array(array)).permute(0, 3, 1, 2)
     parts = []
     for piece in coarse.split(500):
-        real = piece.cuda().float() * (255.0 if path is None else 1.0)
+        real = piece.to(device).float() * (255.0 if path is None else 1.0)
         if real.shape[2:] != (size, size):
             real = torch.nn.functional.interpolate(real, (size, size), mode=resize)
         if path is None:
-            real = real + torch.randn(real.shape, device="cuda") * 12
+            real = real + torch.randn(real.shape, device=device) * 12
         parts.append(real.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().contiguous())
     return torch.cat(parts).numpy()
 
@@ -78,58 +81,12 @@ def make_program(images: np.ndarray) -> Program:
     return pack(model.eval(), 224, preprocess=preprocess, meta={"model": dict(DEFAULT), "weights": "random"})
 
 
-def cpu_engine(program: Program) -> tuple[Any, str]:
-    try:
-        from xnorpp.runtime.cpu import CpuModel
-
-        model = CpuModel(program, threads=os.cpu_count())
-        return model, f"native core, {model.isa}, {model.threads} threads"
-    except ImportError as error:
-        from xnorpp.runtime import ReferenceModel
-
-        say(f"the native core is not built ({error})")
-        return ReferenceModel(program), "numpy reference"
-
-
 def known_picks(model: CudaModel) -> dict[tuple[int, int], int]:
     """Where a timed tiling beat the first guess: (step, images) -> number of the candidate."""
     from xnorpp.runtime.cuda_tune import known, record_path
 
     model.builder.picks = {}
     return known(record_path(model, model.builder.schedule(256, True))) or {}
-
-
-def classes(call: Any, images: np.ndarray, batch: int = 256) -> np.ndarray:
-    return np.concatenate([call(images[first : first + batch]) for first in range(0, len(images), batch)])
-
-
-def correctness(program: Program, images: np.ndarray) -> dict[str, Any]:
-    """Outputs against the CPU engine's: both streams on the tensor cores, and float32 throughout (popc)."""
-    cpu, name = cpu_engine(program)
-    if name == "numpy reference":
-        images = images[:24]
-    start = time.perf_counter()
-    want = classes(cpu, images)
-    found: dict[str, Any] = {
-        "images": len(images), "cpu_engine": name, "cpu_seconds": time.perf_counter() - start,
-        "classes_seen": len(np.unique(want.argmax(1))), "largest_value": float(np.abs(want).max()),
-        "stem": "8-bit pictures times 16-bit filters, exact sums",
-    }  # fmt: skip
-    for title, count, options in (
-        ("float16", len(images), {"residual": "float16"}), ("float32", len(images), {"residual": "float32"}),
-        ("float32_stem", 1024, {"tensor_cores": False}),
-    ):  # fmt: skip
-        got = classes(CudaModel(program, **options), images[:count])
-        some = want[: len(got)]
-        found |= {
-            f"same_class_{title}": float((got.argmax(1) == some.argmax(1)).mean()),
-            f"changed_classes_{title}": int((got.argmax(1) != some.argmax(1)).sum()),
-            f"same_image_{title}": float((np.abs(got - some).max(axis=1) < 1e-4 * np.abs(some).max()).mean()),
-            f"largest_difference_{title}": float(np.abs(got - some).max()),
-            f"typical_difference_{title}": float(np.median(np.abs(got - some).max(axis=1))),
-        }
-    say(f"correctness: {found}")
-    return found
 
 
 def main() -> None:
@@ -164,12 +121,19 @@ def main() -> None:
     torch.cuda.synchronize()
     found["first_call_seconds"] = time.perf_counter() - first
     say(f"first call with compilation {found['first_call_seconds']:.1f} s; {model.isa}")
-    found["correctness"] = correctness(program, images)
+
+    def checked(part: dict[str, Any]) -> None:
+        found["correctness"] = part
+        keep()
+
+    found["correctness"] = agreement(program, images, say, checked)
+    print(table(found["correctness"]), flush=True)
     if given.labels:
         labels = np.load(given.labels)[: len(images)]
         found["top1"] = {
-            kind: float((classes(CudaModel(program, residual=kind), images).argmax(1) == labels).mean())
+            kind: float((got.argmax(1) == labels).mean())
             for kind in ("float16", "float32")
+            for got in [outputs(CudaModel(program, residual=kind), program, images, True)]
         }
         say(f"top-1 {found['top1']}")
     del images
@@ -247,7 +211,8 @@ def summary(found: dict[str, Any], rows: list[GpuRow], out: Path, program: Progr
         return min(some, key=lambda r: r.milliseconds) if some else None
 
     checked = found["correctness"]
-    figures: dict[str, Any] = {key: value for key, value in checked.items() if key.startswith("same_class")}
+    wanted = ("same_class", "equal_bits", "signs_differing")
+    figures: dict[str, Any] = {key: value for key, value in checked.items() if key.startswith(wanted)}
     figures |= {f"top1_{kind}": value for kind, value in found.get("top1", {}).items()}
     for batch in (256, 1):
         for precision in ("bfloat16", "float16"):

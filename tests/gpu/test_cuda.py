@@ -181,6 +181,33 @@ def test_every_launch_is_exact(name: str, count: int, residual: str) -> None:
     assert check.flips <= 1e-3 * check.bits
 
 
+@pytest.mark.parametrize("tensor_cores", [True, False])
+@pytest.mark.parametrize("from_bytes", [True, False])
+@pytest.mark.parametrize(
+    "name", [name for name in NETWORKS if name != "K of XNOR-Net"]
+)  # K sums in another order
+def test_the_cpu_engines_outputs_bit_for_bit(name: str, from_bytes: bool, tensor_cores: bool) -> None:
+    """With a float32 stream both engines add the same numbers in the same order and round alike, from nine
+    pictures on (below, the last layer is summed in another order)."""
+    cpu = pytest.importorskip("xnorpp.runtime.cpu", reason="NOT RUN: the native core is not built")
+    network, method, scale, options = NETWORKS[name]
+    program = cases.network(
+        network, method, scale, options.get("size"), **{k: v for k, v in options.items() if k != "size"}
+    )
+    if "stem" in options:
+        program = cases.tamed_stem(program)
+    model = CudaModel(program, residual="float32", tensor_cores=tensor_cores)
+    isa = cpu.available_isas()[0]
+    if isa == "generic":
+        pytest.skip("NOT RUN: this processor fuses no multiply and add")
+    for count in (9, 112):
+        x = pictures(program, count) if from_bytes else normalise(program, pictures(program, count))
+        np.testing.assert_array_equal(model(x), cpu.CpuModel(program, isa=isa)(x))
+    x = pictures(program, 3) if from_bytes else normalise(program, pictures(program, 3))
+    want = cpu.CpuModel(program, isa=isa)(x)
+    assert np.abs(model(x) - want).max() <= 1e-6 * np.abs(want).max()
+
+
 @pytest.mark.parametrize("resident", [1 << 18, 1 << 22, 1 << 30])
 def test_a_resnet_in_pieces(resident: int) -> None:
     program = cases.tamed_stem(

@@ -119,7 +119,7 @@ def test_a_resnet_in_pieces(host: object) -> None:
     x = pictures(program, 9)
     check(host, program, x, Gpu(tensor_cores=False), beside_cpu=0.0)
     # A piece of less than nine pictures sums the last layer in another order; everything before it is equal.
-    schedule = check(host, program, x, Gpu(), resident=1 << 15, beside_cpu=1e-6)
+    schedule = check(host, program, x[:3], Gpu(), resident=1 << 15, beside_cpu=1e-6)
     kinds = [unit.kind for unit in schedule.units]
     assert kinds == ["stem"] + ["conv"] * 16 + ["plain"] * 2
     assert sum(unit.side is not None for unit in schedule.units) == 3

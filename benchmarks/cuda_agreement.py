@@ -49,8 +49,8 @@ KINDS = (
     Kind("float32", {"residual": "float32"}),
     Kind("float16", {"residual": "float16"}),
     Kind("popc", {"tensor_cores": False}, most=1024),
-    Kind("float32_from_floats", {"residual": "float32"}, False, 2048),
-    Kind("float16_from_floats", {"residual": "float16"}, False, 2048),
+    Kind("float32_from_floats", {"residual": "float32"}, False, 1024),
+    Kind("float16_from_floats", {"residual": "float16"}, False, 1024),
 )
 
 

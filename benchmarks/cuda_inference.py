@@ -142,7 +142,7 @@ def main() -> None:
     rows: list[GpuRow] = []
     model.forget()
     best: tuple[float, int, str] = (1e9, 0, "")
-    for kind, megabytes in (("float16", 64), ("float16", 256), ("float32", 256)):
+    for kind, megabytes in (("float16", 64), ("float16", 256), ("float32", 64), ("float32", 256)):
         tried = CudaModel(program, resident=megabytes << 20, residual=kind, tune=not given.no_tune)
         row = our_row(tried, 256, note=f"residual {kind}, resident {megabytes} MiB")
         chunks = [segment.chunk for segment in tried.session(256, True).schedule.layout.segments]
@@ -166,6 +166,8 @@ def main() -> None:
     for batch in (1, 32):
         rows.append(our_row(small, batch))
         say(describe(rows[-1]))
+    rows.append(our_row(CudaModel(program, residual="float32"), 1, note="residual float32"))
+    say(describe(rows[-1]))
     rows.append(our_row(CudaModel(program), 256, from_bytes=False))
     say(describe(rows[-1]))
     found["layers_batch_1"] = [vars(row) for row in layer_rows(small, 1)]
@@ -201,11 +203,14 @@ def main() -> None:
 def summary(found: dict[str, Any], rows: list[GpuRow], out: Path, program: Program) -> None:
     """The figures of the table, one line each."""
 
-    def fastest(batch: int, precision: str | None) -> GpuRow | None:
-        """Ours, or torch.compile's best mode in a precision."""
+    def fastest(batch: int, precision: str | None, stream: str = "") -> GpuRow | None:
+        """Ours (with a kind of stream, where one is named), or torch.compile's best mode in a precision."""
         some = [r for r in rows if r.batch == batch and (r.engine == "xnorpp") == (precision is None)]
-        if precision is None:
-            some = [r for r in some if r.note == "chosen"] or some
+        if precision is None and stream:
+            some = [r for r in some if f"residual {stream}" in r.note]
+        elif precision is None:
+            chosen = [r for r in some if r.note == "chosen"]
+            some = chosen or [r for r in some if "residual float32" not in r.note]
         else:
             some = [r for r in some if r.mode != "eager" and r.precision == precision]
         return min(some, key=lambda r: r.milliseconds) if some else None
@@ -220,11 +225,20 @@ def summary(found: dict[str, Any], rows: list[GpuRow], out: Path, program: Progr
             if mine and theirs:
                 figures[f"speedup_batch_{batch}_{precision}"] = theirs.milliseconds / mine.milliseconds
                 figures[f"milliseconds_batch_{batch}_{precision}"] = [mine.milliseconds, theirs.milliseconds]
+        exact, theirs = fastest(batch, None, "float32"), fastest(batch, "bfloat16")
+        if exact and theirs:
+            figures[f"speedup_batch_{batch}_bfloat16_float32_stream"] = (
+                theirs.milliseconds / exact.milliseconds
+            )
     compiled = [r for r in rows if r.mode == "default" and r.precision == "bfloat16" and r.batch == 256]
     chosen = [r for r in rows if r.note == "chosen"]
     if compiled and chosen and compiled[0].peak_bytes and chosen[0].peak_bytes:
         figures["memory_ratio"] = chosen[0].peak_bytes / compiled[0].peak_bytes
         figures["peak_bytes"] = [chosen[0].peak_bytes, compiled[0].peak_bytes]
+        for row in (r for r in rows if r.note.startswith("residual float32, ") and r.peak_bytes):
+            part = row.note.removeprefix("residual float32, ").replace(" ", "_")
+            figures[f"memory_ratio_float32_{part}"] = row.peak_bytes / compiled[0].peak_bytes
+            figures[f"milliseconds_float32_{part}"] = row.milliseconds
     for name in ("layer3.1.conv1", "layer4.1.conv1"):
         layer = [r for r in found["layers"] if r["name"].startswith(name)]
         if layer:

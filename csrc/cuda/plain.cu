@@ -302,7 +302,7 @@ PLAIN(signs, sign_values(a, p, v))
 // memory, sixteen lanes for the channels of one; then a thread a channel adds them in order, as every engine does.
 XN_KERNEL void __launch_bounds__(THREADS) global_mean(const PlainArguments a) {
     XN_SHARED;
-    float* pixels = (float*)shared_memory;  // [64][64]
+    float* pixels = (float*)shared_memory;  // [64 or all of fewer][64]
     dependency_wait();
     dependency_release();
     const int units = (a.oc + 63) / 64;

@@ -78,7 +78,7 @@ def plain_launch(maker: Maker, unit: Unit, index: int, images: int, at: At, from
     threads, shared = THREADS, 16
     blocks = -(-images * oh * ow * units * 8 // THREADS)
     if entry == "global_mean":
-        blocks, shared = images * units, 64 * 64 * 4
+        blocks, shared = images * units, min(64, h * w) * 64 * 4
     elif entry == "linear" and images <= FEW:
         entry, blocks, shared = "linear_few", images * units * 8, THREADS // 32 * 8 * 4
     elif entry == "linear":

@@ -60,6 +60,26 @@ def test_equal_engines_and_a_part_that_fails(fake: None) -> None:
     assert "FAILED classes, wrong: ValueError" in text
 
 
+def test_without_a_core_a_few_pictures_are_compared_and_it_says_so(
+    fake: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xnorpp.runtime import cpu
+
+    def old(*given: Any) -> None:
+        raise RuntimeError("std::bad_cast")
+
+    monkeypatch.setattr(cpu, "_build", old)
+    program = cases.network("small", "xnor++", "channel_height_width")
+    c, h, w = program.input_shape
+    images = np.random.default_rng(0).integers(0, 256, (30, h, w, c), dtype=np.uint8)
+    said: list[str] = []
+    kinds = (agree.Kind("bytes", {"tensor_cores": False}),)
+    found = agree.agreement(program, images, said.append, kinds=kinds)
+    assert found["images_bytes"] == 24
+    assert found["failed"] == {"cpu engine": "the native core does not run"}
+    assert "build it again" in said[0]
+
+
 def test_differences_are_counted(fake: None, monkeypatch: pytest.MonkeyPatch) -> None:
     program = cases.network("small", "xnor++", "channel_height_width")
     c, h, w = program.input_shape

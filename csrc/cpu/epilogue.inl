@@ -10,28 +10,42 @@
 
 namespace {
 
+// What happens behind the activation, known at compile time for the lines that networks are full of; every source
+// below says which of them it often meets.
+enum class Tail : unsigned { Any = 0, Bits = 1, Out = 2, OutBits = 4, ResidualOutBits = 8 };
+constexpr unsigned kBinaryTails = (unsigned)Tail::Bits | (unsigned)Tail::Out | (unsigned)Tail::ResidualOutBits;
+constexpr unsigned kStoredTail = (unsigned)Tail::Out;
+constexpr unsigned kPooledTails = (unsigned)Tail::Bits | (unsigned)Tail::Out | (unsigned)Tail::OutBits;
+
+inline Tail tail_of(const Epilogue &e) {
+    if (e.act2 != Act::None || e.sign_map) return Tail::Any;
+    if (!e.residual && !e.out && e.bits) return Tail::Bits;
+    if (!e.residual && e.out) return e.bits ? Tail::OutBits : Tail::Out;
+    return e.residual && e.out && e.bits ? Tail::ResidualOutBits : Tail::Any;
+}
+
 struct BaseMinus {  // dot = base[case][c] - 2*differing, from 16-bit counts; all exact in float32
-    static constexpr bool kOften = true;
+    static constexpr unsigned kTails = kBinaryTails;
     const uint16_t *counts;
     const float *const *base;
     F get(int i, int lane, int c) const { return from_counts16(base[i] + c, counts + i * kBlock + lane); }
     float one(int i, int lane, int c) const { return base[i][c] - 2.0f * (float)counts[i * kBlock + lane]; }
 };
 struct WideBaseMinus {  // the same from 32-bit counts
-    static constexpr bool kOften = kWideCounts;
+    static constexpr unsigned kTails = kWideCounts ? kBinaryTails : 0;
     const int32_t *counts;
     const float *const *base;
     F get(int i, int lane, int c) const { return from_counts32(base[i] + c, counts + i * kBlock + lane); }
     float one(int i, int lane, int c) const { return base[i][c] - 2.0f * (float)counts[i * kBlock + lane]; }
 };
 struct Biased {  // sum + bias[c]
-    static constexpr bool kOften = false;
+    static constexpr unsigned kTails = kStoredTail;
     const float *sums, *bias;
     F get(int i, int lane, int c) const { return add(load(sums + i * kBlock + lane), load(bias + c)); }
     float one(int i, int lane, int c) const { return sums[i * kBlock + lane] + bias[c]; }
 };
 struct Dequantised {  // scale[c]*(sum + shift[case][c]) + bias[c]; rounded one by one, as every engine does
-    static constexpr bool kOften = false;
+    static constexpr unsigned kTails = kStoredTail;
     const int32_t *sums;
     const int32_t *const *shift;
     const float *scale, *bias;
@@ -45,7 +59,7 @@ struct Dequantised {  // scale[c]*(sum + shift[case][c]) + bias[c]; rounded one 
     }
 };
 struct Plain {  // a float value in memory
-    static constexpr bool kOften = false;
+    static constexpr unsigned kTails = kPooledTails;
     const float *src;
     int stride;
     F get(int i, int, int c) const { return load(src + (size_t)i * stride + c); }
@@ -76,20 +90,10 @@ inline void clear_tail_bits(const Epilogue &e, uint8_t *pixel, int c0, int from)
     for (int c = c0 + from; c < c0 + kBlock && c < end; c += N) put_bits(pixel, c, 0);
 }
 
-// What happens behind the activation, known at compile time for the lines that networks are full of.
-enum class Tail { Any, Bits, Out, ResidualOutBits };
-
-inline Tail tail_of(const Epilogue &e) {
-    if (e.act2 != Act::None || e.sign_map) return Tail::Any;
-    if (!e.residual && !e.out && e.bits) return Tail::Bits;
-    if (!e.residual && e.out && !e.bits) return Tail::Out;
-    return e.residual && e.out && e.bits ? Tail::ResidualOutBits : Tail::Any;
-}
-
 // One pixel, `count` vectors of channels (known at compile time for a whole block). The constants of a channel are read
 // again for each pixel: they are in the first-level cache, and registers are scarce.
 template <bool kMap, bool kAffine, Act A, Tail T, class Src>
-inline void fused_pixel(const Epilogue &e, const Src &src, int i, int p, int c0, int count) {
+__attribute__((always_inline)) inline void fused_pixel(const Epilogue &e, const Src &src, int i, int p, int c0, int count) {
     const bool has_residual = T == Tail::Any ? e.residual != nullptr : T == Tail::ResidualOutBits;
     const bool has_out = T == Tail::Any ? e.out != nullptr : T != Tail::Bits;
     const bool has_bits = T == Tail::Any ? e.bits != nullptr : T != Tail::Out;
@@ -126,7 +130,9 @@ inline void fused_pixel(const Epilogue &e, const Src &src, int i, int p, int c0,
 }
 
 template <bool kMap, bool kAffine, Act A, Tail T, class Src>
-void fused_tile(const Epilogue &e, const Src &src, const int *pixels, int n, int c0) {
+void fused_tile(const Epilogue &line, const Src &source, const int *pixels, int n, int c0) {
+    const Epilogue e = line;  // copies: a vector store might change the originals, and they would be read again after each
+    const Src src = source;
     const int count = vectors_in(e, c0);
     for (int i = 0; i < n; i++) {
         if (pixels[i] < 0) continue;
@@ -193,13 +199,15 @@ void with_act(const Epilogue &e, const Src &src, const int *pixels, int n, int c
 
 template <bool kMap, bool kAffine, class Src>
 void with_tail(const Epilogue &e, const Src &src, const int *pixels, int n, int c0) {
-    if constexpr (Src::kOften)
-        switch (tail_of(e)) {
-            case Tail::Bits: return with_act<kMap, kAffine, Tail::Bits>(e, src, pixels, n, c0);
-            case Tail::Out: return with_act<kMap, kAffine, Tail::Out>(e, src, pixels, n, c0);
-            case Tail::ResidualOutBits: return with_act<kMap, kAffine, Tail::ResidualOutBits>(e, src, pixels, n, c0);
-            case Tail::Any: break;
-        }
+    const Tail tail = tail_of(e);
+    if constexpr (Src::kTails & (unsigned)Tail::Bits)
+        if (tail == Tail::Bits) return with_act<kMap, kAffine, Tail::Bits>(e, src, pixels, n, c0);
+    if constexpr (Src::kTails & (unsigned)Tail::Out)
+        if (tail == Tail::Out) return with_act<kMap, kAffine, Tail::Out>(e, src, pixels, n, c0);
+    if constexpr (Src::kTails & (unsigned)Tail::OutBits)
+        if (tail == Tail::OutBits) return with_act<kMap, kAffine, Tail::OutBits>(e, src, pixels, n, c0);
+    if constexpr (Src::kTails & (unsigned)Tail::ResidualOutBits)
+        if (tail == Tail::ResidualOutBits) return with_act<kMap, kAffine, Tail::ResidualOutBits>(e, src, pixels, n, c0);
     with_act<kMap, kAffine, Tail::Any>(e, src, pixels, n, c0);
 }
 

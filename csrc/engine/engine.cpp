@@ -126,7 +126,8 @@ size_t Engine::memory() const {
 }
 
 // A convolution is cut into rows or into channel blocks, whichever leaves the slowest thread less work; rows where equal
-// and plenty. A thread that keeps to its blocks finds their weights in its own cache at the next call.
+// and plenty: a thread then reads mostly what it wrote itself, where blocks read every channel of both. Of few rows it
+// keeps to its blocks, whose many weights it finds in its own cache at the next call.
 Split Engine::split_of(size_t index) const {
     const Step &step = steps_[index];
     if (fused_pool_[index]) return {steps_[index + 1].h, true, 1};
@@ -136,7 +137,7 @@ Split Engine::split_of(size_t index) const {
     const int blocks = k.groups == 1 ? k.blocks_per_group : 1;
     const double row_waste = (double)((k.oh + threads_ - 1) / threads_) * threads_ / k.oh;
     const double block_waste = (double)((blocks + threads_ - 1) / threads_) * threads_ / blocks;
-    if (row_waste < block_waste || (row_waste == block_waste && k.oh >= 8 * threads_)) return {k.oh, true, k.band};
+    if (row_waste < block_waste || (row_waste == block_waste && k.oh >= 7 * threads_)) return {k.oh, true, k.band};
     return {blocks * ((k.oh + k.band - 1) / k.band), false, blocks};
 }
 

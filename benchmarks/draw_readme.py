@@ -170,7 +170,22 @@ def raced_on_gpu(rows: Sequence[Row]) -> str:
                 f"{one['milliseconds']:.3f} | {one['images_per_second']:,.0f} | {peak} |"
             )
         parts.append("\n".join(lines))
+    parts += [agreement_words(row) for row in rows if row.get("kind") == "cuda agreement"][-1:]
     return "\n\n".join(parts) or NOTHING
+
+
+def agreement_words(row: Row) -> str:
+    """How often the GPU gives the CPU engine's class, by what carries the shortcuts."""
+    found = row["correctness"]
+    parts = [
+        f"{100 * found[f'same_class_{kind}']:.2f} % with {words}"
+        + (", every output equal bit for bit" if found[f"equal_bits_{kind}"] == 1 else "")
+        for kind, words in (("float32", "float32 shortcuts"), ("float16", "float16 shortcuts (the default)"))
+    ]
+    return (
+        f"Classes equal to the CPU engine's on {found['images']:,} CIFAR-10 pictures at 224 pixels, a "
+        f"trained network, {_machine(row['hardware'])}, {row['date']}: {'; '.join(parts)}."
+    )
 
 
 def shipped_rows(rows: Sequence[Row]) -> list[Row]:

@@ -91,6 +91,13 @@ def test_a_twin_has_the_same_topology_schedule_and_augmentation(name: str) -> No
     assert twin.model.options["shortcut"] == best.model.options["shortcut"]
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_network_learns_from_a_real_resnet18(name: str) -> None:
+    best = next(r for r in EVERY if r.row == "best" and dict(r.facts)["name"] == name)
+    teacher = next(r for r in EVERY if r.key == best.teacher)
+    assert (teacher.network, teacher.row, teacher.dataset) == ("resnet18", "real", best.dataset)
+
+
 def test_every_factor_of_the_ablation_starts_from_the_same_default() -> None:
     runs = [run for run in EVERY if run.experiment == "ablation"]
     assert sum(run.row == "default" for run in runs) == 1

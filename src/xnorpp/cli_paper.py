@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from xnorpp.cli_runs import TRAINING
 from xnorpp.command import Parser
 
 RESULTS, QUICK = Path("results"), Path("runs") / "quick"
@@ -33,6 +34,7 @@ def paper(arguments: list[str]) -> int:
         """
         xnorpp paper table2 --quick
         xnorpp paper figure1 --out results
+        xnorpp paper table1 --data DIR --jobs 3
         xnorpp paper report
         """,
     )
@@ -127,6 +129,7 @@ def report(arguments: list[str]) -> int:
 PAPER: dict[str, Callable[[list[str]], int]] = {
     "table2": table2,
     "figure1": figure1,
+    **TRAINING,
     "report": report,
 }
 

@@ -45,9 +45,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 
 def read_rows(folder: Path = RESULTS) -> list[Row]:
-    """Every row of every kept file, files in alphabetical order, with the file's name as `file`."""
+    """Every row of every kept file, files in alphabetical order, with the file's name as `kept_in`."""
     return [
-        {**json.loads(line), "file": path.name}
+        {**json.loads(line), "kept_in": path.name}
         for path in sorted(folder.glob("*.jsonl"))
         for line in path.read_text(encoding="utf-8").splitlines()
         if line.strip()
@@ -114,7 +114,7 @@ def trained(rows: Sequence[Row]) -> str:
         metrics = row["metrics"]
         lines.append(
             f"| {recipe} | {epochs} | {seed} | {metrics['top1']:.2f} | {metrics['top5']:.2f} | "
-            f"{row['seconds'] / 60:.1f} | {_machine(row['hardware'])} | {row['file']} |"
+            f"{row['seconds'] / 60:.1f} | {_machine(row['hardware'])} | {row['kept_in']} |"
         )
     return "\n".join(lines)
 

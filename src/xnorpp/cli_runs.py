@@ -65,10 +65,20 @@ def everything(arguments: list[str]) -> int:
 
 
 def ship(arguments: list[str]) -> int:
-    """Pack a trained network as a model that ships, with its card."""
-    from xnorpp.experiments.ship import main
+    """Pack a trained network as a model that ships, with its card.
 
-    return main(arguments, "xnorpp paper ship")
+    The packed file is verified, and measured beside torch on every test picture; it is refused where its
+    accuracy is not torch's. Its card and a row of results/shipped.jsonl say what was measured.
+    """
+    parser = Parser(
+        "paper ship",
+        ship,
+        "xnorpp paper ship runs/paper/RUN --name cifar10-resnet18 --data DIR --twin results/accuracy.jsonl",
+    )
+    from xnorpp.experiments.ship import add_arguments, run
+
+    add_arguments(parser)
+    return run(parser.parse_args(arguments), parser.prog)
 
 
 TRAINING: dict[str, Callable[[list[str]], int]] = {

@@ -13,9 +13,9 @@ Row = dict[str, Any]
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Every row of every kept file, files in alphabetical order, with the file's name as `file`."""
+    """Every row of every kept file, files in alphabetical order, with the file's name as `kept_in`."""
     return [
-        {**json.loads(line), "file": path.name}
+        {**json.loads(line), "kept_in": path.name}
         for path in sorted(folder.glob("*.jsonl"))
         for line in path.read_text(encoding="utf-8").splitlines()
         if line.strip()

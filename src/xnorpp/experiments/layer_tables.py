@@ -242,7 +242,7 @@ def imagenet_block(rows: Sequence[Row]) -> str:
     whole = of_kind(rows, "imagenet train")
     body = []
     for name, chosen in (
-        ("training step of Case 4, pictures already on the GPU", newest(steps, "file")),
+        ("training step of Case 4, pictures already on the GPU", newest(steps, "kept_in")),
         ("`xnorpp train` with its loader, from files to weights", newest(whole, "source", "workers")),
     ):
         for row in chosen:

@@ -18,7 +18,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -29,7 +29,7 @@ from torch import nn
 
 from xnorpp import shipped
 from xnorpp.bench.machine import describe_machine
-from xnorpp.data import Dataset, Skipped, dataset_info, load_dataset
+from xnorpp.data import Dataset, Skipped, dataset_info, load_dataset, make_loader
 from xnorpp.data.progress import Progress
 from xnorpp.experiments.ship_words import about, limits, usage
 from xnorpp.inspect import inspect_file
@@ -43,6 +43,7 @@ from xnorpp.train.config import Recipe
 from xnorpp.train.packing import float_bytes, pack_checkpoint
 from xnorpp.train.recipes import list_recipes, load_recipe
 from xnorpp.train.record import source_commit
+from xnorpp.train.statistics import measure_statistics
 
 TOLERANCE = 0.05  # points of top-1 between the packed file and torch
 RECORD = Path("results") / "shipped.jsonl"
@@ -72,6 +73,7 @@ def ship(
     batch: int = 100,
     verify_pictures: int = 16,
     rounds: int | None = None,
+    statistics: int = 0,
     device: str = "cpu",
     say: Say = print,
 ) -> dict[str, Any]:
@@ -79,7 +81,8 @@ def ship(
 
     `folder` is the package's own, if none is given. `twin` tells the real-valued twin's accuracy: the folder
     of its run, or a .jsonl file of results, in which the newest row of `twin_recipe` (the checkpoint's recipe
-    with -real behind it) counts. `device` is where torch runs; the packed file always runs on the CPU.
+    with -real behind it) counts. With `statistics` batch norm's are measured anew first, over so many batches
+    of training pictures. `device` is where torch runs; the packed file always runs on the CPU.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"`name` (={name!r}) must be of small letters, digits and single hyphens")
@@ -87,9 +90,19 @@ def ship(
     meta = load_checkpoint(checkpoint).meta
     pictures = load_dataset(dataset or meta["dataset"], data, "test")
     found_twin = read_twin(twin, twin_recipe or f"{meta['recipe']['name']}-real") if twin else None
+
+    def prepare(network: nn.Module) -> None:
+        measure_again(network, meta, data, statistics, device, say)
+
     with tempfile.TemporaryDirectory(prefix="xnorpp-ship-") as temporary:
         path = Path(temporary) / f"{name}.xnor"
-        model, meta = pack_checkpoint(checkpoint, path, half=half, labels=pictures.classes)
+        model, meta = pack_checkpoint(
+            checkpoint,
+            path,
+            half=half,
+            labels=pictures.classes,
+            prepare=prepare if statistics else None,
+        )
         content = path.read_bytes()
         layers = inspect_file(path)
     packed = load(content)
@@ -111,6 +124,7 @@ def ship(
             "commit": source_commit(),
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
             "half": half,
+            "statistics_batches": statistics,
             "binary_layers": layers.count("binary"),
             "real_layers": layers.count("real"),
         },
@@ -137,6 +151,35 @@ def ship(
     write_atomically(folder / f"{name}.json", (json.dumps(card, indent=1, sort_keys=True) + "\n").encode())
     say(f"shipped: {folder / name}.xnor and .json")
     return card
+
+
+def measure_again(
+    model: nn.Module, meta: Mapping[str, Any], data: str | Path | None, batches: int, device: str, say: Say
+) -> None:
+    """Batch norm's statistics in float32 over augmented training pictures; the run did not do it itself."""
+    recipe = Recipe.from_dict(meta["recipe"])
+    loader = make_loader(
+        load_dataset(meta["dataset"], data, "train"),
+        batch_size=recipe.data.batch_size,
+        train=True,
+        device=device,
+        seed=recipe.run.seed,
+        augment=recipe.data.augment or None,
+        size=recipe.data.size or None,
+    )
+    progress = Progress("measuring batch norm's statistics", batches * recipe.data.batch_size, "pictures")
+
+    def some() -> Iterator[torch.Tensor]:
+        for images, _ in itertools.islice(loader.epoch(recipe.schedule.epochs), batches):
+            yield images
+            progress.advance(len(images))
+
+    with exact_float32():
+        seen = measure_statistics(model.to(device), some())
+    progress.close()
+    model.cpu()
+    loader.close()
+    say(f"batch norm's statistics measured anew on {seen:,} training pictures")
 
 
 def why_not(card: Mapping[str, Any]) -> str | None:
@@ -351,6 +394,11 @@ def append_row(record: str | Path, card: Mapping[str, Any], refused: str | None)
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m xnorpp.experiments.ship") -> int:
     """Make a model that ships from a checkpoint: pack, verify, measure, and write its file and card."""
     parser = argparse.ArgumentParser(prog=prog, description=main.__doc__, allow_abbrev=False)
+    add_arguments(parser)
+    return run(parser.parse_args(arguments), prog)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a run's folder or a .safetensors file")
     parser.add_argument("--name", required=True, help="the model's name, such as cifar10-resnet18")
     parser.add_argument("--data", metavar="DIR", help="where the data set lies")
@@ -363,17 +411,25 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m xnorpp.e
     parser.add_argument(
         "--record", metavar="FILE", default=str(RECORD), help=f"append the row here ({RECORD})"
     )
+    parser.add_argument(
+        "--statistics", metavar="N", type=int, default=0,
+        help="measure batch norm's statistics anew on N batches of training pictures first (0: as they are)",
+    )  # fmt: skip
     parser.add_argument("--half", action="store_true", help="store the real-valued parts in 16 bits")
     parser.add_argument("--force", action="store_true", help="ship it even if it is not torch's equal")
     parser.add_argument("--batch", type=int, default=100, help="pictures at a time (100)")
     parser.add_argument("--verify", type=int, default=16, help="pictures to verify on, sign by sign (16)")
     parser.add_argument("--device", default="cpu", help="where torch runs: cpu or cuda (cpu)")
-    given = parser.parse_args(arguments)
+
+
+def run(given: argparse.Namespace, prog: str) -> int:
+    """`ship` from parsed arguments; errors are one sentence, the card is printed."""
     try:
         card = ship(
             given.checkpoint, given.name, given.data, given.folder, dataset=given.dataset, twin=given.twin,
             twin_recipe=given.twin_recipe, record=given.record, half=given.half, force=given.force,
-            batch=given.batch, verify_pictures=given.verify, device=given.device, say=_say,
+            batch=given.batch, verify_pictures=given.verify, statistics=given.statistics,
+            device=given.device, say=_say,
         )  # fmt: skip
     except (Refused, ValueError, OSError) as error:
         if os.environ.get("XNORPP_TRACEBACK"):

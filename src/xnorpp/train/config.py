@@ -108,6 +108,11 @@ class SchedulePart:
         low=0,
     )
     max_steps: int = _key(0, "end after so many steps; 0: after the epochs", low=0)
+    statistics_batches: int = _key(
+        0,
+        "batch norm's statistics measured anew at the end, in float32, over so many batches; 0: as they are",
+        low=0,
+    )
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import time
@@ -50,6 +51,7 @@ from xnorpp.train.report import draw_curves
 from xnorpp.train.resume import check_same_recipe, seed_for
 from xnorpp.train.schedule import first_stage_steps, learning_rate, total_steps
 from xnorpp.train.setup import build_model, make_loaders, open_data
+from xnorpp.train.statistics import measure_statistics
 from xnorpp.train.teacher import load_teacher, training_loss
 
 
@@ -366,6 +368,9 @@ class _Run:
         """Evaluate where the recipe says so, tell, save."""
         recipe, last = self.recipe, self.at.step == self.total
         due = (epoch + 1) % recipe.run.eval_epochs == 0 or last
+        if last and recipe.schedule.statistics_batches:
+            batches = (images for images, _ in self.loaders[0].epoch(epoch + 1))
+            measure_statistics(self.model, itertools.islice(batches, recipe.schedule.statistics_batches))
         if due:
             average_buffers(self.model, self.world)
             metrics = evaluate(self.model, self.test_loader, amp=recipe.run.amp, world=self.world)

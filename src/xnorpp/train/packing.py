@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,17 @@ def pack_checkpoint(
     *,
     half: bool = False,
     labels: Sequence[str] | None = None,
+    prepare: Callable[[nn.Module], object] | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Pack a run's network into `output`, with its labels and pre-processing; returns what was packed.
 
-    `labels` takes the place of the class names that the checkpoint has. The file's meta says where the
+    `labels` takes the place of the class names that the checkpoint has; `prepare` may change the network
+    before it is packed. The file's meta says where the
     network came from: its configuration, data set, recipe, epoch, metrics and commit.
     """
     model, meta = load_model(checkpoint)
+    if prepare is not None:
+        prepare(model)
     config = meta["model"]
     kept = {
         "model": config,

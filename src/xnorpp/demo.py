@@ -50,7 +50,7 @@ def _run_packed(folder: Path) -> dict[str, Any]:
 
     from xnorpp.data import load_dataset
     from xnorpp.data.dataset import ArrayDataset
-    from xnorpp.inspect.stopwatch import interleave
+    from xnorpp.inspect.stopwatch import SETTLE_ALONE, interleave
     from xnorpp.predict import preprocess_of
     from xnorpp.runtime import load
     from xnorpp.train.packing import float_bytes, pack_checkpoint
@@ -76,6 +76,7 @@ def _run_packed(folder: Path) -> dict[str, Any]:
             },
             rounds=5,
             repeat=20,
+            settle=SETTLE_ALONE,
         )
         torch.set_num_threads(threads)
     same = int((expected == answers).sum())

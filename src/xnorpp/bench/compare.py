@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from xnorpp.bench.engine import MEAN, STD, Array, Engine, normalise, pictures
-from xnorpp.inspect.stopwatch import Spread, interleave
+from xnorpp.inspect.stopwatch import SETTLE, SETTLE_ALONE, Probe, Spread, interleave
 from xnorpp.runtime import Program, load, read
 
 OURS = "xnorpp"
@@ -43,26 +43,34 @@ class Comparison:
         return next(row for row in self.results if row.engine == OURS and row.threads == threads)
 
     def fastest(self, precision: str, threads: int, by: str = "median") -> Result | None:
-        """The fastest other engine of a precision from uint8, by its median or its "minimum"."""
+        """The fastest other engine of a precision from uint8, by its median, its "minimum" or its median
+        over "quiet" calls."""
         rows = [
             row
             for row in self.results
-            if row.engine != OURS and row.precision == precision and row.threads == threads
+            if row.engine != OURS
+            and row.precision == precision
+            and row.threads == threads
+            and getattr(row.uint8, by) is not None
         ]
         return min(rows, key=lambda row: float(getattr(row.uint8, by))) if rows else None
 
     def speedup(self, precision: str, threads: int, by: str = "median") -> float | None:
         """How many times faster ours is than the fastest other engine of that precision.
 
-        By medians, or by each engine's fastest call ("minimum"), which other work disturbs less. The
-        medians are what a user sees; where the two disagree, both are told.
+        By medians, by medians over the calls in which a probe found the machine "quiet", or by each engine's
+        fastest call ("minimum"). The medians are what a user of this machine sees; all are told.
         """
-        other = self.fastest(precision, threads, by)
-        return float(getattr(other.uint8, by) / getattr(self.ours(threads).uint8, by)) if other else None
+        other, ours = self.fastest(precision, threads, by), getattr(self.ours(threads).uint8, by)
+        return float(getattr(other.uint8, by) / ours) if other and ours else None
 
     def scaling(self, engine: str, low: int, high: int, by: str = "median") -> float | None:
         """Time with `low` threads over time with `high`, from uint8."""
-        found = {row.threads: float(getattr(row.uint8, by)) for row in self.results if row.engine == engine}
+        found = {
+            row.threads: float(getattr(row.uint8, by))
+            for row in self.results
+            if row.engine == engine and getattr(row.uint8, by) is not None
+        }
         return found[low] / found[high] if low in found and high in found else None
 
 
@@ -150,7 +158,8 @@ def compare(
             if engine.before:
                 before[f"{engine.key} {kind}"] = engine.before
     say(f"timing {len(engines)} engines, {rounds} rounds of {repeat} calls each, from uint8 and float32")
-    spread = interleave(calls, rounds=rounds, repeat=repeat, before=before)
+    settle = SETTLE_ALONE if counts == (1,) else SETTLE
+    spread = interleave(calls, rounds=rounds, repeat=repeat, settle=settle, before=before, probe=Probe())
     results = tuple(
         Result(
             engine.name,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xnorpp.bench.engine import Array, Unavailable
-from xnorpp.inspect.stopwatch import Spread, interleave
+from xnorpp.inspect.stopwatch import SETTLE, SETTLE_ALONE, Probe, Spread, interleave
 from xnorpp.runtime import load
 from xnorpp.runtime.bits import pack_conv_weight
 from xnorpp.runtime.program import INPUT, Op, Program
@@ -56,6 +56,13 @@ class ChainResult:
     def rate(self, engine: str) -> float:
         """Multiply-adds a second at the median."""
         return self.multiply_adds / self.seconds[engine].median
+
+    def speedup(self, by: str) -> float | None:
+        """Ours against OpenVINO by "median", "quiet" or "minimum"; see `Comparison.speedup`."""
+        ours, peer = (self.seconds.get(name) for name in ("xnorpp", "openvino"))
+        if ours is None or peer is None or not getattr(ours, by) or not getattr(peer, by):
+            return None
+        return float(getattr(peer, by) / getattr(ours, by))
 
 
 def make_chain(channels: int, size: int, depth: int = DEPTH, seed: int = 0) -> Chain:
@@ -150,7 +157,8 @@ def bench_layers(
             else:
                 _check(channels, size, model(x), peer(x), primitives)
                 calls["openvino"] = _bind(peer, x)
-        seconds = interleave(calls, rounds=rounds, repeat=repeat)
+        settle = SETTLE_ALONE if threads == 1 else SETTLE
+        seconds = interleave(calls, rounds=rounds, repeat=repeat, settle=settle, probe=Probe())
         results.append(ChainResult(f"{channels}@{size}", chain.multiply_adds, model.isa, seconds, primitives))
     return results
 

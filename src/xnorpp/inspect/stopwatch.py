@@ -4,26 +4,62 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# Worker threads of some engines spin for a while after a call; they must not steal the next one's core.
-SETTLE = 0.3
+import numpy as np
+
+# Worker threads of some engines spin for a while after a call; they must not steal the next one's core. With
+# one thread each there is nobody to wait for, and a long pause only lets the processor go to sleep.
+SETTLE, SETTLE_ALONE = 0.3, 0.01
+
+
+QUIET = 1.12  # a probe within this of the fastest one found the core undisturbed
+ENOUGH = 5  # quiet calls make a median
+
+
+class Probe:
+    """A fixed bit of arithmetic, some 0.1 ms: its time says whether the core is ours alone just now.
+
+    Where a neighbour uses the other half of a core, as on shared machines, arithmetic slows down by a half
+    and more, dense kernels most. What is timed in such a moment says little about the engine. So a call is
+    called quiet where the probe before it and the one after it were both near the fastest probe of the run;
+    the rule is the same for every engine.
+    """
+
+    def __init__(self) -> None:
+        self._matrix = np.random.default_rng(0).standard_normal((64, 64), np.float32)
+        self._out = np.empty_like(self._matrix)
+        self.best = math.inf
+
+    def __call__(self) -> float:
+        start = time.perf_counter()
+        for _ in range(24):
+            np.matmul(self._matrix, self._matrix, out=self._out)
+        taken = time.perf_counter() - start
+        self.best = min(self.best, taken)
+        return taken
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The seconds of one call: fastest, quartiles, and how many calls were timed."""
+    """The seconds of one call: fastest, quartiles, and how many calls were timed.
+
+    `quiet` is the median over the calls that a `Probe` found undisturbed, None where they were too few or
+    nobody looked.
+    """
 
     minimum: float
     lower: float
     median: float
     upper: float
     calls: int
+    quiet: float | None = None
+    quiet_calls: int = 0
 
     @classmethod
-    def of(cls, seconds: list[float]) -> Spread:
+    def of(cls, seconds: list[float], quiet: Sequence[float] = ()) -> Spread:
         ordered = sorted(seconds)
         return cls(
             ordered[0],
@@ -31,6 +67,8 @@ class Spread:
             quantile(ordered, 0.5),
             quantile(ordered, 0.75),
             len(ordered),
+            quantile(sorted(quiet), 0.5) if len(quiet) >= ENOUGH else None,
+            len(quiet),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,26 +92,37 @@ def interleave(
     repeat: int = 5,
     settle: float = SETTLE,
     before: Mapping[str, Callable[[], object]] | None = None,
+    probe: Probe | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Spread]:
     """Time each call in turns: A, B, C, A, B, C, ... for `rounds` rounds.
 
     A turn is a pause, `before[name]` (settings that are global to a library), one call that is not counted
-    (it brings the caches back) and `repeat` that are. `progress` hears the number of each finished round.
+    (it brings the caches back) and `repeat` that are. A `probe` is asked around each of them. `progress`
+    hears the number of each finished round.
     """
     if rounds < 1 or repeat < 1:
         raise ValueError(f"`rounds` (={rounds}) and `repeat` (={repeat}) must be at least 1")
     seconds: dict[str, list[float]] = {name: [] for name in calls}
+    probes: dict[str, list[float]] = {name: [] for name in calls}
     for index in range(rounds):
         for name, call in calls.items():
             time.sleep(settle)
             if before and name in before:
                 before[name]()
             call()
+            last = probe() if probe else 0.0
             for _ in range(repeat):
                 start = time.perf_counter()
                 call()
                 seconds[name].append(time.perf_counter() - start)
+                following = probe() if probe else 0.0
+                probes[name].append(max(last, following))
+                last = following
         if progress:
             progress(index + 1)
-    return {name: Spread.of(times) for name, times in seconds.items()}
+    limit = QUIET * probe.best if probe else -1.0
+    return {
+        name: Spread.of(times, [t for t, found in zip(times, probes[name]) if found <= limit])
+        for name, times in seconds.items()
+    }

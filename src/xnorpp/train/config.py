@@ -79,6 +79,9 @@ class DataPart:
     holdout: float = _key(0.0, "share of the training set held out and evaluated on instead of the test set",
                           low=0, high=0.9)  # fmt: skip
     workers: int = _key(0, "processes that decode pictures (streamed data sets)", low=0)
+    prepare: str = _key(
+        "", "folder to keep streamed pictures in, decoded and resized once; empty: decode in each epoch"
+    )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from xnorpp.data import Preprocess, load_dataset, make_loader
+from xnorpp.data.prepare import prepare
 from xnorpp.models import create_model
 from xnorpp.train.config import Recipe, RecipeError
 from xnorpp.train.distributed import World, wait_for_all
@@ -26,12 +27,13 @@ class DataSets:
 def open_data(recipe: Recipe, root: str | Path | None, *, download: bool, world: World) -> DataSets:
     """The recipe's data set. With `data.holdout` the test part is held out of the training set.
 
-    Downloads happen in the first process alone; the others wait.
+    Downloads happen in the first process alone, and so does preparing (`data.prepare`); the others wait.
     """
     part = recipe.data
+    name = part.dataset
 
     def load(split: str, **more: Any) -> Any:
-        return load_dataset(part.dataset, root, split, download=download and world.leader, **more)
+        return load_dataset(name, root, split, download=download and world.leader, **more)
 
     def load_both() -> tuple[Any, Any]:
         if part.holdout:
@@ -41,11 +43,23 @@ def open_data(recipe: Recipe, root: str | Path | None, *, download: bool, world:
             )
         return load("train"), load("test")
 
+    if part.prepare:
+        if world.leader:
+            if download:
+                load_both()
+            prepare(name, root, part.prepare)
+        wait_for_all(world)
+        name, root, download = "shards", part.prepare, False
     if download and not world.leader:
         wait_for_all(world)
     train, test = load_both()
     if download and world.leader:
         wait_for_all(world)
+    if not part.holdout and getattr(train, "shards", None) == getattr(test, "shards", ()):
+        raise RecipeError(
+            f"The pattern {root} names the same shards for training and testing; name them train-* and val-*, "
+            "or hold some out with `data.holdout`."
+        )
     return DataSets(train, test, train.info.preprocess(part.size or None))
 
 

@@ -73,6 +73,19 @@ def test_pack_without_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not (tmp_path / "x.xnor").exists()
 
 
+def test_pack_to_where_no_file_can_be(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The place that was asked for is named, not the temporary file beside it, and none is left."""
+    assert main(["pack", str(checkpoint), "-o", str(tmp_path / "no" / "x.xnor")]) == 2
+    assert capsys.readouterr().err == f"xnorpp pack: there is no file or folder {tmp_path / 'no'}.\n"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert main(["pack", str(checkpoint), "-o", str(folder)]) == 2
+    assert capsys.readouterr().err == f"xnorpp pack: {folder} is a folder, and a file is needed.\n"
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 @pytest.mark.parametrize("command", ["eval", "predict", "pack", "inspect"])
 def test_a_model_that_is_not_there(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One sentence that names it, nothing of the system's error numbers."""

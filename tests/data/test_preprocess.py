@@ -118,6 +118,23 @@ def test_corrupt_bytes(data: bytes) -> None:
         decode(data, 64, 64, 0, 0, 3)
 
 
+def test_what_is_no_picture_is_told_without_addresses() -> None:
+    for data, what in ((b"hello", "no picture format that is known"), (b"", "the file is empty")):
+        with pytest.raises(CorruptImageError, match=what) as caught:
+            decode(data, 64, 64, 0, 0, 3)
+        assert "0x" not in str(caught.value)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_sixteen_bits_a_pixel_keep_their_upper_eight(channels: int) -> None:
+    """Pillow's conversion would cut everything above 255 off: a white picture."""
+    grey = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1040
+    file = io.BytesIO()
+    Image.fromarray(grey).save(file, "PNG")
+    found = decode(file.getvalue(), 8, 8, 0, 0, channels)
+    assert np.array_equal(found, np.repeat((grey >> 8)[..., None], channels, axis=2))
+
+
 def test_a_truncated_jpeg_is_corrupt(jpeg: Any) -> None:
     with pytest.raises(CorruptImageError, match="truncated"):
         decode(jpeg(0)[:-200], 64, 64, 0, 0, 3)

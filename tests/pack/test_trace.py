@@ -285,3 +285,8 @@ def test_wrapped_models_are_unwrapped() -> None:
     compiled._orig_mod = model
     assert len(pack(compiled, 4).ops) == 1
     assert len(pack(model.double(), 4).ops) == 1
+
+
+def test_what_is_no_module_is_named() -> None:
+    with pytest.raises(ValueError, match=r"`model` is str; an nn\.Module is needed"):
+        pack("resnet18", 32)  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ def render(found: Inspection) -> str:
     binary = sum(layer.binary_operations for layer in found.layers)
     real = sum(layer.real_operations for layer in found.layers) + found.other_operations
     wasted = sum(layer.wasted_bits for layer in found.layers)
-    size = "in the file" if found.file_bytes is not None else "when packed"
+    size = "in the file" if found.file_bytes is not None else "when packed, the file's header not counted"
     share = f" ({100 * binary / (binary + real):.1f} % binary)" if binary + real else ""
     lines += [
         f"{found.count('binary')} layers binary, {found.count('one-bit weights')} with one-bit weights, "

@@ -34,6 +34,8 @@ def pack(
     uint8 pictures. `half` stores the real-valued weights in 16 bits. An operation that is not supported is a
     `PackError` with the module's path, the operation and the line.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"`model` is {type(model).__name__}; an nn.Module is needed")
     model = unwrap(model)
     shape = _shape(model, input_size)
     settings = _settings(preprocess)

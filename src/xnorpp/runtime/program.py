@@ -210,7 +210,10 @@ def write(program: Program, path: str | os.PathLike[str]) -> int:
     """Write a packed file and return its size. Whole or not at all: a new file takes the old one's place."""
     blob = encode(program)
     target = Path(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent or Path("."))
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:  # names the folder: the temporary file means nothing to a caller
+        raise OSError(error.errno, error.strerror, str(target.parent)) from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(blob)
@@ -220,8 +223,10 @@ def write(program: Program, path: str | os.PathLike[str]) -> int:
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes it private; a model file is an ordinary file
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is not None:
+            raise OSError(error.errno, error.strerror, str(target)) from None
         raise
     return len(blob)
 

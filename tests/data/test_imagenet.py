@@ -76,6 +76,30 @@ def test_label_file_by_name_and_without_the_training_set(imagenet_folder: Path, 
     np.testing.assert_array_equal(test.labels, LABELS)
 
 
+def test_numbers_are_labels_without_the_training_set(imagenet_folder: Path, tmp_path: Path) -> None:
+    """As text 10 comes before 2; the label is the number all the same."""
+    (imagenet_folder / "train").rename(tmp_path / "elsewhere")
+    numbers = [0, 2, 10, 11, 1, 9, 3, 10]
+    lines = [f"{name}.JPEG {number}\n" for name, number in zip(names(), numbers, strict=True)]
+    (imagenet_folder / "val.txt").write_text("".join(lines))
+    test = load(imagenet_folder, "test")
+    np.testing.assert_array_equal(test.labels, numbers)
+    assert len(test.classes) == 12
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_kaggles_layout(imagenet_folder: Path, tmp_path: Path, inside: bool) -> None:
+    root = tmp_path / "kaggle"
+    pictures = root / "ILSVRC" / "Data" / "CLS-LOC"
+    pictures.parent.mkdir(parents=True)
+    imagenet_folder.rename(pictures)
+    (root / "LOC_val_solution.csv").write_text(FORMS["LOC_val_solution.csv"])
+    (root / "LOC_synset_mapping.txt").write_text("".join(f"{wnid} thing {wnid}, other\n" for wnid in WNIDS))
+    test = load(pictures if inside else root, "test")
+    np.testing.assert_array_equal(test.labels, LABELS)
+    assert test.classes == tuple(f"thing {wnid}" for wnid in WNIDS)
+
+
 @pytest.mark.parametrize("order", ["synsets.txt", "meta.mat"])
 def test_the_kits_numbers_follow_the_kits_order(imagenet_folder: Path, order: str) -> None:
     kit = ["n03", "n01", "n04", "n02"]
@@ -106,8 +130,12 @@ def test_wrong_label_files_are_named(imagenet_folder: Path) -> None:
     with pytest.raises(DatasetError, match=r"gives ILSVRC2012_val_00000001.JPEG the class 7"):
         load(imagenet_folder, "test")
     (imagenet_folder / "val.txt").write_text("\n".join(FORMS["val.txt"].splitlines()[1:]))
-    with pytest.raises(DatasetError, match=r"gives ILSVRC2012_val_00000001.JPEG the class None"):
+    with pytest.raises(DatasetError, match=r"has no line for the picture ILSVRC2012_val_00000001.JPEG"):
         load(imagenet_folder, "test")
+    for content in ("", "ILSVRC2012_val_00000001.JPEG 3\nn01\n"):
+        (imagenet_folder / "val.txt").write_text(content)
+        with pytest.raises(DatasetError, match=r"val.txt must have a label on each line, or a file name"):
+            load(imagenet_folder, "test")
 
 
 def test_an_empty_training_folder(tmp_path: Path) -> None:

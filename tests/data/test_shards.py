@@ -87,6 +87,18 @@ def test_patterns(folder: Path, pattern: str) -> None:
     assert len(load(f"{folder}/{pattern}")) == 12
 
 
+def test_a_pattern_of_one_split_is_not_the_other_one_too(folder: Path) -> None:
+    with pytest.raises(DatasetNotFoundError, match="a tar file named val or valid or validation or test"):
+        load(f"{folder}/train-*.tar", "test")
+    with pytest.raises(DatasetNotFoundError, match="a tar file named train or training"):
+        load(f"{folder}/val-000.tar", "train")
+    for pattern in ("{train,val}-*.tar", "*.tar"):
+        assert (len(load(f"{folder}/{pattern}")), len(load(f"{folder}/{pattern}", "test"))) == (12, 2)
+    for path in folder.glob("*.tar"):
+        path.rename(folder / f"part{path.name[-5]}{len(path.name)}.tar")  # names that say no split
+    assert len(load(f"{folder}/part*.tar", "test")) == len(load(f"{folder}/part*.tar", "train")) == 14
+
+
 def test_missing_shards_are_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetNotFoundError, match=r"looked for .*train-003.tar"):
         load(f"{folder}/train-{{000..003}}.tar")
@@ -111,10 +123,22 @@ def test_the_index_is_kept_and_checked(folder: Path, monkeypatch: pytest.MonkeyP
     assert len(scanned) == 3
     np.testing.assert_array_equal(first.offsets, second.offsets)
     assert first.keys == second.keys
-    for kept in (folder / ".xnorpp").glob("train-001-*.npz"):
-        kept.write_bytes(b"damaged")
+    for number, kept in enumerate(sorted((folder / ".xnorpp").glob("train-00[12]-*.npz"))):
+        kept.write_bytes(kept.read_bytes()[:60] if number else b"damaged")
     assert load(folder).keys == first.keys
-    assert scanned[3:] == ["train-001.tar"]
+    assert scanned[3:] == ["train-001.tar", "train-002.tar"]
+
+
+def test_a_label_file_is_enough_beside_json_that_says_other_things(tmp_path: Path) -> None:
+    members = {
+        "a.jpg": b"x",
+        "a.cls": b"2",
+        "a.json": b'{"url": "y"}',
+        "b.jpg": b"x",
+        "b.json": b'{"label": 7}',
+    }
+    write(tmp_path / "train-0.tar", {**members, "b.cls": b"1"})
+    np.testing.assert_array_equal(load(tmp_path).labels, [2, 1])
 
 
 @pytest.mark.parametrize(

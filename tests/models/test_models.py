@@ -222,6 +222,8 @@ def test_alexnet_is_the_papers() -> None:
         ({"name": "small", "num_classes": 0}, r"`num_classes` \(=0\) must be at least 1"),
         ({"name": "small", "in_channels": 0}, r"`in_channels` \(=0\) must be at least 1"),
         ({"name": "small", "input_size": 0}, r"`input_size` \(=0\) must be at least 1"),
+        ({"name": "small", "input_size": (28,)}, r"`input_size` \(=\(28,\)\) must be a side or \(height"),
+        ({"name": "small", "input_size": 28.0}, r"`input_size` \(=28.0\) must be a side or \(height"),
         ({"name": "resnet18", "stem": "5x5"}, r"`stem` \(='5x5'\)"),
         ({"name": "alexnet", "input_size": 32}, "`input_size` is too small"),
     ],

@@ -116,6 +116,10 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     torch.save({"a": [1, 2]}, tmp_path / "list.pth")
     with pytest.raises(CheckpointError, match="holds no state_dict"):
         read_state_dict(tmp_path / "list.pth")
+    for junk in (b"", b"hi\n", b"<html>", bytes(range(256))):
+        (tmp_path / "junk.pth").write_bytes(junk)
+        with pytest.raises(CheckpointError, match=r"junk.pth is not a state_dict"):
+            read_state_dict(tmp_path / "junk.pth")
     torch.save(model, tmp_path / "whole.pth")
     with pytest.raises(CheckpointError, match="can be read without running code"):
         read_state_dict(tmp_path / "whole.pth")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from xnorpp.data import load_dataset, write_shards
 from xnorpp.nn import binary_layers
 from xnorpp.train import (
     CheckpointError,
@@ -266,6 +267,16 @@ def test_held_out_pictures_are_evaluated_on_instead_of_the_test_set(tmp_path: Pa
     run(recipe, tmp_path)
     fit = load_checkpoint(tmp_path).meta["steps_per_epoch"]
     assert fit == round(1437 * 0.75) // 128
+
+
+def test_shards_that_would_be_tested_on_too_are_refused(tmp_path: Path, quick: Quick) -> None:
+    write_shards(load_dataset("digits"), tmp_path, format="npy")
+    (tmp_path / "train-000000.tar").rename(tmp_path / "part-000000.tar")
+    recipe = quick("data.dataset=shards", "data.size=8", "schedule.max_steps=1")
+    with pytest.raises(RecipeError, match=r"names the same shards for training and testing"):
+        run(recipe, tmp_path / "run", data=f"{tmp_path}/part-*.tar")
+    held = recipe.replace("data.holdout=0.25")
+    assert run(held, tmp_path / "run", data=f"{tmp_path}/part-*.tar")["step"] == 1
 
 
 def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path, quick: Quick) -> None:

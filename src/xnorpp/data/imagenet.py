@@ -3,7 +3,8 @@ with a label file.
 
     ROOT/train/WNID/*.JPEG           label i is the i-th wnid in alphabetical order
     ROOT/val/WNID/*.JPEG             or
-    ROOT/val/*.JPEG and a label file in ROOT or ROOT/val (or given as `labels`), one of
+    ROOT/val/*.JPEG and a label file in ROOT or ROOT/val (or given as `labels`; Kaggle's three folders above
+    its ILSVRC/Data/CLS-LOC), one of
         file wnid                    a line a picture ("val_annotations.txt", "val.txt")
         file number                  from 0 on, in alphabetical order of the wnids (Caffe's "val.txt")
         file,wnid box ...            Kaggle's "LOC_val_solution.csv"
@@ -81,6 +82,12 @@ def load(
     raise not_found(info, root, "train/WNID/*.JPEG" if split == "train" else "val/")
 
 
+def _homes(place: Path) -> list[Path]:
+    """Where the tables about the pictures in `place` lie: there, and where Kaggle's archive has them."""
+    kaggle = place.resolve().parts[-3:] == ("ILSVRC", "Data", "CLS-LOC")
+    return [place, place.resolve().parents[2]] if kaggle else [place]
+
+
 def _class_folders(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
@@ -114,7 +121,9 @@ def _from_label_file(
     info: DatasetInfo, split: str, place: Path, folder: Path, wnids: list[str], given: str | Path | None
 ) -> FolderDataset:
     usual = [
-        where / name for name in _LABEL_FILES for where in (folder, place, place / "ILSVRC2012_devkit_t12")
+        where / name
+        for name in _LABEL_FILES
+        for where in (folder, *_homes(place), place / "ILSVRC2012_devkit_t12")
     ]
     usual_names = dict.fromkeys(Path(name).name for name in _LABEL_FILES)
     file = Path(given) if given is not None else next((path for path in usual if path.is_file()), None)
@@ -127,21 +136,28 @@ def _from_label_file(
     if rows and rows[0][0] == "ImageId":
         rows = rows[1:]
     names = _pictures(folder)
-    if rows and len(rows[0]) == 1:
+    widths = {min(2, len(row)) for row in rows}
+    if len(widths) != 1:
+        raise DatasetError(f"{file} must have a label on each line, or a file name and a label on each line")
+    if widths == {1}:
         if len(rows) != len(names):
             raise DatasetError(f"{file} has {len(rows)} labels for the {len(names)} pictures in {folder}")
         values = dict(zip(names, (row[0] for row in rows), strict=True))
         order = None if rows[0][0].startswith("n") else _kit_order(file, place)
     else:
         values = {_with_suffix(row[0], names): row[1] for row in rows}
+        if not wnids and all(value.isdigit() for value in values.values()):  # no train folder to name them
+            wnids = [str(number) for number in range(max(map(int, values.values())) + 1)]
         order = {str(number): wnid for number, wnid in enumerate(wnids)}
     known = {value if value.startswith("n") else (order or {}).get(value, value) for value in values.values()}
     wnids = wnids or sorted(known)
     label_of = {wnid: label for label, wnid in enumerate(wnids)}
     labels: list[int] = []
     for name in names:
-        value = values.get(name)
-        wnid = value if value is None or order is None else order.get(value, value)
+        if name not in values:
+            raise DatasetError(f"{file} has no line for the picture {name}")
+        value = values[name]
+        wnid = value if order is None else order.get(value, value)
         if wnid not in label_of:
             raise DatasetError(
                 f"{file} gives {name} the class {value}, which is not one of the {len(wnids)} classes"
@@ -178,6 +194,7 @@ def _dataset(
 ) -> FolderDataset:
     if not paths:
         raise DatasetError(f"{place} holds no {split} pictures")
-    words = next((place / name for name in _NAMES if (place / name).is_file()), place / _NAMES[0])
+    tables = [home / name for home in _homes(place) for name in _NAMES]
+    words = next((table for table in tables if table.is_file()), tables[0])
     names = word_names(words, wnids)
     return FolderDataset(info, split, names, np.array(labels, np.int64), place, paths)

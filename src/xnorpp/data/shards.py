@@ -2,8 +2,8 @@
 each other.
 
 A key is a member's path up to the first dot of its file name; the rest is the extension. The picture is .jpg,
-.jpeg, .png, .webp or .npy (a raw uint8 array); the label is the integer in .cls, or "label" or "cls" in
-.json.
+.jpeg, .png, .webp or .npy (a raw uint8 array); the label is the integer in .cls, or where there is none,
+"label" or "cls" in .json.
 
 The shards' headers are read once and the index of offsets is kept, so that a sample is one seek and one read,
 any rank can compute what every rank sees, and a run can resume anywhere. Training reads shards in random
@@ -21,6 +21,7 @@ import json
 import os
 import re
 import tarfile
+import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,11 +55,12 @@ SHARDS = DatasetInfo(
     train_size=0,
     test_size=0,
     default_augment=Augment(crop=True, pad=0, flip=True),
-    how_to_get="give a folder with train-*.tar and val-*.tar, or a pattern such as train-{000..146}.tar; "
+    how_to_get="give a folder with train-*.tar and val-*.tar, or a pattern such as {train,val}-*.tar; "
     "xnorpp.data.write_shards makes them from another data set",
 )
 _PICTURES = ("jpg", "jpeg", "png", "webp", "npy")
 _CARD = "dataset.json"
+_SPLIT_WORDS = {"train": ("train", "training"), "test": ("val", "valid", "validation", "test")}
 
 
 @dataclass
@@ -101,7 +103,7 @@ def load(
     classes: int | None = None,
 ) -> ShardDataset:
     """`root`: a folder with `train-*.tar` and `val-*.tar` (or `test-*.tar`), or a pattern with braces or
-    wildcards.
+    wildcards, of whose files those named for the split are taken (all, if no name says a split).
 
     The number of classes is `classes`, or what the folder's dataset.json says, or the largest label plus one.
     """
@@ -153,7 +155,19 @@ def _shard_paths(info: DatasetInfo, root: str | Path | None, split: str) -> list
         if missing or not found:
             raise not_found(info, root, missing[0] if missing else name)
         paths += found
-    return paths
+    return _of_split(info, root, paths, split)
+
+
+def _of_split(info: DatasetInfo, root: str | Path, paths: list[str], split: str) -> list[str]:
+    """The files whose names say `split`: a pattern of training shards must not become the test set too."""
+    words = [set(re.findall("[a-z]+", Path(path).name.lower())) for path in paths]
+    named = {kind: [bool(found & set(_SPLIT_WORDS[kind])) for found in words] for kind in _SPLIT_WORDS}
+    if not any(named["train"]) and not any(named["test"]):
+        return paths
+    chosen = [path for path, mine in zip(paths, named[split], strict=True) if mine]
+    if not chosen:
+        raise not_found(info, root, "a tar file named " + " or ".join(_SPLIT_WORDS[split]))
+    return chosen
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -199,7 +213,7 @@ def _index(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         try:
             with np.load(kept, allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in names}
-        except (OSError, ValueError, KeyError, EOFError):
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             pass  # damaged: read the shard again
     index = _scan(path)
     temporary = kept.with_name(f"{kept.stem}.{os.getpid()}.tmp.npz")
@@ -214,6 +228,7 @@ def _index(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 def _scan(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     pictures: dict[str, tuple[int, int]] = {}
     labels: dict[str, int] = {}
+    unlabelled: dict[str, str] = {}  # key -> a .cls or .json without a label
     try:
         with tarfile.open(path, "r:") as shard:
             for member in shard:
@@ -229,13 +244,16 @@ def _scan(path: Path) -> dict[str, np.ndarray[Any, Any]]:
                     assert content is not None
                     label = _label(content.read(), extension)
                     if label is None:
-                        raise DatasetError(
-                            f'{path}: {member.name} must hold an integer label ("label" or "cls" in JSON)'
-                        )
-                    labels[key] = label
+                        unlabelled[key] = member.name
+                    elif extension == "cls" or key not in labels:
+                        labels[key] = label
     except tarfile.TarError as error:
         raise DatasetError(f"{path} is not a complete, uncompressed tar file ({error})") from error
     bare = next((key for key in pictures if key not in labels), None)
+    if bare in unlabelled:
+        raise DatasetError(
+            f'{path}: {unlabelled[bare]} must hold an integer label ("label" or "cls" in JSON)'
+        )
     if bare is not None:
         raise DatasetError(f"{path}: the picture {bare} has no label ({bare}.cls or {bare}.json)")
     return {

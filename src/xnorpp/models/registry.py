@@ -84,7 +84,10 @@ def create_model(
             listed = ", ".join(str(known) for known in nearest_first(option, own_names + shared_names))
             raise ValueError(f"`{option}` is not an option of {name!r}; its options are {listed}")
     side = network.input_size if input_size is None else input_size
-    height, width = (side, side) if isinstance(side, int) else side
+    sides = (side, side) if isinstance(side, int) else tuple(side) if isinstance(side, (tuple, list)) else ()
+    if len(sides) != 2 or not all(isinstance(one, int) for one in sides):
+        raise ValueError(f"`input_size` (={input_size}) must be a side or (height, width) in whole pixels")
+    height, width = sides
     if min(height, width) < 1:
         raise ValueError(f"`input_size` (={input_size}) must be at least 1")
     classes = network.num_classes if num_classes is None else num_classes

@@ -57,8 +57,8 @@ def open_data(recipe: Recipe, root: str | Path | None, *, download: bool, world:
         wait_for_all(world)
     if not part.holdout and getattr(train, "shards", None) == getattr(test, "shards", ()):
         raise RecipeError(
-            f"The pattern {root} names the same shards for training and testing; name them train-* and val-*, "
-            "or hold some out with `data.holdout`."
+            f"The pattern {root} names the same shards for training and testing; name them train-* and "
+            "val-*, or hold some out with `data.holdout`."
         )
     return DataSets(train, test, train.info.preprocess(part.size or None))
 

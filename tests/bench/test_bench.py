@@ -124,6 +124,26 @@ def test_a_missing_peer_is_one_line(small_program: Program, monkeypatch: pytest.
         peers.collect(None, ["tensorflow"], lines.append)  # type: ignore[arg-type]
 
 
+def test_without_torch_ours_is_timed_alone(small_program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others run a network that torch makes; without it they are named and left out."""
+
+    def no_torch(program: Program) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(sys.modules["xnorpp.bench.compare"], "twin_of", no_torch)
+    found = compare(
+        small_program,
+        isa="reference",
+        against=["torch", "openvino"],
+        rounds=1,
+        repeat=1,
+        say=lambda line: None,
+    )
+    assert [row.engine for row in found.results] == [OURS]
+    (line,) = found.left_out
+    assert line.startswith("torch, openvino: left out")
+
+
 def test_a_peer_that_computes_something_else_is_not_timed(
     small_program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

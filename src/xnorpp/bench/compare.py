@@ -110,7 +110,8 @@ def twin_of(program: Program) -> Any:
     config = program.meta.get("model")
     if not isinstance(config, Mapping) or "name" not in config:
         raise ValueError(
-            "the packed file does not say which network it was, so it has no real-valued twin to race"
+            "the packed file does not say which network it was, so it has no real-valued twin to race; "
+            "against none (`--against none`) it can be timed"
         )
     return twin_network(config)
 
@@ -145,8 +146,16 @@ def compare(
     if against:
         from xnorpp.bench.peers import Task, collect
 
-        task = Task(twin_of(program), program.input_shape, batch, counts, program.mean, program.std)
-        engines += collect(task, against, hear)
+        try:
+            task = Task(twin_of(program), program.input_shape, batch, counts, program.mean, program.std)
+            engines += collect(task, against, hear)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            hear(
+                f"{', '.join(against)}: left out, for their network is made by torch, which is not installed; "
+                "`pip install 'xnorpp[bench]'` brings it"
+            )
     images = pictures(batch, program.input_shape)
     floats = normalise(images, program.mean, program.std)
     _check_agreement(engines, images, floats)

@@ -153,7 +153,7 @@ def compare(
             if error.name != "torch":
                 raise
             hear(
-                f"{', '.join(against)}: left out, for their network is made by torch, which is not installed; "
+                f"{', '.join(against)}: left out, their network is made by torch, which is not installed; "
                 "`pip install 'xnorpp[bench]'` brings it"
             )
     images = pictures(batch, program.input_shape)

@@ -182,7 +182,12 @@ class _Run:
         self.stepped = wrap(compiled, world)
         self.teacher: nn.Module | None = None
         if recipe.loss.teacher:
-            self.teacher = load_teacher(recipe.loss.teacher, len(self.sets.train.classes), world.device)
+            self.teacher = load_teacher(
+                recipe.loss.teacher,
+                len(self.sets.train.classes),
+                world.device,
+                in_channels=self.sets.preprocess.channels,
+            )
 
     def _restore(self, found: Checkpoint) -> None:
         restore_optimizer(self.model, self.optimizer, found.optimizer)

@@ -49,8 +49,10 @@ def training_loss(
     )
 
 
-def load_teacher(path: str | Path, num_classes: int, device: torch.device) -> nn.Module:
-    """A frozen network in evaluation mode."""
+def load_teacher(
+    path: str | Path, num_classes: int, device: torch.device, *, in_channels: int | None = None
+) -> nn.Module:
+    """A frozen network in evaluation mode, for pictures of `in_channels` (None: not checked)."""
     if is_checkpoint(path):
         model, _ = load_model(path)
         found = int(model.config["num_classes"])  # type: ignore[index]
@@ -66,6 +68,11 @@ def load_teacher(path: str | Path, num_classes: int, device: torch.device) -> nn
         found = state["fc.weight"].shape[0]
     if found != num_classes:
         raise ValueError(f"The teacher {path} knows {found} classes and the data set has {num_classes}.")
+    taken = next(layer.in_channels for layer in model.modules() if isinstance(layer, nn.Conv2d))
+    if in_channels not in (None, taken):
+        raise ValueError(
+            f"The teacher {path} takes pictures of {taken} channels and the data set's have {in_channels}."
+        )
     return model.to(device).eval().requires_grad_(False)
 
 

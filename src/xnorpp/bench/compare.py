@@ -154,7 +154,7 @@ def compare(
                 raise
             hear(
                 f"{', '.join(against)}: left out, their network is made by torch, which is not installed; "
-                "`pip install 'xnorpp[bench]'` brings it"
+                "`pip install 'xnorpp[train]'` brings it"
             )
     images = pictures(batch, program.input_shape)
     floats = normalise(images, program.mean, program.std)

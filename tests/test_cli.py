@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import xnorpp
@@ -105,6 +106,11 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert status == 0
     assert "digits-small-case4: top-1" in said
     assert results.read_text().count("\n") == 1
+    batch = np.zeros((20, 3073), np.uint8)
+    batch.tofile(tmp_path / "test_batch.bin")
+    status, _, err = run(capsys, "eval", out, "--dataset", "cifar10", "--data", str(tmp_path))
+    assert status == 2
+    assert "takes pictures of 1 channels and those of 'cifar10' have 3" in err
     status, again, _ = run(capsys, "eval", out, "--device", "cpu")
     assert status == 0
     assert "digits-small-case4 on digits (test, 359 pictures)" in again or "(test, 360 pictures)" in again

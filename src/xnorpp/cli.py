@@ -134,6 +134,7 @@ def evaluate(arguments: list[str]) -> int:
     model, meta = load_model(given.checkpoint, device)
     name = given.dataset or meta["dataset"]
     dataset = load_dataset(name, given.data, given.split, download=given.download)
+    _check_fits(meta["model"], name, len(dataset.classes), dataset.info.channels)
     loader = make_loader(
         dataset,
         batch_size=given.batch_size,
@@ -143,11 +144,25 @@ def evaluate(arguments: list[str]) -> int:
         size=meta["preprocess"]["crop"],
     )
     found = measure(model, loader)
+    for lost in loader.skipped:
+        print(f"xnorpp eval: {lost.name} cannot be read ({lost.reason}) and is left out.", file=sys.stderr)
     print(
         f"{meta['recipe']['name']} on {name} ({given.split}, {found['images']:.0f} pictures): "
         f"top-1 {found['top1']:.2f} %, top-5 {found['top5']:.2f} %, loss {found['loss']:.4f}"
     )
     return 0
+
+
+def _check_fits(config: dict[str, Any], name: str, classes: int, channels: int) -> None:
+    if config["num_classes"] != classes:
+        raise ValueError(
+            f"the model has {config['num_classes']} outputs and data set {name!r} {classes} classes"
+        )
+    if config["in_channels"] != channels:
+        raise ValueError(
+            f"the model takes pictures of {config['in_channels']} channels and those of {name!r} have "
+            f"{channels}"
+        )
 
 
 def demo(arguments: list[str]) -> int:
@@ -245,7 +260,8 @@ def shards(arguments: list[str]) -> int:
         dataset = load_dataset(given.dataset, given.data, split)
         written = write_shards(dataset, given.out, format=given.format, workers=given.workers)
         size = sum(path.stat().st_size for path in written)
-        print(f"{split}: {len(dataset):,} pictures in {len(written)} shards, {size / 1e6:,.1f} MB")
+        kept = len(load_dataset("shards", given.out, split))
+        print(f"{split}: {kept:,} pictures in {len(written)} shards, {size / 1e6:,.1f} MB")
     return 0
 
 

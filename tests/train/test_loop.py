@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from xnorpp.data import load_dataset, write_shards
 from xnorpp.nn import binary_layers
@@ -277,6 +279,26 @@ def test_shards_that_would_be_tested_on_too_are_refused(tmp_path: Path, quick: Q
         run(recipe, tmp_path / "run", data=f"{tmp_path}/part-*.tar")
     held = recipe.replace("data.holdout=0.25")
     assert run(held, tmp_path / "run", data=f"{tmp_path}/part-*.tar")["step"] == 1
+
+
+def test_unreadable_pictures_are_named_once_and_counted(
+    tmp_path: Path, quick: Quick, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random = np.random.default_rng(0)
+    for path in (
+        f"{split}/n{label}/{i}.JPEG" for split in ("train", "val") for label in "01" for i in range(4)
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (9, 9, 3), np.uint8)).save(tmp_path / path)
+    bad = [tmp_path / "train" / "n0" / "1.JPEG", tmp_path / "val" / "n1" / "2.JPEG"]
+    for picture in bad:
+        picture.write_bytes(b"no picture")
+    recipe = quick("data.dataset=imagenet", "data.size=8", "data.batch_size=4", "run.accumulate=2")
+    summary = train(recipe, out=tmp_path / "run", data=tmp_path, device="cpu")
+    assert summary["skipped_pictures"] == 2
+    assert set(summary["skipped"]) == set(map(str, bad))
+    said = capsys.readouterr().out
+    assert all(said.count(f"{picture} cannot be read (") == 1 for picture in bad)
 
 
 def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path, quick: Quick) -> None:

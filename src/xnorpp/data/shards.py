@@ -21,6 +21,7 @@ import json
 import os
 import re
 import tarfile
+import warnings
 import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -291,8 +292,8 @@ def write_shards(
     processes (default: one a core), which makes training several times cheaper on the CPU: the paper resizes
     to 256x256 first anyhow. "npy" keeps those pixels exactly (192 KiB a picture); "jpg" encodes them again at
     `quality` without chroma subsampling. The order is shuffled by a fixed seed, so that a shard holds all
-    kinds of classes. Unreadable pictures are left out, at most `max_skipped` of them. Returns the shards'
-    paths.
+    kinds of classes. Unreadable pictures are named in a warning and left out, at most `max_skipped` of them.
+    Returns the shards' paths.
     """
     if format not in ("jpg", "npy"):
         raise ValueError(f'`format` (="{format}") must be "jpg" or "npy"')
@@ -312,6 +313,8 @@ def write_shards(
         if isinstance(part, StreamDataset):
             images, good, skipped = decode_all(part, side, workers=workers, max_skipped=tolerated)
             chosen, tolerated = chosen[good], tolerated - len(skipped)
+            for name, reason in skipped:
+                warnings.warn(f"{name} cannot be read ({reason}) and is left out", stacklevel=2)
         else:
             images = np.stack(
                 [fit(as_image(image), side, side, 0, 0, info.channels) for image in part.images]

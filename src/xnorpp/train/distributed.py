@@ -132,6 +132,15 @@ def sum_over_world(value: Tensor, world: World) -> Tensor:
     return value
 
 
+def merge_over_world(found: dict[str, str], world: World) -> dict[str, str]:
+    """The dictionaries of all processes laid over each other, the same in each."""
+    if world.size == 1:
+        return found
+    parts: list[dict[str, str]] = [{}] * world.size
+    dist.all_gather_object(parts, found)
+    return {name: text for part in parts for name, text in part.items()}
+
+
 def wait_for_all(world: World) -> None:
     if world.size > 1:
         dist.barrier()

@@ -40,7 +40,15 @@ from xnorpp.train.checkpoint import (
 )
 from xnorpp.train.config import Recipe, RecipeError
 from xnorpp.train.diagnose import NonFiniteLoss, first_bad_layer
-from xnorpp.train.distributed import World, average_buffers, join_world, mean_over_world, wait_for_all, wrap
+from xnorpp.train.distributed import (
+    World,
+    average_buffers,
+    join_world,
+    mean_over_world,
+    merge_over_world,
+    wait_for_all,
+    wrap,
+)
 from xnorpp.train.graph import GraphStep, check_graph
 from xnorpp.train.initial import initialise
 from xnorpp.train.journal import Clock, Journal, read_metrics, time_left
@@ -95,6 +103,7 @@ class _Run:
         self.recipe, self.out, self.world, self.quiet = recipe, out, world, quiet
         self.at = _Position()
         self.facts: dict[str, Any] = {}
+        self.skipped: dict[str, str] = {}  # unreadable pictures, and why
         self.last_saved: Path | None = None
         self.graph: GraphStep | None = None
 
@@ -391,8 +400,17 @@ class _Run:
                 f"{self.at.step * recipe.data.batch_size / max(self.at.seconds, 1e-9):,.0f} img/s  "
                 f"{time_left(left)} left"
             )
+        self._name_skipped(journal, {})
         if last or (epoch + 1) % recipe.run.save_epochs == 0:
             self._save()
+
+    def _name_skipped(self, journal: Journal, others: dict[str, str]) -> None:
+        """Name every unreadable picture once: those of this process's loaders, and of `others`."""
+        own = {name: why for loader in (*self.loaders, self.test_loader) for name, why in loader.skipped}
+        for name, why in {**own, **others}.items():
+            if name not in self.skipped:
+                self.skipped[name] = why
+                journal.say(f"{name} cannot be read ({why}) and is left out")
 
     def meta(self) -> dict[str, Any]:
         """All that is needed to resume, pack or predict."""
@@ -430,8 +448,10 @@ class _Run:
 
     def _finish(self, journal: Journal) -> dict[str, Any]:
         meta = self.meta()
-        skipped = [name for loader in (*self.loaders, self.test_loader) for name in loader.skipped]
-        summary = {**meta, "out": str(self.out), "skipped_pictures": len(skipped)}
+        self._name_skipped(journal, merge_over_world(self.skipped, self.world))
+        summary = {
+            **meta, "out": str(self.out), "skipped_pictures": len(self.skipped), "skipped": self.skipped,
+        }  # fmt: skip
         if self.world.leader:
             save_checkpoint(self.out / FINAL_NAME, self.model.state_dict(), meta)
             write_atomically(self.out / "summary.json", json.dumps(summary, indent=1).encode())

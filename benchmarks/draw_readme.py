@@ -13,8 +13,6 @@ newest row of a kind counts, which is the last one in its file.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import re
 import subprocess
@@ -25,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from xnorpp.bench.machine import describe_machine
+from xnorpp.experiments import kept
 from xnorpp.experiments import report as paper
 from xnorpp.shipped.card import size_text
-from xnorpp.train.record import source_commit
+from xnorpp.train.record import append_rows, source_commit, today
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -46,12 +45,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 def read_rows(folder: Path = RESULTS) -> list[Row]:
     """Every row of every kept file, files in alphabetical order, with the file's name as `kept_in`."""
-    return [
-        {**json.loads(line), "kept_in": path.name}
-        for path in sorted(folder.glob("*.jsonl"))
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if line.strip()
-    ]
+    return kept.read_rows(folder)
 
 
 def capture(name: str) -> Row:
@@ -74,11 +68,9 @@ def capture(name: str) -> Row:
         "seed": 0,
         "commit": source_commit(),
         "hardware": describe_machine(),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "date": today(),
     }
-    CAPTURED.parent.mkdir(exist_ok=True)
-    with CAPTURED.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, sort_keys=True) + "\n")
+    append_rows(CAPTURED, [row])
     return row
 
 

@@ -15,7 +15,6 @@ and the classes on which torch agrees with itself are counted too.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from xnorpp.pack import verify
 from xnorpp.predict import preprocess_of
 from xnorpp.runtime import load
 from xnorpp.train.packing import pack_checkpoint
-from xnorpp.train.record import describe_hardware, source_commit
+from xnorpp.train.record import append_rows, describe_hardware, source_commit
 
 BATCH = 250
 
@@ -95,8 +94,7 @@ def main() -> None:
     for name, value in row.items():
         print(f"{name:<20} {value}")
     if given.record:
-        with Path(given.record).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, sort_keys=True) + "\n")
+        append_rows(given.record, [row])
 
 
 if __name__ == "__main__":

@@ -295,14 +295,14 @@ def test_tables_are_drawn_from_what_the_commands_keep(
     drawing: ModuleType, trained: Path, tmp_path: Path
 ) -> None:
     from xnorpp.bench import Startup, report
-    from xnorpp.train import record_result
+    from xnorpp.train.record import append_rows, record_result
 
     assert drawing.read_rows(tmp_path) == []
     assert drawing.trained([]) == drawing.raced([]) == drawing.raced_on_gpu([]) == drawing.NOTHING
     summary = json.loads((trained / "runs" / "digits" / "summary.json").read_text(encoding="utf-8"))
     record_result(tmp_path / "training.jsonl", summary)
     startup = Startup(0.25, 0.1, 0.1, 0.05, 50_000_000, 20_000_000, False, "avx2")
-    report.append(
+    append_rows(
         tmp_path / "cpu.jsonl", report.complete(report.startup_rows(startup, "model.xnor", 1), seed=0)
     )
     rows = drawing.read_rows(tmp_path)

@@ -231,7 +231,8 @@ def bench(arguments: list[str]) -> int:
 
     from xnorpp.bench import AVX2_ONLY, CannotMask, restart
     from xnorpp.bench.machine import describe_machine
-    from xnorpp.bench.report import append, complete, machine_text
+    from xnorpp.bench.report import complete, machine_text
+    from xnorpp.train.record import append_rows
 
     if given.device.partition(":")[0] not in ("cpu", "cuda"):
         raise ValueError(f"`device` (={given.device!r}) must be 'cpu', 'cuda' or 'cuda:N'")
@@ -249,7 +250,7 @@ def bench(arguments: list[str]) -> int:
     if given.json:
         Path(given.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     if given.append:
-        append(given.append, rows)
+        append_rows(given.append, rows)
     if given.plot:
         from xnorpp.bench.plot import plot
 

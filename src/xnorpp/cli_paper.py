@@ -155,13 +155,14 @@ def keep_and_show(
     plot: Callable[[list[dict[str, Any]], Path], None],
 ) -> int:
     """Append each part to NAME.jsonl as soon as it is measured, then print the table and draw NAME.svg."""
-    from xnorpp.bench.report import append, complete
+    from xnorpp.bench.report import complete
+    from xnorpp.train.record import append_rows
 
     folder = results_folder(given)
     kept: list[dict[str, Any]] = []
     for rows in parts:
         done = complete(rows, seed=getattr(given, "seed", 0))
-        append(folder / f"{name}.jsonl", done)
+        append_rows(folder / f"{name}.jsonl", done)
         kept += done
     shown = [{**row, "quick": False} for row in kept]
     print(table(shown))

@@ -23,7 +23,6 @@ from xnorpp.bench.engine import Engine, Unavailable, normalise, pictures
 from xnorpp.bench.layers import chain_program, make_chain
 from xnorpp.bench.plot import plot
 from xnorpp.bench.report import (
-    append,
     comparison_rows,
     comparison_text,
     complete,
@@ -36,6 +35,7 @@ from xnorpp.bench.report import (
 from xnorpp.inspect.stopwatch import Spread
 from xnorpp.runtime import Program, write
 from xnorpp.runtime.reference import run
+from xnorpp.train.record import append_rows
 
 ROW_KEYS = {"name", "value", "unit", "engine", "threads", "batch", "model", "seed", "commit", "hardware"}
 
@@ -88,8 +88,8 @@ def test_rows_carry_everything(tmp_path: Path) -> None:
     assert {row["name"] for row in rows} == {
         "latency_uint8", "latency_float32", "speedup_fp32", "speedup_int8", "thread_scaling", "file_size",
     }  # fmt: skip
-    append(tmp_path / "deep" / "rows.jsonl", rows)
-    append(tmp_path / "deep" / "rows.jsonl", rows[:1])
+    append_rows(tmp_path / "deep" / "rows.jsonl", rows)
+    append_rows(tmp_path / "deep" / "rows.jsonl", rows[:1])
     lines = (tmp_path / "deep" / "rows.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [*rows, rows[0]]
     plot(rows, tmp_path / "plot.png")

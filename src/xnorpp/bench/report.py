@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from xnorpp.bench.compare import OURS, Comparison
@@ -15,6 +12,7 @@ from xnorpp.bench.machine import describe_machine
 from xnorpp.bench.startup import Startup
 from xnorpp.inspect.stopwatch import Spread
 from xnorpp.inspect.table import columns
+from xnorpp.train.record import source_commit, today
 
 Row = dict[str, Any]
 
@@ -216,20 +214,9 @@ def _milli(spread: Spread) -> dict[str, float]:
 
 def complete(rows: Iterable[Row], seed: int | None = None) -> list[Row]:
     """Each row with what every measured number carries: kind, seed, commit, hardware and date."""
-    from xnorpp.train.record import source_commit
-
-    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    date = today()
     hardware = describe_machine()
     return [
         {"kind": "bench", **row, "seed": seed, "commit": source_commit(), "hardware": hardware, "date": date}
         for row in rows
     ]
-
-
-def append(path: str | Path, rows: Iterable[Row]) -> None:
-    """Add rows to a .jsonl file."""
-    place = Path(path)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("a", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row, sort_keys=True) + "\n")

@@ -15,11 +15,13 @@ Row = dict[str, Any]
 def read_rows(folder: Path) -> list[Row]:
     """Every row of every kept file, files in alphabetical order, with the file's name as `kept_in`."""
     return [
-        {**json.loads(line), "kept_in": path.name}
-        for path in sorted(folder.glob("*.jsonl"))
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if line.strip()
+        {**row, "kept_in": path.name} for path in sorted(folder.glob("*.jsonl")) for row in read_file(path)
     ]
+
+
+def read_file(path: Path) -> list[Row]:
+    """The rows of one kept file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def of_kind(rows: Iterable[Row], kind: str) -> list[Row]:

@@ -8,7 +8,6 @@ does not fill a large GPU, and with NVIDIA's MPS running, processes share it tru
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import os
 import signal
@@ -20,10 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from xnorpp.experiments.kept import read_file
 from xnorpp.experiments.runs import ON_GPU, Run
 from xnorpp.train.config import Recipe
 from xnorpp.train.journal import read_metrics
 from xnorpp.train.recipes import load_recipe
+from xnorpp.train.record import append_rows, today
 
 RESULTS = "accuracy.jsonl"
 FINAL = "model.safetensors"
@@ -53,9 +54,7 @@ def done_keys(results: Path) -> set[str]:
 
 def read_results(results: Path) -> list[dict[str, Any]]:
     path = results / RESULTS
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return read_file(path) if path.exists() else []
 
 
 def recipe_of(run: Run, folder: Path, on_gpu: bool) -> Recipe:
@@ -195,13 +194,11 @@ def _record(one: Going, results: Path, folder: Path, say: Callable[[str], None])
         "seconds": summary["seconds"],
         "images_per_second": summary["step"] * recipe["data"]["batch_size"] / max(summary["seconds"], 1e-9),
         "commit": summary["commit"],
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "date": today(),
         "hardware": summary["hardware"],
         **dict(run.facts),
     }
-    results.mkdir(parents=True, exist_ok=True)
-    with (results / RESULTS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, sort_keys=True) + "\n")
+    append_rows(results / RESULTS, [row])
     took = time.monotonic() - one.started
     rate = row["images_per_second"]
     say(f"finished: {run.key}: top-1 {metrics['top1']:.2f} %, {rate:,.0f} img/s, {took:.0f} s")

@@ -10,7 +10,6 @@ by more than rounding explains, is refused. Every attempt, refused too, is a row
 from __future__ import annotations
 
 import argparse
-import datetime
 import hashlib
 import itertools
 import json
@@ -42,7 +41,7 @@ from xnorpp.train.checkpoint import load_checkpoint, write_atomically
 from xnorpp.train.config import Recipe
 from xnorpp.train.packing import float_bytes, pack_checkpoint
 from xnorpp.train.recipes import list_recipes, load_recipe
-from xnorpp.train.record import source_commit
+from xnorpp.train.record import append_rows, source_commit, today
 from xnorpp.train.statistics import measure_statistics
 
 TOLERANCE = 0.05  # points of top-1 between the packed file and torch
@@ -122,7 +121,7 @@ def ship(
         "trained": {key: meta.get(key) for key in ("commit", "hardware", "seconds", "metrics")},
         "packed": {
             "commit": source_commit(),
-            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+            "date": today(),
             "half": half,
             "statistics_batches": statistics,
             "binary_layers": layers.count("binary"),
@@ -384,10 +383,7 @@ def append_row(record: str | Path, card: Mapping[str, Any], refused: str | None)
         "hardware": card["latency"]["hardware"],
         "refused": refused,
     }
-    path = Path(record)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, sort_keys=True) + "\n")
+    append_rows(record, [row])
     return row
 
 

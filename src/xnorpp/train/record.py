@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def record_result(path: str | Path, summary: Mapping[str, Any], **more: Any) -> 
         "seed": recipe["run"]["seed"],
         "commit": summary["commit"],
         "hardware": summary["hardware"],
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "date": today(),
         "model": summary["model"],
         "dataset": recipe["data"]["dataset"],
         "epochs": recipe["schedule"]["epochs"],
@@ -85,8 +85,19 @@ def record_result(path: str | Path, summary: Mapping[str, Any], **more: Any) -> 
         "settings": recipe,
         **more,
     }
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, sort_keys=True) + "\n")
+    append_rows(path, [row])
     return row
+
+
+def append_rows(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Add rows to a .jsonl file of results, which is made if it is missing."""
+    place = Path(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("a", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, sort_keys=True) + "\n")
+
+
+def today() -> str:
+    """The date a row carries."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")

@@ -152,6 +152,32 @@ def test_other_methods_without_shortcut(method: str) -> None:
     assert_close(*run_both(model, x, None, False))
 
 
+@pytest.mark.parametrize(("channels", "stride", "recompute"), [([72, 20, 20], 2, False), ([8, 12], 1, True)])
+def test_xnor_net_with_k(channels: list[int], stride: int, recompute: bool) -> None:
+    """72 channels are two tiles, whose sums K adds up; a second unit hands K's gradient to the first."""
+    torch.manual_seed(11)
+    model = Chain(channels, 4, stride=stride, method="xnor", scale="alpha_k")
+    x = torch.randn(9, channels[0], 4, 4).bfloat16() * 2
+    size = 4 // stride
+    shortcut = torch.randn(9, channels[-1], size, size).bfloat16()
+    plain, quick = run_both(model, x, shortcut, recompute)
+    assert_close(plain, quick)
+
+
+def test_k_of_a_binary_shortcut() -> None:
+    torch.manual_seed(12)
+    block = PreActivationBlock(Options(method="xnor", scale="alpha_k"), 8, 16, 2, (4, 4))
+    initialise(block)
+
+    def own(copied: Any, start: Tensor) -> Tensor:
+        assert fused.side_of(copied.downsample, start) is not None
+        y: Tensor = copied(start)
+        assert type(y.grad_fn).__name__ == "_ChainBackward"
+        return y
+
+    compare(block, (torch.randn(9, 8, 4, 4) + 0.5).bfloat16(), own)
+
+
 def compare(
     model: nn.Module,
     x: Tensor,
@@ -322,6 +348,8 @@ def test_what_is_not_supported_says_why(monkeypatch: pytest.MonkeyPatch) -> None
     assert fused.get_backend() == "auto"
     model.eval()
     assert "training mode" in (fused.why_not_chain(half, model.units()) or "")
+    grouped = Chain([4, 4], 3, method="xnor", scale="alpha_k", groups=2)
+    assert "without groups" in (fused.why_not_chain(half, grouped.units()) or "")
     biased = Chain([4, 4], 3, bias=True)
     assert fused.why_not_chain(half, biased.units()) == "the convolution has a bias"
 

@@ -170,7 +170,9 @@ def why_not_unit(unit: Unit) -> str | None:
     if left != right or top != bottom or (conv.padding_value != 0 and any(conv.pads)):
         return "the padding is not symmetric zeros"
     if isinstance(conv.scale, AnalyticScale) and conv.scale.uses_input:
-        return "XNOR-Net's K depends on the input"
+        fits = all(2 * pad <= size for pad, size in zip((top, left), conv.kernel_size, strict=True))
+        if conv.groups > 1 or max(conv.dilation) > 1 or not fits:
+            return "XNOR-Net's K is fused without groups and dilation, and with padding up to half the kernel"
     if conv.weight.dtype != torch.float32:
         return "the parameters are not float32"
     if not isinstance(unit.before, (nn.Identity, type(None))):

@@ -3,6 +3,8 @@
 - forward, a unit: one pass for the batch statistics (none where the tensor's maker left its moments), one
   that reads the source and writes the signs with their bits, and the convolution. Gamma and the activation
   have no pass of their own inside a chain: whoever reads the dot products next applies them on the way.
+- XNOR-Net's K: the pass that takes the signs leaves the mean of |u| a pixel, a box filter makes K of it, and
+  who reads the dot products multiplies. Backward, the gradient of K comes back to u the same way.
 - kept for the backward pass: the chain's input, the dot products (2 bytes), one bit a sign, one bit a clip
   mask. With `recompute` the dot products are not kept but computed again from the sign bits.
 - backward, a unit: the signs unpacked, the two products of the convolution, one pass for batch norm's sums,
@@ -28,7 +30,7 @@ from torch import Tensor, nn
 from xnorpp.nn import fused_ops as ops
 from xnorpp.nn import fused_pool_ops as pool_ops
 from xnorpp.nn.fused import ACTIVATIONS, GRADIENT_DTYPE, PRODUCT_DTYPE, Side, Unit
-from xnorpp.nn.scale import LearnedScale
+from xnorpp.nn.scale import AnalyticScale, LearnedScale
 
 # What a unit differentiates: batch norm's weight and bias, latent weight, slope, three factors.
 TENSORS_EACH = 7
@@ -101,16 +103,18 @@ def _same_order(a: Tensor, b: Tensor) -> bool:
 
 @dataclass
 class Kept:
-    """What the backward pass of a unit needs; the last two are None when they are to be computed again."""
+    """What the backward pass of a unit needs; dots and weight are None when they are to be computed again, k
+    where the layer has none."""
 
     mean: Tensor
     inverse_std: Tensor
     sign_bits: Tensor
     mask_bits: Tensor
+    k: Tensor | None
     dots: Tensor | None
     weight: Tensor | None
 
-    FIELDS = ("mean", "inverse_std", "sign_bits", "mask_bits", "dots", "weight")
+    FIELDS = ("mean", "inverse_std", "sign_bits", "mask_bits", "k", "dots", "weight")
 
     def tensors(self) -> tuple[Tensor | None, ...]:
         return tuple(getattr(self, name) for name in self.FIELDS)
@@ -130,12 +134,34 @@ class UnitTensors:
         self.activation = ACTIVATIONS[type(unit.activation)]
         self.geometry = (self.conv.stride, (self.conv.pads[2], self.conv.pads[0]), self.conv.dilation)
 
-    def rescale(self, dots: Tensor) -> ops.Rescale:
+    def rescale(self, dots: Tensor, k: Tensor | None) -> ops.Rescale:
         slope = self.slope
         if slope is not None and slope.numel() != dots.shape[1]:
             slope = slope.expand(dots.shape[1]).contiguous()
         kind = ops.scale_kind(self.factors, (dots.shape[2], dots.shape[3]))
-        return ops.Rescale(self.factors, kind, self.activation, slope)
+        return ops.Rescale(self.factors, kind, self.activation, slope, k)
+
+    @property
+    def uses_k(self) -> bool:
+        scale = self.conv.scale
+        return isinstance(scale, AnalyticScale) and scale.uses_input
+
+    @property
+    def window(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Kernel, stride and padding of K's box filter."""
+        return self.conv.kernel_size, self.conv.stride, (self.conv.pads[2], self.conv.pads[0])
+
+    def input_scale(self, sizes: Tensor, source: Tensor) -> Tensor:
+        """K, (images, pixels of the output), from the mean of |u| over the channels."""
+        return F.avg_pool2d(sizes.reshape(-1, 1, *source.shape[2:]), *self.window).flatten(1)
+
+    def sizes_gradient(self, sums: ops.RescaleSums, source: Tensor, sign_bits: Tensor) -> ops.SizesGradient:
+        """The gradient of K, on its way back through the box filter and the mean over the channels."""
+        images, channels, height, width = source.shape
+        grad_k = sums.for_k.sum(0).reshape(images, 1, *sums.size)
+        like = grad_k.new_empty(images, 1, height, width)
+        grad = torch.ops.aten.avg_pool2d_backward(grad_k, like, *self.window, False, True, None)
+        return ops.SizesGradient(grad.flatten(1) / channels, sign_bits)
 
     def dots(self, signs: Tensor, weight: Tensor) -> Tensor:
         stride, padding, dilation = self.geometry
@@ -148,12 +174,13 @@ class UnitTensors:
         mean, inverse_std, weights = ops.statistics(
             moments or ops.moments(source, rescale), self.norm, self.latent, DTYPES
         )
-        signs, sign_bits, mask_bits = ops.normalize_sign(
-            source, rescale, mean, inverse_std, self.norm_weight, self.norm_bias, PRODUCT_DTYPE
+        signs, sign_bits, mask_bits, sizes = ops.normalize_sign(
+            source, rescale, mean, inverse_std, self.norm_weight, self.norm_bias, PRODUCT_DTYPE, self.uses_k
         )
+        k = None if sizes is None else self.input_scale(sizes, source)
         dots = self.dots(signs, weights[0])
         kept = (None, None) if recompute else (dots, weights[1])
-        return dots, Kept(mean, inverse_std, sign_bits, mask_bits, *kept)
+        return dots, Kept(mean, inverse_std, sign_bits, mask_bits, k, *kept)
 
     def dots_again(self, kept: Kept, shape: torch.Size) -> Tensor:
         """The dot products, kept or computed again from the sign bits."""
@@ -184,11 +211,14 @@ class UnitTensors:
         grad = ops.channels_last(grad)
         if not _same_order(grad_weight, self.latent):
             grad_weight = torch.empty_like(self.latent, dtype=grad_weight.dtype).copy_(grad_weight)
-        partial = ops.norm_backward_sums(grad, kept.mask_bits, source, rescale, kept.mean, kept.inverse_std)
+        sizes = None if kept.k is None else self.sizes_gradient(sums, source, kept.sign_bits)
+        partial = ops.norm_backward_sums(
+            grad, kept.mask_bits, source, rescale, kept.mean, kept.inverse_std, sizes
+        )
         found = ops.collect(partial, sums, grad_weight, self.latent)
         grad, source_sums = ops.norm_backward(
             grad, kept.mask_bits, source, rescale, kept.mean, kept.inverse_std, self.norm_weight, found.norm,
-            skip, pooled_skip,
+            skip, pooled_skip, sizes,
         )  # fmt: skip
         slope = found.slope
         if slope is not None and self.slope is not None and self.slope.numel() != slope.numel():
@@ -209,7 +239,7 @@ class _Chain(torch.autograd.Function):
             source, rescale, moments = x, None, plan.moments
             for unit in units:
                 source, found = unit.forward(source, rescale, moments, plan.recompute)
-                rescale, moments = unit.rescale(source), None
+                rescale, moments = unit.rescale(source, found.k), None
                 kept.append(found)
             added, side_rescale, pooled = x if plan.identity else shortcut, None, None
             if side is not None and plan.side is not None:
@@ -218,7 +248,7 @@ class _Chain(torch.autograd.Function):
                     side_source, side_moments = pool_ops.average_pool(x)
                     pooled = side_source
                 added, found = side.forward(side_source, None, side_moments, plan.recompute)
-                side_rescale = side.rescale(added)
+                side_rescale = side.rescale(added, found.k)
                 kept.append(found)
             assert rescale is not None
             out, made = ops.finish(
@@ -245,7 +275,7 @@ class _Chain(torch.autograd.Function):
             if side is not None:
                 side_source = x if pooled is None else pooled
                 dots = side.dots_again(kept[-1], side_source.shape)
-                grad, sums = ops.finish_backward(out_grad, dots, side.rescale(dots))
+                grad, sums = ops.finish_backward(out_grad, dots, side.rescale(dots, kept[-1].k))
                 del dots
                 side_grad, _, results[-1] = side.backward(kept[-1], grad, sums, side_source, None)
                 skip, pooled_skip = (side_grad, None) if pooled is None else (None, side_grad)
@@ -253,13 +283,14 @@ class _Chain(torch.autograd.Function):
             for unit in units[:-1]:
                 size = unit.conv.output_size_for((shapes[-1][2], shapes[-1][3]))
                 shapes.append(torch.Size((x.shape[0], unit.conv.out_channels, *size)))
-            dots = units[-1].dots_again(kept[len(units) - 1], shapes[-1])
-            grad, sums = ops.finish_backward(out_grad, dots, units[-1].rescale(dots))
+            last = kept[len(units) - 1]
+            dots = units[-1].dots_again(last, shapes[-1])
+            grad, sums = ops.finish_backward(out_grad, dots, units[-1].rescale(dots, last.k))
             for index in reversed(range(1, len(units))):
                 before = units[index - 1]
                 dots = before.dots_again(kept[index - 1], shapes[index - 1])
                 grad, found, results[index] = units[index].backward(
-                    kept[index], grad, sums, dots, before.rescale(dots)
+                    kept[index], grad, sums, dots, before.rescale(dots, kept[index - 1].k)
                 )
                 assert found is not None
                 sums = found

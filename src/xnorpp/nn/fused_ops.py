@@ -2,7 +2,7 @@
 
 Activations are (N,C,H,W) tensors in channels_last order. `Rescale` says what turns dot products into a batch
 norm's input or a block's output: v = act(Gamma * dot); None in its place means that the source is a real
-tensor already.
+tensor already. XNOR-Net's K, (N, pixels), multiplies the dot products of a `Rescale` that has it.
 """
 
 from __future__ import annotations
@@ -31,21 +31,24 @@ SUM_BLOCKS = {"BLOCK_R": 512, "BLOCK_C": 16, "BLOCK_W": 2048, "num_warps": 8}
 
 @dataclass(frozen=True)
 class Rescale:
-    """v = act(Gamma * dot). `factors` are those of one of the four cases, or none; `slope` is (channels,)."""
+    """v = act(Gamma * k * dot). `factors` are those of one of the four cases, or none; `slope` is
+    (channels,); `k`, where the layer has it, XNOR-Net's K, (images, pixels)."""
 
     factors: tuple[Tensor, ...]
     kind: int
     activation: int
     slope: Tensor | None = None
+    k: Tensor | None = None
 
     def arguments(self, unused: Tensor) -> tuple[Tensor, ...]:
-        """channel, rows, columns and slope; `unused` stands where a pointer is never followed."""
+        """channel, rows, columns, slope and k; `unused` stands where a pointer is never followed."""
         channel, rows, columns, *_ = (*self.factors, unused, unused, unused)
-        return channel, rows, columns, unused if self.slope is None else self.slope
+        slope, k = (unused if it is None else it for it in (self.slope, self.k))
+        return channel, rows, columns, slope, k
 
     @property
     def switches(self) -> dict[str, Any]:
-        return {"KIND": self.kind, "ACTIVATION": self.activation}
+        return {"KIND": self.kind, "ACTIVATION": self.activation, "K": self.k is not None}
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class RescaleSums:
     sums: Tensor
     spatial: Tensor
     dense: Tensor
+    for_k: Tensor
 
 
 @dataclass(frozen=True)
@@ -127,12 +131,12 @@ def _sizes(x: Tensor, t: Tiling) -> tuple[int, ...]:
     return (*shape_of(x), x.shape[3], t.groups_each)
 
 
-NOTHING: dict[str, Any] = {"KIND": 0, "ACTIVATION": IDENTITY}
+NOTHING: dict[str, Any] = {"KIND": 0, "ACTIVATION": IDENTITY, "K": False}
 
 
 def _rescale_arguments(rescale: Rescale | None, unused: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
     if rescale is None:
-        return (unused, unused, unused, unused), NOTHING
+        return (unused, unused, unused, unused, unused), NOTHING
     return rescale.arguments(unused), rescale.switches
 
 
@@ -203,8 +207,10 @@ def normalize_sign(
     weight: Tensor,
     bias: Tensor,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """sign(batch norm) in `dtype`, its bits, and the bits of sign's clip mask."""
+    with_sizes: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """sign(batch norm) in `dtype`, its bits, and the bits of sign's clip mask; with `with_sizes` also the
+    mean of |batch norm| over the channels, (images, pixels)."""
     images, pixels, channels = shape_of(source)
     t = tiling_of(source)
     signs = torch.empty_like(source, dtype=dtype, memory_format=torch.channels_last)
@@ -213,11 +219,18 @@ def normalize_sign(
     )
     sign_bits, mask_bits = bits.unbind()
     arguments, switches = _rescale_arguments(rescale, mean)
+    sizes = _parts_of_channels(source, t) if with_sizes else None
     kernels.normalize_sign_kernel[t.grid](
         source, *arguments, mean, inverse_std, weight, bias, signs, sign_bits, mask_bits,
-        *_sizes(source, t), **switches, **t.blocks,
+        mean if sizes is None else sizes, *_sizes(source, t), SIZES=with_sizes, **switches, **t.blocks,
     )  # fmt: skip
-    return signs, sign_bits, mask_bits
+    return signs, sign_bits, mask_bits, None if sizes is None else sizes.sum(0) / channels
+
+
+def _parts_of_channels(x: Tensor, t: Tiling) -> Tensor:
+    """Room for a sum over the channels of a tile, for every tile of channels, image and pixel."""
+    images, pixels, _ = shape_of(x)
+    return torch.empty((t.tiles // t.tiles_p, images, pixels), dtype=torch.float32, device=x.device)
 
 
 def unpack_signs(sign_bits: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -239,8 +252,9 @@ def finish(
     side_arguments, side_switches = _rescale_arguments(side_rescale, dots)
     kernels.finish_kernel[t.grid](
         dots, *rescale.arguments(dots), dots if side is None else side, *side_arguments[:3],
-        out, found.partial, *_sizes(dots, t), t.rows,
-        SIDE=-1 if side is None else side_switches["KIND"], **rescale.switches, **t.blocks,
+        side_arguments[4], out, found.partial, *_sizes(dots, t), t.rows,
+        SIDE=-1 if side is None else side_switches["KIND"], SIDE_K=side_switches["K"],
+        **rescale.switches, **t.blocks,
     )  # fmt: skip
     return out, found
 
@@ -254,19 +268,33 @@ def _rescale_sums(dots: Tensor, rescale: Rescale, t: Tiling) -> RescaleSums:
         (t.parts, pixels, channels) if rescale.kind == DENSE else (0,),
     )
     made = [torch.empty(shape, dtype=torch.float32, device=dots.device) for shape in shapes]
+    made.append(made[0] if rescale.k is None else _parts_of_channels(dots, t))
     return RescaleSums(rescale, (dots.shape[2], dots.shape[3]), t.rows, t.parts * tiles_c, *made)
 
 
 def finish_backward(grad: Tensor, dots: Tensor, rescale: Rescale) -> tuple[Tensor, RescaleSums]:
-    """The gradient for the dots, and partial sums of those for Gamma's factors and the slope."""
+    """The gradient for the dots, and partial sums of those for Gamma's factors, the slope and K."""
     t = tiling_of(dots)
     grad_dots = torch.empty_like(grad, memory_format=torch.channels_last)
     found = _rescale_sums(dots, rescale, t)
     kernels.finish_backward_kernel[t.grid](
-        grad, dots, *rescale.arguments(dots), grad_dots, found.sums, found.spatial, found.dense,
+        grad, dots, *rescale.arguments(dots), grad_dots, found.sums, found.spatial, found.dense, found.for_k,
         *_sizes(dots, t), t.rows, **rescale.switches, **t.blocks,
     )  # fmt: skip
     return grad_dots, found
+
+
+@dataclass(frozen=True)
+class SizesGradient:
+    """The gradient of |u| in every channel of a pixel, (images, pixels), and the bits u > 0."""
+
+    gradient: Tensor
+    sign_bits: Tensor
+
+
+def _sizes_gradient(sizes: SizesGradient | None, bits: Tensor, floats: Tensor) -> tuple[Tensor, Tensor]:
+    """Sign bits and gradient, or what stands in their places where they are never read."""
+    return (bits, floats) if sizes is None else (sizes.sign_bits, sizes.gradient)
 
 
 def norm_backward_sums(
@@ -276,14 +304,16 @@ def norm_backward_sums(
     rescale: Rescale | None,
     mean: Tensor,
     inverse_std: Tensor,
+    sizes: SizesGradient | None = None,
 ) -> Tensor:
     """(2, rows, channels) partial sums of the gradient behind sign and of its product with xhat."""
     t = tiling_of(source)
     partial = torch.empty((2, t.rows, source.shape[1]), dtype=torch.float32, device=source.device)
     arguments, switches = _rescale_arguments(rescale, mean)
     kernels.norm_backward_sums_kernel[t.grid](
-        grad_signs, mask_bits, source, *arguments, mean, inverse_std, partial,
-        *_sizes(source, t), t.rows, **switches, **t.blocks,
+        grad_signs, mask_bits, *_sizes_gradient(sizes, mask_bits, mean), source, *arguments,
+        mean, inverse_std, partial, *_sizes(source, t), t.rows, SIZES=sizes is not None,
+        **switches, **t.blocks,
     )  # fmt: skip
     return partial
 
@@ -299,6 +329,7 @@ def norm_backward(
     sums: Tensor,
     skip: Tensor | None = None,
     pooled_skip: Tensor | None = None,
+    sizes: SizesGradient | None = None,
 ) -> tuple[Tensor, RescaleSums | None]:
     """The gradient of `normalize_sign` and of what made its source, written over `grad_signs`.
 
@@ -309,12 +340,14 @@ def norm_backward(
     t = tiling_of(source)
     arguments, switches = _rescale_arguments(rescale, mean)
     found = None if rescale is None else _rescale_sums(source, rescale, t)
-    outputs = (sums, sums, sums) if found is None else (found.sums, found.spatial, found.dense)
+    outputs = (sums,) * 4 if found is None else (found.sums, found.spatial, found.dense, found.for_k)
     kernels.norm_backward_kernel[t.grid](
-        grad_signs, mask_bits, source, *arguments, mean, inverse_std, weight, sums,
+        grad_signs, mask_bits, *_sizes_gradient(sizes, mask_bits, mean), source, *arguments,
+        mean, inverse_std, weight, sums,
         grad_signs if skip is None else skip, grad_signs if pooled_skip is None else pooled_skip,
         grad_signs, *outputs, *_sizes(source, t), t.rows, float(images * pixels),
-        SKIP=skip is not None, POOLED=pooled_skip is not None, **switches, **t.blocks,
+        SKIP=skip is not None, POOLED=pooled_skip is not None, SIZES=sizes is not None,
+        **switches, **t.blocks,
     )  # fmt: skip
     return grad_signs, found
 

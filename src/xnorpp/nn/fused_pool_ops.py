@@ -91,7 +91,8 @@ def _activation_sums(
     )  # fmt: skip
     if slope is None:
         return collect(partial)
-    sums = RescaleSums(Rescale((), ONES, activation, slope), (1, 1), t.rows, 0, slopes, slopes, slopes)
+    unused = (slopes,) * 3
+    sums = RescaleSums(Rescale((), ONES, activation, slope), (1, 1), t.rows, 0, slopes, *unused)
     return collect(partial, sums)
 
 

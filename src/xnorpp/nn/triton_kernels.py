@@ -10,8 +10,9 @@ fastest. A program owns one tile of pixels by channels and walks over images, ei
 Names: `source` is what feeds a batch norm, either a real tensor x (KIND 0) or the integer dot products of the
 convolution before it; in the second case the batch norm's input is v = act(Gamma * dot), recomputed wherever
 it is needed and never written. u = weight * xhat + bias with xhat = (v - mean) * inverse_std is the batch
-norm's output. Sums over programs are left as rows of partial sums for `triton_sums`, so that results do not
-depend on the order in which programs run.
+norm's output. With XNOR-Net's K (switch K) `k[n, pixel]` multiplies the dot product as it is read, and
+dot * k takes the place of dot everywhere. Sums over programs are left as rows of partial sums for
+`triton_sums`, so that results do not depend on the order in which programs run.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -73,6 +74,21 @@ def _gamma(channel, rows, columns, p, c, pixels, channels, width, KIND: tl.const
 
 
 @triton.jit
+def _at_pixels(numbers, n, p, images, pixels):
+    """One float a pixel of image n, shaped to broadcast over the channels of a tile."""
+    at = n.to(tl.int64) * pixels + p
+    return tl.load(numbers + at, mask=(p < pixels) & (n < images), other=0.0)[:, None]
+
+
+@triton.jit
+def _add_channels(value, part, n, p, images, pixels, channels, BLOCK_C: tl.constexpr):
+    """Leaves the sum over this tile's channels in `part`, (tiles of channels, images, pixels)."""
+    tile = tl.program_id(0) % tl.cdiv(channels, BLOCK_C)
+    at = (tile * images + n).to(tl.int64) * pixels + p
+    tl.store(part + at, tl.sum(value, 1), mask=(p < pixels) & (n < images))
+
+
+@triton.jit
 def _activate(z, slope, ACTIVATION: tl.constexpr):
     if ACTIVATION == 1:
         z = tl.maximum(z, 0.0)
@@ -102,10 +118,12 @@ def _store_moments(partial, shift, total, square, row, rows, c, channels):
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def moments_kernel(
-    source, channel, rows_of, columns, slope, partial, images, pixels, channels, width, groups_each, rows,
-    KIND: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    source, channel, rows_of, columns, slope, k, partial,
+    images, pixels, channels, width, groups_each, rows,
+    KIND: tl.constexpr, ACTIVATION: tl.constexpr, K: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Sums of (v - k) and (v - k)^2 a channel; k, the channel's first value, keeps the variance accurate."""
+    """Sums of (v - s) and (v - s)^2 a channel; s, of the channel's first value, keeps the variance exact."""
     p, c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     factor = _gamma(channel, rows_of, columns, p, c, pixels, channels, width, KIND)
     first_factor = _gamma(
@@ -123,7 +141,10 @@ def moments_kernel(
             n = (first + step) * 8 + j
             here = inside & (n < images)
             value = tl.load(source + n.to(tl.int64) * pixels * channels + offset, mask=here, other=0.0)
-            v = _activate(value.to(tl.float32) * factor, steep, ACTIVATION)
+            value = value.to(tl.float32)
+            if K:
+                value *= _at_pixels(k, n, p, images, pixels)
+            v = _activate(value * factor, steep, ACTIVATION)
             d = tl.where(here, v - shift, 0.0)
             total += d
             square += d * d
@@ -132,11 +153,13 @@ def moments_kernel(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def normalize_sign_kernel(
-    source, channel, rows_of, columns, slope, mean, inverse_std, weight, bias, signs, sign_bits, mask_bits,
-    images, pixels, channels, width, groups_each,
-    KIND: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    source, channel, rows_of, columns, slope, k, mean, inverse_std, weight, bias,
+    signs, sign_bits, mask_bits, sizes, images, pixels, channels, width, groups_each,
+    KIND: tl.constexpr, ACTIVATION: tl.constexpr, K: tl.constexpr, SIZES: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """sign(u) for the convolution, and for the backward pass one bit u > 0 and one bit |u| <= 1."""
+    """sign(u) for the convolution, and for the backward pass one bit u > 0 and one bit |u| <= 1; with SIZES
+    also the sums of |u| over the channels of a tile, from which K is made."""
     p, c, offset, inside, _row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     factor = _gamma(channel, rows_of, columns, p, c, pixels, channels, width, KIND)
     steep = 1.0
@@ -156,12 +179,16 @@ def normalize_sign_kernel(
             here = inside & (n < images)
             base = n.to(tl.int64) * size
             value = tl.load(source + base + offset, mask=here, other=0.0).to(tl.float32)
+            if K:
+                value *= _at_pixels(k, n, p, images, pixels)
             u = (_activate(value * factor, steep, ACTIVATION) - center) * multiplier + add
             positive = u > 0
             one = tl.where(positive, 1.0, -1.0).to(signs.dtype.element_ty)
             tl.store(signs + base + offset, one, mask=here)
             sign_byte |= positive.to(tl.int32) << j
             mask_byte |= (tl.abs(u) <= 1.0).to(tl.int32) << j
+            if SIZES:
+                _add_channels(tl.where(here, tl.abs(u), 0.0), sizes, n, p, images, pixels, channels, BLOCK_C)
         base = group.to(tl.int64) * size
         here = inside & (group * 8 < images)
         tl.store(sign_bits + base + offset, sign_byte.to(tl.uint8), mask=here)
@@ -187,10 +214,10 @@ def unpack_signs_kernel(sign_bits, signs, images, size, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def finish_kernel(
-    dots, channel, rows_of, columns, slope, side, side_channel, side_rows, side_columns, out, partial,
-    images, pixels, channels, width, groups_each, rows,
-    KIND: tl.constexpr, ACTIVATION: tl.constexpr, SIDE: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    dots, channel, rows_of, columns, slope, k, side, side_channel, side_rows, side_columns, side_k,
+    out, partial, images, pixels, channels, width, groups_each, rows,
+    KIND: tl.constexpr, ACTIVATION: tl.constexpr, K: tl.constexpr, SIDE: tl.constexpr,
+    SIDE_K: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """out = act(Gamma * dot) + side, and the moments of `out` for the batch norm that reads it next.
 
@@ -219,9 +246,14 @@ def finish_kernel(
             here = inside & (n < images)
             at = n.to(tl.int64) * pixels * channels + offset
             value = tl.load(dots + at, mask=here, other=0.0).to(tl.float32)
+            if K:
+                value *= _at_pixels(k, n, p, images, pixels)
             v = _activate(value * factor, steep, ACTIVATION)
             if SIDE >= 0:
-                v += tl.load(side + at, mask=here, other=0.0).to(tl.float32) * side_factor
+                beside = tl.load(side + at, mask=here, other=0.0).to(tl.float32)
+                if SIDE_K:
+                    beside *= _at_pixels(side_k, n, p, images, pixels)
+                v += beside * side_factor
             rounded = v.to(out.dtype.element_ty)
             tl.store(out + at, rounded, mask=here)
             d = tl.where(here, rounded.to(tl.float32) - shift, 0.0)
@@ -260,11 +292,12 @@ def _store_rescale_sums(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def finish_backward_kernel(
-    grad, dots, channel, rows_of, columns, slope, grad_dots, sums, spatial_sums, dense,
+    grad, dots, channel, rows_of, columns, slope, k, grad_dots, sums, spatial_sums, dense, for_k,
     images, pixels, channels, width, groups_each, rows,
-    KIND: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    KIND: tl.constexpr, ACTIVATION: tl.constexpr, K: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of `finish_kernel`: for the dots, and partial sums for Gamma's factors and the slope."""
+    """The gradient of `finish_kernel`: for the dots, and partial sums for Gamma's factors, slope and K."""
     p, c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     factor = _gamma(channel, rows_of, columns, p, c, pixels, channels, width, KIND)
     steep = 1.0
@@ -280,12 +313,20 @@ def finish_backward_kernel(
             at = n.to(tl.int64) * pixels * channels + offset
             g = tl.load(grad + at, mask=here, other=0.0).to(tl.float32)
             dot = tl.load(dots + at, mask=here, other=0.0).to(tl.float32)
-            z = dot * factor
+            times = tl.full([BLOCK_P, 1], 1.0, tl.float32)
+            if K:
+                times = _at_pixels(k, n, p, images, pixels)
+            value = dot * times
+            z = value * factor
             if ACTIVATION == 2:
                 for_slope += tl.where(z > 0, 0.0, g * z)
             g *= _activation_slope(z, steep, ACTIVATION)
-            for_gamma += g * dot
-            tl.store(grad_dots + at, (g * factor).to(grad_dots.dtype.element_ty), mask=here)
+            for_gamma += g * value
+            g *= factor
+            if K:
+                _add_channels(g * dot, for_k, n, p, images, pixels, channels, BLOCK_C)
+                g *= times
+            tl.store(grad_dots + at, g.to(grad_dots.dtype.element_ty), mask=here)
     _store_rescale_sums(
         for_gamma, for_slope, channel, rows_of, columns, sums, spatial_sums, dense,
         p, c, offset, inside, row, rows, pixels, channels, width, KIND, ACTIVATION, BLOCK_C,
@@ -294,11 +335,13 @@ def finish_backward_kernel(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def norm_backward_sums_kernel(
-    grad_signs, mask_bits, source, channel, rows_of, columns, slope, mean, inverse_std, partial,
-    images, pixels, channels, width, groups_each, rows,
-    KIND: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    grad_signs, mask_bits, sign_bits, grad_sizes, source, channel, rows_of, columns, slope, k,
+    mean, inverse_std, partial, images, pixels, channels, width, groups_each, rows,
+    KIND: tl.constexpr, ACTIVATION: tl.constexpr, K: tl.constexpr, SIZES: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Sums a channel of g and g * xhat, with g = grad_signs * [|u| <= 1], sign's gradient."""
+    """Sums a channel of g and g * xhat, with g = grad_signs * [|u| <= 1], sign's gradient, and with SIZES
+    sign(u) * grad_sizes[n, pixel], the gradient of |u|, beside it."""
     p, c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     factor = _gamma(channel, rows_of, columns, p, c, pixels, channels, width, KIND)
     steep = 1.0
@@ -314,13 +357,22 @@ def norm_backward_sums_kernel(
         mask = tl.load(
             mask_bits + group.to(tl.int64) * size + offset, mask=inside & (group * 8 < images), other=0
         ).to(tl.int32)
+        if SIZES:
+            positive = tl.load(
+                sign_bits + group.to(tl.int64) * size + offset, mask=inside & (group * 8 < images), other=0
+            ).to(tl.int32)
         for j in tl.static_range(8):
             n = group * 8 + j
             here = inside & (n < images)
             at = n.to(tl.int64) * size + offset
             g = tl.load(grad_signs + at, mask=here, other=0.0).to(tl.float32)
             g = tl.where(((mask >> j) & 1) != 0, g, 0.0)
+            if SIZES:
+                slant = _at_pixels(grad_sizes, n, p, images, pixels)
+                g += tl.where(((positive >> j) & 1) != 0, slant, -slant)
             value = tl.load(source + at, mask=here, other=0.0).to(tl.float32)
+            if K:
+                value *= _at_pixels(k, n, p, images, pixels)
             total += g
             product += g * (_activate(value * factor, steep, ACTIVATION) - center)
     products = tl.sum(product, 0) * tl.load(inverse_std + c, mask=c < channels, other=0.0)
@@ -330,11 +382,11 @@ def norm_backward_sums_kernel(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def norm_backward_kernel(
-    grad_signs, mask_bits, source, channel, rows_of, columns, slope, mean, inverse_std, weight, sums,
-    skip, pooled_skip, out, rescale_sums, spatial_sums, dense,
+    grad_signs, mask_bits, sign_bits, grad_sizes, source, channel, rows_of, columns, slope, k,
+    mean, inverse_std, weight, sums, skip, pooled_skip, out, rescale_sums, spatial_sums, dense, for_k,
     images, pixels, channels, width, groups_each, rows, count,
-    KIND: tl.constexpr, ACTIVATION: tl.constexpr, SKIP: tl.constexpr, POOLED: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    KIND: tl.constexpr, ACTIVATION: tl.constexpr, K: tl.constexpr, SIZES: tl.constexpr,
+    SKIP: tl.constexpr, POOLED: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """The gradient through sign, batch norm and, where the source is dot products, activation and Gamma.
 
@@ -362,13 +414,24 @@ def norm_backward_kernel(
         mask = tl.load(
             mask_bits + group.to(tl.int64) * size + offset, mask=inside & (group * 8 < images), other=0
         ).to(tl.int32)
+        if SIZES:
+            positive = tl.load(
+                sign_bits + group.to(tl.int64) * size + offset, mask=inside & (group * 8 < images), other=0
+            ).to(tl.int32)
         for j in tl.static_range(8):
             n = group * 8 + j
             here = inside & (n < images)
             at = n.to(tl.int64) * size + offset
             g = tl.load(grad_signs + at, mask=here, other=0.0).to(tl.float32)
             g = tl.where(((mask >> j) & 1) != 0, g, 0.0)
-            value = tl.load(source + at, mask=here, other=0.0).to(tl.float32)
+            if SIZES:
+                slant = _at_pixels(grad_sizes, n, p, images, pixels)
+                g += tl.where(((positive >> j) & 1) != 0, slant, -slant)
+            dot = tl.load(source + at, mask=here, other=0.0).to(tl.float32)
+            times = tl.full([BLOCK_P, 1], 1.0, tl.float32)
+            if K:
+                times = _at_pixels(k, n, p, images, pixels)
+            value = dot * times
             v = _activate(value * factor, steep, ACTIVATION)
             g = multiplier * (g - mean_g - (v - center) * mean_gx)
             if SKIP:
@@ -383,6 +446,9 @@ def norm_backward_kernel(
                 g *= _activation_slope(z, steep, ACTIVATION)
                 for_gamma += g * value
                 g *= factor
+            if K:
+                _add_channels(g * dot, for_k, n, p, images, pixels, channels, BLOCK_C)
+                g *= times
             tl.store(out + at, g.to(out.dtype.element_ty), mask=here)
     if KIND > 0:
         _store_rescale_sums(

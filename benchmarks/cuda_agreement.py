@@ -4,9 +4,10 @@
 
 Every kind of stream by itself, from bytes and from normalised floats, each against the CPU engine on the same
 input: $OUT/cuda_agreement.json after every part, a row for results/ in $OUT/agreement.jsonl at last. A part
-that fails is named and the others still run; the exit status is then 1. From bytes with a float32 stream both
-engines add the same whole numbers and round alike, so the outputs are expected to be equal in every bit (in
-batches of nine and more; below that the last layer is summed in another order).
+that fails is named and the others still run; the exit status is then 1. With a float32 stream both engines
+take a picture's bytes the same way (runtime/picture.py says which) and round alike, so the outputs are
+expected to be equal in every bit (in batches of nine and more; below that the last layer is summed in another
+order).
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def agreement(
     found: dict[str, Any] = {
         "images": len(images), "cpu_engine": name,
         "failed": {} if native else {"cpu engine": "the native core does not run"},
-        "stem": "8-bit pictures times 16-bit filters, exact sums, the same filters on both engines",
+        "stem": "bytes as runtime/picture.py says; with a float32 stream the same on both engines",
     }  # fmt: skip
     want: dict[bool, np.ndarray] = {}
 

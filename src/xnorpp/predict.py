@@ -1,8 +1,8 @@
 """Predictions and accuracy of a packed model: pictures in, labels out. No torch on this way.
 
-Pictures are normalised here and given to the model as float32. Its own way from bytes rounds the weights of
-the first layer to 16 bits, and near zero that turns signs over; from float32 the answers are those of the
-trained network but for float rounding, at the cost of some microseconds.
+Pictures are normalised here and given to the model as float32, so that the answers are those of the trained
+network but for float rounding with every engine and every network. Given bytes, an engine may round the
+weights of a large first layer (runtime/picture.py).
 """
 
 from __future__ import annotations

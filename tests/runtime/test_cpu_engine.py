@@ -78,7 +78,7 @@ def pictures(n: int, size: int = 40) -> Any:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_bytes_and_floats_agree(isa: str) -> None:
-    """A picture's bytes go through 16-bit weights; the same numbers as floats go through float32."""
+    """Bytes of a picture for a large stem go through 16-bit weights; the same as floats through float32."""
     program, x = stem(), pictures(3)
     model = load(program, threads=1, isa=isa)
     expected = run(program, x)

@@ -84,7 +84,7 @@ def test_differences_are_counted(fake: None, monkeypatch: pytest.MonkeyPatch) ->
     program = cases.network("small", "xnor++", "channel_height_width")
     c, h, w = program.input_shape
     images = np.random.default_rng(0).integers(0, 256, (4, h, w, c), dtype=np.uint8)
-    kind = agree.Kind("bytes", {"tensor_cores": False})
+    kind = agree.Kind("bytes", {"tensor_cores": False, "residual": "float32"})
     real = agree.cpu_signs
 
     def one_turned(*given: Any) -> dict[str, np.ndarray]:

@@ -145,6 +145,23 @@ def test_the_cpu_engines_outputs_bit_for_bit(
     np.testing.assert_array_equal(got, CpuModel(program, isa=FUSING)(x))
 
 
+def test_a_small_stem_is_the_cpus_with_a_float32_stream_only(host: object) -> None:
+    """From bytes the exact mode computes in float32, as from floats; a stream of half keeps the fast way."""
+    program = cases.network("small", "xnor++", "channel_height_width")
+    x = pictures(program, 9)
+    exact, fast = (Builder(program, Gpu(), half=half) for half in (False, True))
+    assert exact.taker is None
+    assert fast.taker is not None
+    entries = [builder.schedule(9, True).launches[0].kernel.entry for builder in (exact, fast)]
+    assert entries == ["real_conv", "picture_conv"]
+    popc = Builder(program, Gpu(tensor_cores=False))
+    got = [
+        host.run(popc, popc.schedule(9, given.dtype == np.uint8), given)  # type: ignore[attr-defined]
+        for given in (x, normalise(program, x))
+    ]
+    np.testing.assert_array_equal(*got)
+
+
 def test_every_launch_with_a_stream_of_half(host: object) -> None:
     """Bits and half floats of every launch equal the definition on what the launch was given."""
     program = cases.tamed_stem(

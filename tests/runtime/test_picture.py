@@ -9,6 +9,7 @@ from xnorpp.runtime.cpu import CpuModel, available_isas
 from xnorpp.runtime.picture import byte_step, picture_filters
 from xnorpp.runtime.plan import make_steps
 from xnorpp.runtime.program import Op, Program
+from xnorpp.runtime.reference import normalise, run
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
@@ -57,12 +58,28 @@ def by_hand(net: Program, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("isa", available_isas())
 @pytest.mark.parametrize(
-    ("kernel", "stride", "bias"), [(7, 2, False), (7, 2, True), (7, 1, False), (3, 1, True), (5, 2, False)]
+    ("kernel", "stride", "bias"), [(7, 2, False), (7, 2, True), (7, 3, False), (11, 4, True), (9, 2, False)]
 )
 def test_the_cpu_engine_computes_the_formula(kernel: int, stride: int, bias: bool, isa: str) -> None:
     net = program(kernel, stride, bias)
     x = np.random.default_rng(0).integers(0, 256, (2, *net.input_shape[1:], 3), dtype=np.uint8)
     np.testing.assert_array_equal(CpuModel(net, threads=2, isa=isa)(x), by_hand(net, x))
+
+
+@pytest.mark.parametrize("isa", available_isas())
+@pytest.mark.parametrize(
+    ("kernel", "stride", "bias"), [(3, 1, False), (3, 2, True), (5, 2, False), (7, 1, True), (1, 1, False)]
+)
+def test_a_small_stem_gives_what_the_normalised_picture_gives(
+    kernel: int, stride: int, bias: bool, isa: str
+) -> None:
+    """Bit for bit; and no filter is rounded: the definition's numbers but for the order of additions."""
+    net = program(kernel, stride, bias)
+    x = np.random.default_rng(0).integers(0, 256, (2, *net.input_shape[1:], 3), dtype=np.uint8)
+    model = CpuModel(net, threads=2, isa=isa)
+    np.testing.assert_array_equal(model(x), model(normalise(net, x)))
+    want = run(net, x)
+    np.testing.assert_allclose(model(x), want, rtol=0, atol=2e-6 * float(np.abs(want).max()))
 
 
 def smooth_pictures(count: int, size: int) -> np.ndarray:
@@ -123,9 +140,14 @@ def test_the_mean_is_right_at_every_border() -> None:
 
 
 def test_what_takes_bytes() -> None:
-    net = program(3, 1, False)
-    assert byte_step(net, make_steps(net)) is not None
-    far = program(3, 1, False, mean=(100.0, 0.0, 0.0))
-    assert byte_step(far, make_steps(far)) is None
+    """A kernel of 7x7 or more with a stride of 2 or more, unless small ones are wanted too."""
+    for kernel, stride, takes in ((7, 2, True), (11, 4, True), (7, 1, False), (5, 2, False), (3, 1, False)):
+        net = program(kernel, stride, False)
+        steps = make_steps(net)
+        assert (byte_step(net, steps) is not None) == takes, (kernel, stride)
+        assert byte_step(net, steps, small=True) is steps[0]
+    far = program(7, 2, False, mean=(100.0, 0.0, 0.0))
+    assert byte_step(far, make_steps(far), small=True) is None
+    net = program(7, 2, False)
     net.tensors["w"][0, 0, 0, 0] = np.nan  # type: ignore[index]
-    assert byte_step(net, make_steps(net)) is None
+    assert byte_step(net, make_steps(net), small=True) is None

@@ -78,7 +78,8 @@ class Builder:
 
     def __post_init__(self) -> None:
         self.steps = make_steps(self.program)
-        self.taker = byte_step(self.program, self.steps)
+        # With a float32 stream the stem is the CPU's, bit for bit; with halves it is the faster one.
+        self.taker = byte_step(self.program, self.steps, small=self.half)
         self.bits: Mapping[str, tuple[lay.BitsLayout, bool]] = layouts(self.program, self.steps)
         self._operand_input = any(INPUT in step.reads and step.source != INPUT for step in self.steps) or any(
             micro.value == INPUT for step in self.steps for micro in step.epilogue if hasattr(micro, "value")
@@ -90,7 +91,7 @@ class Builder:
             self.steps,
             self.bits,
             tensor_cores=self.gpu.bit_products,
-            from_bytes=from_bytes,
+            taker=self.taker if from_bytes else None,
             fits=lambda unit: bool(self._tiles(unit, images)),
         )
         if self._operand_input:

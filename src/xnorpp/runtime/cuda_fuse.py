@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .cuda_layout import BitsLayout, bits_layout
-from .picture import byte_step
 from .plan import (
     F32,
     AddValue,
@@ -374,13 +373,13 @@ def make_units(
     places: Mapping[str, tuple[BitsLayout, bool]],
     *,
     tensor_cores: bool,
-    from_bytes: bool,
+    taker: Step | None,
     fits: Callable[[Unit], bool] = lambda unit: True,
 ) -> tuple[Unit, ...]:
-    """Units in the order they run. `fits` says whether a tiling of a conv unit exists on this GPU."""
+    """Units in the order they run. `taker` is the step that takes the bytes of the picture themselves, if one
+    does; `fits` says whether a tiling of a conv unit exists on this GPU."""
     readers = _readers(program, steps)
     by_index = {step.index: step for step in steps}
-    taker = byte_step(program, steps) if from_bytes else None
     taken: set[int] = set()
     units: dict[int, Unit] = {}
     for step in reversed(steps):  # a unit takes in earlier shortcuts and later means; main steps decide

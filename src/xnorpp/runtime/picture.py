@@ -14,6 +14,13 @@ squares answer (Babai's nearest plane, whose triangular factor is r**distance al
 after the other and passes on what it was off by: e is a product of differences (1 - r*shift) along rows,
 columns and channels of numbers of at most 1/2. On photographs that is many times nearer to the real filters
 than rounding each tap to the nearest, and |e| stays below 4.
+
+Which stems. Rounded filters are other filters: a value near zero gets another sign, and in a network of small
+pictures such signs change the classes of a few pictures in a hundred. So they are for stems where they pay,
+kernels of at least 7x7 with a stride of at least 2 both ways, the stems of networks for large pictures, whose
+many products a pixel take a good part of a call. In every other stem, and those of 3x3 cost next to nothing
+either way, each byte becomes the float32 that it stands for and the answer is, bit for bit, that of the
+normalised picture. This is an engine's choice, not the file's: no file says it.
 """
 
 from __future__ import annotations
@@ -32,6 +39,7 @@ Array = npt.NDArray[Any]
 
 _ALONG, _ACROSS = 0.95, 0.9  # correlation of neighbouring pixels, and of neighbouring channels
 _LARGEST = 127 * 256 + 127  # of a number that is two signed bytes
+_LARGE_KERNEL, _LARGE_STRIDE = 7, 2  # of a stem that is worth rounding
 _CONVS = ("conv2d", "bitweight_conv2d", "linear", "bitweight_linear", "binary_conv2d", "binary_linear")
 
 
@@ -50,18 +58,28 @@ def only_convolutions_read_the_picture(program: Program, steps: tuple[Step, ...]
     return program.output != INPUT and all(s.kind in _CONVS and s.reads == (INPUT,) for s in readers)
 
 
-def byte_step(program: Program, steps: tuple[Step, ...]) -> Step | None:
+def byte_step(program: Program, steps: tuple[Step, ...], *, small: bool = False) -> Step | None:
     """The convolution that takes the bytes themselves, if the program has one: the only reader of the
-    picture, in one group. Elsewhere each byte is first turned into the float that it stands for."""
+    picture, in one group, with a large window (see the top of the file; `small`: with any). Elsewhere each
+    byte is first turned into the float that it stands for."""
     readers = [step for step in steps if INPUT in step.reads]
     if len(readers) != 1 or not only_convolutions_read_the_picture(program, steps):
         return None
     step = readers[0]
     if step.kind not in ("conv2d", "bitweight_conv2d") or step.op is None or step.weight is None:
         return None
+    if not (small or _large_window(step)):
+        return None
     whole = step.op.attrs["groups"] == 1 and step.op.attrs["dilation"][1] == 1
     plain = float(np.abs(np.asarray(program.mean, np.float64)).sum()) <= 16
     return step if whole and plain and bool(np.isfinite(step.weight).all()) else None
+
+
+def _large_window(step: Step) -> bool:
+    assert step.weight is not None
+    assert step.op is not None
+    kernel = step.weight.shape[1:3] if step.kind == "bitweight_conv2d" else step.weight.shape[2:]
+    return bool(min(kernel) >= _LARGE_KERNEL and min(step.op.attrs["stride"]) >= _LARGE_STRIDE)
 
 
 def filters_of(program: Program, step: Step) -> PictureFilters:

@@ -5,7 +5,8 @@ table. Accuracies are per cent, `difference` is packed minus torch in points, ti
 call.
 
 `packed` is what `xnorpp predict` and `xnorpp eval` do: pictures normalised to float32, then the packed file.
-`from_bytes` is the same file given the uint8 picture itself, whose first layer is rounded to 16 bits.
+`from_bytes` is the same file given the uint8 picture itself: the same answers, unless its first layer is one
+that the engine rounds to 16 bits (runtime/picture.py).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <limits>
 #include <optional>
 #include <stdexcept>
 
@@ -189,7 +190,8 @@ NB_MODULE(_core, m) {
         return rows;
     }, "(name, built, detected) of every row of the dispatch table.");
     nb::class_<Engine>(m, "Engine")
-        .def(nb::init<const std::string &, int>(), nb::arg("isa"), nb::arg("threads"))
+        .def(nb::init<const std::string &, int, double>(), nb::arg("isa"), nb::arg("threads"),
+             nb::arg("share") = std::numeric_limits<double>::infinity())
         .def_prop_ro("isa", [](const Engine &e) { return std::string(e.kernels().name); })
         .def_prop_ro("memory", &Engine::memory)
         .def("add_value", [](Engine &e, bool bits, int c, int h, int w, int stride, size_t offset) {

@@ -26,7 +26,8 @@ struct Engine::Call {
     double *times = nullptr;  // of each step's end, where somebody asks
 };
 
-Engine::Engine(const std::string &isa, int threads) : kernels_(choose_kernels(isa)), threads_(threads) {
+Engine::Engine(const std::string &isa, int threads, double share)
+    : kernels_(choose_kernels(isa)), threads_(threads), share_(share) {
     if (threads < 1) throw std::invalid_argument("`threads` (=" + std::to_string(threads) + ") must be at least 1");
 }
 
@@ -329,19 +330,25 @@ void Engine::walk_together(const Call &call, int thread) const {
     if (thread == 0) answer(call);
 }
 
+// How many threads so many pictures are worth.
+int Engine::threads_for(long pictures) const {
+    const double worth = share_ * (double)pictures;
+    return worth >= threads_ ? threads_ : worth >= 1 ? (int)worth : 1;
+}
+
 // False where the threads are not to be had.
-bool Engine::run_together(const Call &call) {
-    if (!pool_) return false;
+bool Engine::run_together(const Call &call, int most) {
+    if (!pool_ || most < 2) return false;
     struct Job {
         const Engine *engine;
         const Call *call;
     } job{this, &call};
-    for (size_t i = 0; i < splits_.size(); i++) call.context->board->open((int)i, splits_[i].count);
+    for (size_t i = 0; i < splits_.size(); i++) call.context->board->open((int)i, splits_[i].count, most);
     const auto work = [](void *argument, int thread) {
         const Job &j = *(const Job *)argument;
         j.engine->walk_together(*j.call, thread);
     };
-    return pool_->run(work, &job);
+    return pool_->run(work, &job, most);
 }
 
 std::vector<double> Engine::step_seconds(const void *x, bool picture) {
@@ -368,7 +375,7 @@ std::vector<double> Engine::step_seconds_together(const void *x, bool picture) {
     std::vector<float> out(output_elements());
     auto context = take_context();
     const double start = wall();
-    const bool together = run_together({context.get(), picture, x, out.data(), times.data()});
+    const bool together = run_together({context.get(), picture, x, out.data(), times.data()}, threads_);
     give_context(std::move(context));
     if (!together) return step_seconds(x, picture);
     for (size_t i = times.size(); i-- > 0;) times[i] -= i ? times[i - 1] : start;
@@ -387,9 +394,10 @@ void Engine::run(const void *x, bool picture, long n, float *y) {
         std::atomic<long> next{0};
     };
     const char *bytes = (const char *)x;
-    if (pool_ && n >= threads_) {  // enough pictures: each thread takes whole ones
+    const int one = threads_for(1), all = threads_for(n), most = one == 1 && n < all ? (int)n : all;
+    if (pool_ && most > 1 && n >= most) {  // enough pictures: each thread takes whole ones
         std::vector<std::unique_ptr<Context>> ready;  // made here, where running out of memory can be reported
-        for (int i = 0; i < threads_; i++) ready.push_back(take_context());
+        for (int i = 0; i < most; i++) ready.push_back(take_context());
         for (auto &context : ready) give_context(std::move(context));
         Batch batch{this, bytes, y, in_bytes, out, n, picture};
         const auto work = [](void *argument, int) {
@@ -399,12 +407,12 @@ void Engine::run(const void *x, bool picture, long n, float *y) {
                 b.engine->walk({context.get(), b.picture, b.x + (size_t)i * b.in_bytes, b.y + (size_t)i * b.out});
             b.engine->give_context(std::move(context));
         };
-        if (pool_->run(work, &batch)) return;
+        if (pool_->run(work, &batch, most)) return;
     }
     auto context = take_context();
     for (long i = 0; i < n; i++) {
         const Call call{context.get(), picture, bytes + (size_t)i * in_bytes, y + (size_t)i * out};
-        if (!run_together(call)) walk(call);
+        if (!run_together(call, one)) walk(call);
     }
     give_context(std::move(context));
 }

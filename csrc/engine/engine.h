@@ -60,7 +60,9 @@ struct Context {
 
 class Engine {
   public:
-    Engine(const std::string &isa, int threads);
+    // `share` is how many threads the work of one picture is worth; a call takes as many as its pictures are, at most
+    // `threads`.
+    Engine(const std::string &isa, int threads, double share);
     ~Engine();
 
     int add_value(const ValueSpec &value);
@@ -95,7 +97,8 @@ class Engine {
     void walk_together(const Call &call, int thread) const;
     void answer(const Call &call) const;
     bool brings_in(const Call &call) const;
-    bool run_together(const Call &call);
+    bool run_together(const Call &call, int most);
+    int threads_for(long pictures) const;
     void run_step(const Call &call, size_t index, int thread, Pieces pieces) const;
     void run_conv(const Call &call, size_t index, int thread, Pieces &pieces) const;
     void run_conv_pool(const Call &call, size_t index, int thread, Pieces &pieces) const;
@@ -106,6 +109,7 @@ class Engine {
 
     const Kernels &kernels_;
     int threads_;
+    double share_;
     std::vector<ValueSpec> values_;
     std::vector<Step> steps_;
     std::vector<float> table_;

@@ -27,9 +27,10 @@ class Board {
   public:
     Board(int steps, int threads)
         : threads(threads), row_((steps + 15) / 16 * 16), words_(new std::atomic<uint64_t>[(size_t)row_ * (threads + 1) + 8]{}) {}
-    void open(int step, int count) {
+    // Shared out among the first `most` threads.
+    void open(int step, int count, int most) {
         for (int t = 0; t < threads; t++) {
-            const Share run = share_of(count, t, threads);
+            const Share run = t < most ? share_of(count, t, most) : Share{0, 0};
             left(step, t).store(pack(run.begin, run.end), std::memory_order_relaxed);
         }
         done(step).store(0, std::memory_order_relaxed);

@@ -43,12 +43,13 @@ ThreadPool::~ThreadPool() {
     for (auto &worker : workers_) worker.join();
 }
 
-bool ThreadPool::run(void (*job)(void *, int), void *argument) {
+bool ThreadPool::run(void (*job)(void *, int), void *argument, int most) {
     if (workers_.empty() || (long)getpid() != owner_) return false;
     std::unique_lock<std::mutex> lock(busy_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
     job_ = job;
     argument_ = argument;
+    most_.store(most, std::memory_order_relaxed);  // who reads it too late finds the job closed, or looks again
     {
         std::lock_guard<std::mutex> guard(mutex_);
         state_.fetch_add(kJob | kOpen, std::memory_order_release);  // closed and empty until here
@@ -75,7 +76,7 @@ void ThreadPool::work(int index) {
         if (stop_.load()) return;
         uint64_t state = state_.load(std::memory_order_acquire);
         bool entered = false;
-        while (state & kOpen && !entered)
+        while (state & kOpen && index < most_.load(std::memory_order_relaxed) && !entered)
             entered = state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel, std::memory_order_acquire);
         seen = state / kJob;
         if (!entered) continue;

@@ -24,10 +24,10 @@ class ThreadPool {
     explicit ThreadPool(int threads);
     ~ThreadPool();
     int threads() const { return (int)workers_.size() + 1; }
-    // Runs job(argument, index) on the caller's thread, index 0, and on every other that comes before it is over; returns
-    // when all have left it. False, with nothing done, where the threads are busy with another call or belong to a
-    // parent process.
-    bool run(void (*job)(void *, int), void *argument);
+    // Runs job(argument, index) on the caller's thread, index 0, and on every other below `most` that comes before it is
+    // over; returns when all have left it. False, with nothing done, where the threads are busy with another call or
+    // belong to a parent process.
+    bool run(void (*job)(void *, int), void *argument, int most);
 
   private:
     void work(int index);
@@ -37,6 +37,7 @@ class ThreadPool {
     // The job's number, whether it may still be entered, and how many workers are inside: see kOpen.
     std::atomic<uint64_t> state_{0};
     std::atomic<bool> stop_{false};
+    std::atomic<int> most_{0};
     void (*job_)(void *, int) = nullptr;
     void *argument_ = nullptr;
     long owner_;

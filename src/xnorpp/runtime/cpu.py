@@ -38,6 +38,7 @@ from .plan import (
 )
 from .program import INPUT, Program, ProgramError
 from .reference import check_input, normalise
+from .work import threads_worth
 
 _core: Any = importlib.import_module("xnorpp.runtime._core")  # ImportError where it is not built
 
@@ -50,6 +51,7 @@ _BITS = ("binary_conv2d", "binary_linear")
 _CONVS = (*_BITS, "conv2d", "linear", "bitweight_conv2d", "bitweight_linear")
 # Contiguous and aligned: a tensor of a file may begin at any byte.
 _PLAIN: tuple[Literal["C"], Literal["A"]] = ("C", "A")
+MOST_THREADS = 8  # that a call takes by itself
 _POOLS = ("max_pool2d", "avg_pool2d", "box_filter")
 
 
@@ -64,12 +66,21 @@ def isa_table() -> list[tuple[str, bool, bool]]:
 
 
 class CpuModel:
-    """A program on the native core. Safe to call from several threads."""
+    """A program on the native core. Safe to call from several threads.
+
+    Every call uses the `threads` that are given. Without them it uses as many as its pictures' work is worth
+    (work.py), at most one a core and 8; `threads` then says how many one picture gets.
+    """
 
     def __init__(self, program: Program, threads: int | None = None, isa: str | None = None) -> None:
         self.program = program
-        self.threads = threads if threads is not None else min(len(os.sched_getaffinity(0)), 8)
-        self._engine = _core.Engine(isa or "", self.threads)
+        if threads is not None:
+            self.threads = threads
+            self._engine = _core.Engine(isa or "", threads)
+        else:
+            most, worth = min(len(os.sched_getaffinity(0)), MOST_THREADS), threads_worth(program)
+            self.threads = max(1, min(most, int(worth)))
+            self._engine = _core.Engine(isa or "", most, worth)
         self.isa: str = self._engine.isa
         try:
             _build(self._engine, program)

@@ -74,8 +74,8 @@ def load(
 
     `isa` names the CPU kernels ("reference" is plain numpy); without it the environment variable `XNORPP_ISA`
     does, and without that the fastest that was built and this machine has is taken. `threads` is how many one
-    call may use; without it the work of the call's pictures decides, up to one a core and 8. `device` is "cpu" or "cuda" ("cuda:1" for the second). Without the native core the reference
-    runs, with a warning.
+    call may use; without it the work of the call's pictures decides, up to one a core and 8. `device` is
+    "cpu" or "cuda" ("cuda:1" for the second). Without the native core the reference runs, with a warning.
     """
     if threads is not None and (type(threads) is not int or threads < 1):
         raise ValueError(f"`threads` (={threads!r}) must be a positive integer or None")

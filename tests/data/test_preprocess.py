@@ -141,8 +141,10 @@ def test_a_truncated_jpeg_is_corrupt(jpeg: Any) -> None:
 
 
 def test_corrupt_blobs(tmp_path: object) -> None:
-    with pytest.raises(CorruptImageError, match="FileNotFoundError"):
+    with pytest.raises(CorruptImageError, match=r"^there is no such file$"):
         decode_blob(Blob("/no/such/file"), 64, 64, 0, 0, 3)
+    with pytest.raises(CorruptImageError, match=r"^it is a folder$"):
+        decode_blob(Blob(str(tmp_path)), 64, 64, 0, 0, 3)
     path = f"{tmp_path}/short"
     with open(path, "wb") as file:
         file.write(b"12345")

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from xnorpp.models import create_model
 from xnorpp.nn import METHOD_SCALES, METHODS, BinaryConv2d, BinaryLinear, binarize, resize_scales
 
 VARIANTS = [(m, s) for m in METHODS if m != "real" for s in METHOD_SCALES[m] or (None,)]
@@ -182,3 +183,14 @@ def test_scales_are_resized_for_another_picture_size() -> None:
     assert sizes == {"body.1": (8, 6), "body.3": (8, 6)}
     assert model(torch.randn(1, 3, 16, 12)).shape == (1, 5)
     assert resize_scales(model, (16, 12)) == {}
+
+
+def test_a_resized_listed_network_knows_its_new_size() -> None:
+    """Its `config` builds the same network again, whose parameters fit; pooling stays as it was."""
+    model = create_model("small", input_size=12, num_classes=3, width=8)
+    resize_scales(model, (20, 16))
+    assert model.config["input_size"] == [20, 16]
+    again = create_model(**model.config)
+    again.load_state_dict(model.state_dict())
+    x = torch.randn(2, 3, 20, 16)
+    assert torch.equal(again.eval()(x), model.eval()(x))

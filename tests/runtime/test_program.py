@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -219,6 +220,18 @@ def test_loading_without_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "reference 1 None" in done.stdout
+
+
+def test_an_error_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.xnor"
+    size = write(random_program(4), path)
+    content = path.read_bytes()
+    for kept, what in ((5, "before its header"), (size // 8, "it is cut off"), (size - 3, "it is cut off")):
+        path.write_bytes(content[:kept])
+        with pytest.raises(ProgramError, match=rf"^{re.escape(str(path))}: .*{what}$"):
+            read(path)
+        with pytest.raises(ProgramError, match=rf"^t.*{what}$"):
+            read(content[:kept])
 
 
 def test_load_checks_its_arguments(tmp_path: Path) -> None:

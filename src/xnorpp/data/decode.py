@@ -141,5 +141,6 @@ def decode_blob(
     try:
         data = read_blob(blob)
     except OSError as error:
-        raise CorruptImageError(f"{type(error).__name__}: {error}") from error
+        what = {FileNotFoundError: "there is no such file", IsADirectoryError: "it is a folder"}
+        raise CorruptImageError(what.get(type(error)) or error.strerror or str(error)) from error
     return decode(data, resize, crop, top, left, channels, fast=fast)

@@ -10,15 +10,22 @@ from xnorpp.models.blocks import Options, PreActivationBlock, Size, activation, 
 class Small(nn.Module):
     """Real 3x3 stem, three pre-activation blocks of width w, 2w and 4w, global average, real classifier.
 
-    Pictures of 16 pixels and more are pooled once behind the stem; the second and third block halve the
-    picture.
+    Pictures of 16 pixels and more are pooled once behind the stem (`stem_pool` says it for any size); the
+    second and third block halve the picture.
     """
 
     def __init__(
-        self, options: Options, *, input_size: Size, num_classes: int, in_channels: int, width: int = 32
+        self,
+        options: Options,
+        *,
+        input_size: Size,
+        num_classes: int,
+        in_channels: int,
+        width: int = 32,
+        stem_pool: bool | None = None,
     ) -> None:
         super().__init__()
-        pooled = min(input_size) >= 16
+        pooled = min(input_size) >= 16 if stem_pool is None else stem_pool
         self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.act1 = activation(options, width)
@@ -44,12 +51,23 @@ class Small(nn.Module):
 
 
 def small(
-    options: Options, input_size: Size, num_classes: int, in_channels: int, *, width: int = 32
+    options: Options,
+    input_size: Size,
+    num_classes: int,
+    in_channels: int,
+    *,
+    width: int = 32,
+    stem_pool: bool | None = None,
 ) -> tuple[nn.Module, dict[str, object]]:
-    """The small network and its own option, the width of its first block."""
+    """The small network and its own options: the width of its first block, and pooling behind the stem."""
     if width < 1:
         raise ValueError(f"`width` (={width}) must be at least 1")
     model = Small(
-        options, input_size=input_size, num_classes=num_classes, in_channels=in_channels, width=width
+        options,
+        input_size=input_size,
+        num_classes=num_classes,
+        in_channels=in_channels,
+        width=width,
+        stem_pool=stem_pool,
     )
-    return model, {"width": width}
+    return model, {"width": width, "stem_pool": not isinstance(model.pool, nn.Identity)}

@@ -122,7 +122,8 @@ def resize_scales(
     """Resizes every learned spatial scale for pictures of another size; returns path -> new output size.
 
     One dry run on `input_size` finds what each layer will see. Parameters that change size are replaced, so
-    make the optimiser, the wrapping and the compilation afterwards.
+    make the optimiser, the wrapping and the compilation afterwards. The `config` of a listed network gets the
+    new size too: its checkpoints are then of that size, and are packed for it.
     """
     resized: dict[str, tuple[int, int]] = {}
     hooks = []
@@ -146,6 +147,9 @@ def resize_scales(
     finally:
         for hook in hooks:
             hook.remove()
+    config = getattr(model, "config", None)
+    if isinstance(config, dict) and "input_size" in config:
+        config["input_size"] = list(arguments[0].shape[-2:])
     return resized
 
 

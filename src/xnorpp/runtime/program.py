@@ -234,12 +234,17 @@ def write(program: Program, path: str | os.PathLike[str]) -> int:
 def read(source: str | os.PathLike[str] | bytes) -> Program:
     """Read and check a packed file (a path, or its bytes); `ProgramError` says what is wrong with another."""
     if isinstance(source, bytes):
-        blob = source
-    else:
+        return _decode(source)
+    try:
         size = os.stat(source).st_size
         if size > MAX_FILE:
             raise ProgramError(f"the file has {size} bytes; at most {MAX_FILE} are read")
-        blob = Path(source).read_bytes()
+        return _decode(Path(source).read_bytes())
+    except ProgramError as error:
+        raise ProgramError(f"{os.fspath(source)}: {error}") from None
+
+
+def _decode(blob: bytes) -> Program:
     if len(blob) < 8:
         raise ProgramError(f"the file has {len(blob)} bytes; it is cut off before its header")
     length = int.from_bytes(blob[:8], "little")
@@ -334,9 +339,13 @@ def _tensors(
         if (
             not isinstance(offsets, list)
             or len(offsets) != 2
-            or not all(type(n) is int and 0 <= n <= len(data) for n in offsets)
+            or not all(type(n) is int and 0 <= n <= MAX_FILE for n in offsets)
         ):
-            raise ProgramError(f"{where} has offsets {_clip(offsets)}; two of 0 to {len(data)} are needed")
+            raise ProgramError(f"{where} has offsets {_clip(offsets)}; two of 0 to {MAX_FILE} are needed")
+        if max(offsets) > len(data):
+            raise ProgramError(
+                f"{where} ends at {max(offsets)} and the file's data at {len(data)}; it is cut off"
+            )
         if offsets[1] - offsets[0] != math.prod(shape) * _DTYPES[code].itemsize:
             raise ProgramError(f"{where} has {offsets[1] - offsets[0]} bytes, which is not its shape's size")
         rows.append((offsets[0], offsets[1], name, code, tuple(shape)))

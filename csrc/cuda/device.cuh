@@ -94,6 +94,21 @@ XN_INLINE void copy_wait(u64*, u32, int newer) {
 }
 #endif
 
+// Sixteen bytes by this thread into shared memory, or zeros; a wait and a barrier behind it make them everybody's.
+XN_INLINE void copy16_start(float* to, const float* from, bool there) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+#else
+    *(float4*)to = there ? *(const float4*)from : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#endif
+}
+XN_INLINE void copy16_wait() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 // Programmatic dependent launch: a kernel may start while the one before it drains. `dependency_wait` returns when the
 // results of the one before are visible; everything above it may touch constants only.
 XN_INLINE void dependency_wait() {

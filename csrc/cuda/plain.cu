@@ -98,6 +98,17 @@ XN_INLINE void run_stages(const PlainArguments& a, const Place& p, float (&v)[8]
     const long pixel = (long)p.image * (a.oh * a.ow) + inside;
     for (int s = 0; s < a.stages; ++s) {
         const Stage& g = a.stage[s];
+        if (g.kind == STORE && a.oc % 4 == 0 && (u64)g.out % 16 == 0) {  // a caller's memory may begin anywhere
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const int c = channel_of(p, 4 * j);
+                const float four[4] = {v[4 * j], v[4 * j + 1], v[4 * j + 2], v[4 * j + 3]};
+                if (c >= a.oc) continue;
+                if (g.half) store4((u16*)g.out + pixel * a.oc + c, four);
+                else store4((float*)g.out + pixel * a.oc + c, four);
+            }
+            continue;
+        }
         u32 bits = 0;
         EACH8({
             const int c = channel_of(p, i);
@@ -298,47 +309,66 @@ PLAIN(flatten, flat_values(a, p, v))
 PLAIN(pad, padded_values(a, p, v))
 PLAIN(signs, sign_values(a, p, v))
 
-// The mean of a picture: a block makes 64 channels of an image. All its threads bring 64 pixels at a time into shared
-// memory, sixteen lanes for the channels of one; then a thread a channel adds them in order, as every engine does.
-XN_KERNEL void __launch_bounds__(THREADS) global_mean(const PlainArguments a) {
-    XN_SHARED;
-    float* pixels = (float*)shared_memory;  // [64 or all of fewer][64]
+// Adds the pixels of four channels in order, as every engine does; 25 are on their way at once (49: two rounds). Zeros
+// behind the last change nothing: a sum that began with +0 is never -0.
+template <class T>
+XN_INLINE void add_pixels(const T* from, long step, int area, float (&sum)[4]) {
+    constexpr int AHEAD = 25;
+    typedef typename Four<T>::type Some;
+    for (int left = area; left > 0; left -= AHEAD) {
+        Some some[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k, from += step) {
+            some[k] = Some();
+            if (k < left) some[k] = *(const Some*)from;
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k) {
+            float u[4];
+            unpack4(some[k], u);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sum[i] = __fadd_rn(sum[i], u[i]);
+        }
+    }
+}
+
+// The mean of a picture: a thread makes four neighbouring channels of an image, sixteen lanes 64, straight from memory.
+// Then lane g takes over what lane g + 4 has, which makes the eight channels of a byte. One warp a block: small batches
+// spread over the GPU, and nobody waits for anybody.
+constexpr int MEAN_THREADS = 32;
+XN_KERNEL void __launch_bounds__(MEAN_THREADS, 1) global_mean(const PlainArguments a) {
+    const int units = (a.oc + 63) / 64, index = blockIdx.x * (MEAN_THREADS / 16) + threadIdx.x / 16;
+    const int group = threadIdx.x % 16, area = a.h * a.w;
+    Place p;
+    p.image = index / units;
+    p.unit = index % units;
+    p.byte = group % 4 * 2 + group / 8;
+    p.y = p.x = 0;
+    const int channel = 64 * p.unit + 4 * group;
+    float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     dependency_wait();
     dependency_release();
-    const int units = (a.oc + 63) / 64;
-    Place p;
-    p.image = blockIdx.x / units;
-    p.unit = blockIdx.x % units;
-    p.byte = threadIdx.x;
-    p.y = p.x = 0;
-    const int first = threadIdx.x % 16 * 4, part = threadIdx.x / 16, channel = 64 * p.unit + first, area = a.h * a.w;
-    const bool fours = by_fours(a) && a.row_step == a.w * a.pixel_step;
-    float sum = 0.0f;
-    for (int begin = 0; begin < area; begin += 64) {
-        const int count = area - begin < 64 ? area - begin : 64;
-#pragma unroll 7
-        for (int k = part; k < count; k += 8) {
-            float some[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            if (fours) {
-                if (channel < a.c) fetch4(a, p.image * a.image_step + (begin + k) * a.pixel_step + channel, some);
-            } else {
-                for (int i = 0; i < 4 && channel + i < a.c; ++i)
-                    some[i] = fetch(a, p.image, (begin + k) / a.w, (begin + k) % a.w, channel + i);
+    if (p.image < a.images && channel < a.c) {
+        if (by_fours(a) && a.row_step == a.w * a.pixel_step) {
+            const long at = p.image * a.image_step + channel;
+            if (a.half) add_pixels((const u16*)a.source + at, a.pixel_step, area, sum);
+            else add_pixels((const float*)a.source + at, a.pixel_step, area, sum);
+        } else {
+#pragma unroll 1
+            for (int k = 0; k < area; ++k) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    if (channel + i < a.c) sum[i] = __fadd_rn(sum[i], fetch(a, p.image, k / a.w, k % a.w, channel + i));
             }
-            store4(pixels + k * 64 + first, some);
         }
-        __syncthreads();
-        if (threadIdx.x < 64) {
-#pragma unroll 7
-            for (int k = 0; k < count; ++k) sum = __fadd_rn(sum, pixels[k * 64 + threadIdx.x]);
-        }
-        __syncthreads();
     }
-    if (threadIdx.x < 64) pixels[threadIdx.x] = __fdiv_rn(sum, __int2float_rn(area));
-    __syncthreads();
-    if (threadIdx.x >= 8 || channel_of(p, 0) >= a.oc) return;
     float v[8];
-    EACH8(v[i] = pixels[channel_of(p, i) % 64])
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        v[i] = __fdiv_rn(sum[i], __int2float_rn(area));
+        v[4 + i] = __uint_as_float((u32)__shfl_xor_sync(~0u, (int)__float_as_uint(v[i]), 4));
+    }
+    if (group & 4 || p.image >= a.images || channel >= a.oc) return;
     run_stages(a, p, v);
 }
 
@@ -376,89 +406,166 @@ XN_KERNEL void __launch_bounds__(THREADS) linear_few(const PlainArguments a) {
     run_stages(a, p, v);
 }
 
-// A real linear layer for many images: 32 images by 64 channels a block of 256 threads. Each half of the block takes
-// every other of 64 inputs, a thread 4 images by 4 channels; the next 64 are in flight while these are multiplied.
-constexpr int MANY_THREADS = 256, MANY_IMAGES = 32, MANY_DEEP = 64, MANY_PITCH = MANY_IMAGES + 4;
-XN_KERNEL void __launch_bounds__(MANY_THREADS) linear_many(const PlainArguments a) {
+// A real linear layer for many images: 32 images by 64 channels a block of four warps. Two warps take the even inputs, two
+// the odd ones, a thread 8 images by 4 channels; of 64 inputs at a time, while the next 64 are on their way.
+//
+// Shared memory gives a warp 128 bytes a clock and is what such a product waits for. So inputs lie turned, [input][image],
+// their fours of images moved by the input's number (`input_place`) to be written and read without conflicts, and lanes are
+// numbered so that lane l and l^1 read the same inputs, l and l^2 the same weights: half the steps for both.
+constexpr int MANY_THREADS = 128, MANY_IMAGES = 32, MANY_DEEP = 64;
+constexpr int MANY_INPUTS = MANY_DEEP * MANY_IMAGES, MANY_PIECE = MANY_INPUTS + MANY_DEEP * 64;  // floats
+
+// Of input k, four images from 4*four.
+XN_INLINE int input_place(int k, int four) { return k * MANY_IMAGES + (four ^ k / 4 % 8) * 4; }
+// Of an image, four channels from 4*four.
+XN_INLINE int sum_place(int image, int four) { return image * 64 + (four ^ four / 8 * 4 ^ image / 8 * 2) * 4; }
+
+XN_INLINE void put_inputs(const float (&u)[4], float* inputs, int image, int k) {
+    float* to = inputs + input_place(k, image / 4) + image % 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i * MANY_IMAGES] = u[i];
+}
+
+XN_KERNEL void __launch_bounds__(MANY_THREADS, 1) linear_many(const PlainArguments a) {
     XN_SHARED;
-    float* inputs = (float*)shared_memory;             // [MANY_DEEP][MANY_PITCH]
-    float* weights = inputs + MANY_DEEP * MANY_PITCH;  // [MANY_DEEP][64]
-    float* sums = (float*)shared_memory;               // then [2][MANY_IMAGES][68]
+    float* pieces = (float*)shared_memory;  // [2]: inputs, [MANY_DEEP][64] of weights
+    float* sums = (float*)shared_memory;    // then [2][MANY_IMAGES][64]
     const int units = (a.oc + 63) / 64, wide = units * 64;
     Place p;
     p.unit = blockIdx.x % units;
     p.byte = threadIdx.x % 8;
     p.y = p.x = 0;
-    const int base = blockIdx.x / units * MANY_IMAGES;
-    const int half = threadIdx.x / 128, across = threadIdx.x % 16 * 4, down = threadIdx.x % 128 / 16 * 4;
+    const int base = blockIdx.x / units * MANY_IMAGES, lane = threadIdx.x % 32, half = threadIdx.x / 32 % 2;
+    const int down = lane / 2 % 4, across = threadIdx.x / 64 * 8 + lane / 8 * 2 + lane % 2;  // of 8 images, 4 channels
     const bool fours = by_fours(a);
+    const float* column = (const float*)a.weight + p.unit * 64 + threadIdx.x % 16 * 4;
+    // Inputs a thread brings: four of image from_image (+ 16), number from_k (+ 32) and the three behind it.
+    const int from_k = threadIdx.x % 8 * 4, from_image = threadIdx.x / 8;
+    const int row_size = a.half ? 2 : 4;
+    const u8* rows[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {  // an image past the last is read as the last and never written
+        const int image = base + from_image + j * 16;
+        rows[j] = (const u8*)a.source + ((image < a.images ? image : a.images - 1) * a.image_step + from_k) * row_size;
+    }
+    const auto start_weights = [&](int at, float* piece) {
+        const int first = at + threadIdx.x / 16;
+        const float* from = column + (long)first * wide;
+        float* to = piece + MANY_INPUTS + threadIdx.x * 4;
+#pragma unroll
+        for (int j = 0; j < MANY_DEEP; j += 8, from += 8 * wide) copy16_start(to + j * 64, from, first + j < a.c);
+    };
+    // Weights need no wait for the kernel before: the first go here, the others near, where they are few.
+    start_weights(0, pieces);
+    const long bytes = (long)a.c * wide * 4;
+    if (threadIdx.x == 0 && bytes <= 8 << 20) {
+        const long share = (bytes / 16 + gridDim.x - 1) / gridDim.x * 16, from = blockIdx.x * share;
+        if (from < bytes) prefetch((const u8*)a.weight + from, (u32)(bytes - from < share ? bytes - from : share));
+    }
+    float bias[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+    if (a.bias) { EACH_CHANNEL(bias[i] = a.bias[c]) }
     dependency_wait();
     dependency_release();
-    float next_in[2][4];
-    float next_weight[4][4];
-    float acc[4][4];
+    float4 next[4];  // as they lie in memory: of halves the first two words
+    const auto bring = [&](int at) {
+        const bool there[2] = {at + from_k < a.c, at + from_k + 32 < a.c};
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
+        for (int j = 0; j < 4; ++j) next[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (!fours) return;
+        if (a.half) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) acc[i][j] = 0.0f;
-    for (int at = -MANY_DEEP; at < a.c; at += MANY_DEEP) {
-        const int next = at + MANY_DEEP;
-        if (next < a.c) {
-            // Lanes run over the images: inputs are stored turned, [input][image], without conflicts.
+            for (int j = 0; j < 4; ++j)
+                if (there[j % 2]) *(float2*)&next[j] = *(const float2*)(rows[j / 2] + (at + j % 2 * 32) * 2);
+        } else {
 #pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                const int image = base + threadIdx.x % 32, k = next + (threadIdx.x / 32 + 8 * j) * 4;
-#pragma unroll
-                for (int i = 0; i < 4; ++i) next_in[j][i] = 0.0f;
-                if (image >= a.images) continue;
-                if (fours) {
-                    if (k < a.c) fetch4(a, image * a.image_step + k, next_in[j]);
-                } else {
-                    for (int i = 0; i < 4; ++i)
-                        if (k + i < a.c) next_in[j][i] = fetch(a, image, 0, 0, k + i);
-                }
-            }
+            for (int j = 0; j < 4; ++j)
+                if (there[j % 2]) next[j] = *(const float4*)(rows[j / 2] + (at + j % 2 * 32) * 4);
+        }
+    };
+    const auto put = [&](int at, float* piece) {
+        float u[4];
+        if (fours) {
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                const int k = next + threadIdx.x / 16 + 16 * j;
-#pragma unroll
-                for (int i = 0; i < 4; ++i) next_weight[j][i] = 0.0f;
-                if (k < a.c) load4((const float*)a.weight + (long)k * wide + p.unit * 64 + across, next_weight[j]);
+                if (a.half) unpack4(make_uint2(float_bits(next[j].x), float_bits(next[j].y)), u);
+                else unpack4(next[j], u);
+                put_inputs(u, piece, from_image + j / 2 * 16, from_k + j % 2 * 32);
             }
+            return;
         }
-        if (at >= 0) {
-#pragma unroll 8
-            for (int k = half; k < MANY_DEEP; k += 2) {
-                float u[4];
-                float w[4];
-                load4(inputs + k * MANY_PITCH + down, u);
-                load4(weights + k * 64 + across, w);
+#pragma unroll 1
+        for (int j = 0; j < 4; ++j) {  // any other source, one by one
+            const int row = from_image + j / 2 * 16, k = from_k + j % 2 * 32;
 #pragma unroll
-                for (int i = 0; i < 4; ++i)
+            for (int i = 0; i < 4; ++i)
+                u[i] = base + row < a.images && at + k + i < a.c ? fetch(a, base + row, 0, 0, at + k + i) : 0.0f;
+            put_inputs(u, piece, row, k);
+        }
+    };
+    bring(0);
+    put(0, pieces);
+    float acc[8][4];
+    EACH8(acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f)
+    for (int at = 0, now = 0; at < a.c; at += MANY_DEEP, now ^= 1) {
+        float* piece = pieces + now * MANY_PIECE;
+        float* other = pieces + (now ^ 1) * MANY_PIECE;
+        const bool more = at + MANY_DEEP < a.c;
+        copy16_wait();
+        __syncthreads();  // this piece is here, and nobody reads the other any more
+        if (more) {
+            start_weights(at + MANY_DEEP, other);
+            bring(at + MANY_DEEP);
+        }
+        // Input 2k + half: `input_place` with k known to the compiler, so that four addresses serve all.
+        const float* inputs[4];
 #pragma unroll
-                    for (int j = 0; j < 4; ++j) acc[i][j] = __fmaf_rn(u[i], w[j], acc[i][j]);
+        for (int j = 0; j < 4; ++j) inputs[j] = piece + half * MANY_IMAGES + (down ^ j) * 8;
+        const float* weights = piece + MANY_INPUTS + half * 64 + across * 4;
+        float u[2][2][4];
+        float w[2][4];
+        const auto take = [&](int k, int to, int back) {
+            const float* from = inputs[k / 4 % 4] + (k - back) * 2 * MANY_IMAGES;
+            load4(from + k / 2 % 2 * 4, u[to][0]);
+            load4(from + (4 - k / 2 % 2 * 4), u[to][1]);
+            load4(weights + (k - back) * 128, w[to]);
+        };
+        take(0, 0, 0);
+#pragma unroll 1
+        for (int part = 0; part < 2; ++part) {
+            const int last = part == 0 ? 0 : MANY_DEEP / 4;  // nothing lies behind the second: its first again, for nobody
+#pragma unroll
+            for (int k = 0; k < MANY_DEEP / 4; ++k) {
+                take(k + 1, (k + 1) % 2, k + 1 < MANY_DEEP / 4 ? 0 : last);
+#pragma unroll
+                for (int i = 0; i < 8; ++i)
+#pragma unroll
+                    for (int j = 0; j < 4; ++j) acc[i][j] = __fmaf_rn(u[k % 2][i / 4][i % 4], w[k % 2][j], acc[i][j]);
             }
-            __syncthreads();
+#pragma unroll
+            for (int j = 0; j < 4; ++j) inputs[j] += MANY_DEEP / 2 * MANY_IMAGES;
+            weights += MANY_DEEP / 2 * 64;
         }
-        if (next < a.c) {
-#pragma unroll
-            for (int j = 0; j < 2; ++j)
-#pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    inputs[((threadIdx.x / 32 + 8 * j) * 4 + i) * MANY_PITCH + threadIdx.x % 32] = next_in[j][i];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) store4(weights + (threadIdx.x / 16 + 16 * j) * 64 + across, next_weight[j]);
-            __syncthreads();
-        }
+        if (more) put(at + MANY_DEEP, other);
     }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) store4(sums + (half * MANY_IMAGES + down + i) * 68 + across, acc[i]);
     __syncthreads();
-    const int row = threadIdx.x / 8;
-    p.image = base + row;
-    if (p.image >= a.images || channel_of(p, 0) >= a.oc) return;
-    float v[8];
-    EACH8(const int at = row * 68 + channel_of(p, i) % 64; v[i] = __fadd_rn(sums[at], sums[MANY_IMAGES * 68 + at]))
-    if (a.bias) { EACH_CHANNEL(v[i] = __fadd_rn(v[i], a.bias[c])) }
-    run_stages(a, p, v);
+    EACH8(store4(sums + half * MANY_IMAGES * 64 + sum_place(8 * down + i, across), acc[i]))
+    __syncthreads();
+    if (channel_of(p, 0) >= a.oc) return;
+#pragma unroll 1
+    for (int row = threadIdx.x / 8; row < MANY_IMAGES && base + row < a.images; row += MANY_THREADS / 8) {
+        p.image = base + row;
+        float v[8];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const float* from = sums + sum_place(row, channel_of(p, 4 * j) % 64 / 4);
+            float even[4];
+            float odd[4];
+            load4(from, even);
+            load4(from + MANY_IMAGES * 64, odd);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) v[4 * j + i] = __fadd_rn(even[i], odd[i]);
+        }
+        if (a.bias) { EACH8(v[i] = __fadd_rn(v[i], bias[i])) }
+        run_stages(a, p, v);
+    }
 }

@@ -78,11 +78,11 @@ def plain_launch(maker: Maker, unit: Unit, index: int, images: int, at: At, from
     threads, shared = THREADS, 16
     blocks = -(-images * oh * ow * units * 8 // THREADS)
     if entry == "global_mean":
-        blocks, shared = images * units, min(64, h * w) * 64 * 4
+        threads, blocks = 32, -(-images * units // 2)
     elif entry == "linear" and images <= FEW:
         entry, blocks, shared = "linear_few", images * units * 8, THREADS // 32 * 8 * 4
     elif entry == "linear":
-        entry, blocks, threads, shared = "linear_many", -(-images // 32) * units, 256, 64 * (36 + 64) * 4
+        entry, blocks, threads, shared = "linear_many", -(-images // 32) * units, 128, 2 * 64 * (32 + 64) * 4
     kernel = Kernel("plain.cu", (), entry, threads, shared)
     return Launch(unit.name, kernel, PlainArguments, arguments, blocks, unit=index, images=images)
 

@@ -152,6 +152,12 @@ static void copy_start(u64* barrier, u8* to, const u8* from, u32 bytes) {
     ++*barrier;
 }
 static void copy_wait(u64* barrier, u32 phase, int) { while ((*barrier & 1) == phase) pause_thread(); }
+static void copy16_start(float* to, const float* from, bool there) {
+    if ((size_t)from % 16 || (size_t)to % 16) abort();
+    if (there) memcpy(to, from, 16);
+    else memset(to, 0, 16);
+}
+static void copy16_wait() {}
 static void dependency_wait() {}
 static void dependency_release() {}
 static void prefetch(const void* from, u32 bytes) { if (bytes % 16 || (size_t)from % 16) abort(); }

@@ -48,8 +48,8 @@ def kernel_text(kernel: Kernel) -> str:
     lines = [f"#define {key} {value}" for key, value in kernel.macros] + [f'#include "{kernel.file}"']
     if kernel.file == "plain.cu":
         starts = {entry: f"launch_threads([=] {{ {entry}(*a); }}, grid, THREADS)" for entry in PLAIN}
-        for entry in ("global_mean", "linear_few", "linear_many"):
-            threads = "MANY_THREADS" if entry == "linear_many" else "THREADS"
+        sizes = {"global_mean": "MEAN_THREADS", "linear_few": "THREADS", "linear_many": "MANY_THREADS"}
+        for entry, threads in sizes.items():
             starts[entry] = f"launch_blocks([=] {{ {entry}(*a); }}, grid, {threads}, shared)"
         kind = "PlainArguments"
     else:

@@ -99,20 +99,27 @@ XN_INLINE int first_row(int tile) {
 }
 
 // The next tile's residual is asked for while this one computes: epilogues then wait for the cache, not for memory.
+// POOL: a lane for each row the tile's windows touch, and of that row only their pixels.
 XN_INLINE void prefetch_residual(const Arguments& args, int tile) {
 #if RESIDUALS
-    if (threadIdx.x != 0 || blockIdx.x % (OC / BLOCK_N) != 0) return;
-    const long end = (long)args.images * OH * OW;
 #if POOL
-    Where first = locate(tile * BLOCK_M), last = locate(tile * BLOCK_M + BLOCK_M - 1);
-    const long from = (long)(first.image * OH + first.y) * OW, past = (long)(last.image * OH + last.y + 1) * OW;
+    constexpr int WINDOWS = BLOCK_M / 4, WIDE = OW / 2, TOUCHED = 2 * ((WINDOWS - 1) / WIDE + 2);
+    if (threadIdx.x >= (TOUCHED < 32 ? TOUCHED : 32) || blockIdx.x % (OC / BLOCK_N) != 0) return;
+    const int all = args.images * (OH / 2) * WIDE, start = tile * WINDOWS, stop = start + WINDOWS < all ? start + WINDOWS : all;
+    for (int row = start / WIDE * 2 + threadIdx.x; row / 2 * WIDE < stop; row += 32) {
+        const int left = row / 2 * WIDE, right = left + WIDE < stop ? left + WIDE : stop, first = left > start ? left : start;
+        const long from = (long)row * OW + 2 * (first - left);
+        const int count = 2 * (right - first);
 #else
-    const long from = (long)tile * BLOCK_M, past = from + BLOCK_M;
+    if (threadIdx.x != 0 || blockIdx.x % (OC / BLOCK_N) != 0) return;
+    {
+        const long end = (long)args.images * OH * OW, from = (long)tile * BLOCK_M, past = from + BLOCK_M;
+        const int count = (int)((past < end ? past : end) - from);
 #endif
-    const long count = (past < end ? past : end) - from;
 #pragma unroll
-    for (int k = 0; k < RESIDUALS; ++k)
-        prefetch((const STREAM*)args.stream_in[k] + from * OC, (u32)(count * OC * sizeof(STREAM)));
+        for (int k = 0; k < RESIDUALS; ++k)
+            prefetch((const STREAM*)args.stream_in[k] + from * OC, (u32)(count * OC * sizeof(STREAM)));
+    }
 #endif
 }
 

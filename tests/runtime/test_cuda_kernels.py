@@ -35,6 +35,7 @@ def build(
         f'extern "C" void launch(const {arguments}* a, int grid) '
         f"{{ launch_blocks([=] {{ {entry}(*a); }}, grid, THREADS, SHARED_BYTES); }}\n"
         'extern "C" int shared_bytes() { return SHARED_BYTES; }\n'
+        'extern "C" const u64* prefetched_bytes() { return prefetched; }\n'
     )
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     source, library = folder / f"{name}.cpp", folder / f"{name}.so"
@@ -155,6 +156,33 @@ def test_bits_and_stream_equal_the_plain_convolution(name: str, tmp_path: Path) 
     if out.pair:
         pixels = halo[:, 1:-1].reshape(images, shape.out_height, -1, out.pitch)
         np.testing.assert_array_equal(pixels[:, :, :-2, 8:16], pixels[:, :, 1:-1, :8])
+
+
+@pytest.mark.parametrize("pool", [False, True])
+def test_every_residual_is_asked_for_once(pool: bool, tmp_path: Path) -> None:
+    """Tiles that begin and end within a row, the last one cut off: the residual, no more and not twice."""
+    shape, images, oc = lay.ConvShape(64, 64, (3, 3), (1, 1), (1, 1), (1, 1), 6, 10), 3, 64
+    tile, layout = lay.Tile(wm=2, mt=2), lay.bits_layout(64, 6, 10, 1)
+    weight = np.ones((oc, 64, 3, 3), bool)
+    case, constant = lay.constants(shape, weight)
+    fusion = lay.Fusion("ADD(0) STORE(0)", 1, 0, pool=pool, pooled="STORE(1)")
+    macros = lay.conv_macros(shape, layout, None, tile, fusion, constant.shape[0])
+    library = build("binary_conv.cu", "binary_conv", macros, tmp_path)
+    library.prefetched_bytes.restype = ctypes.POINTER(ctypes.c_uint64 * 3)
+    residual, stream, means = (aligned(np.ones((images * 60, oc), np.float32)) for _ in range(3))
+    arrays = {
+        "input": layout.pack(np.ones((images, 64, 6, 10), bool)), "weight": lay.pack_weights(weight),
+        "channel": np.zeros((1, oc), np.float32), "constant": constant / lay.SCALE_UP,
+        "pixel": lay.pixel_table(case, np.ones((6, 10), np.float32), None, layout),
+    }  # fmt: skip
+    arrays = {k: aligned(v) for k, v in arrays.items()}
+    tiles = -(-images * 60 // tile.block_m)
+    a = ConvArguments(images=images, tiles=tiles, **{k: address(v) for k, v in arrays.items()})
+    a.stream_in[0], a.stream_out[0], a.stream_out[1] = address(residual), address(stream), address(means)
+    library.launch(ctypes.byref(a), 2)
+    assert stream[11 + 10 * 2, 0] == 9 * 64 + 1  # a pixel inside: all ones, and the residual
+    first = residual.ctypes.data
+    assert list(library.prefetched_bytes().contents) == [residual.nbytes, first, first + residual.nbytes]
 
 
 @pytest.mark.parametrize("stream", ["float", "u16"])

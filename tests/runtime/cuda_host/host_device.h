@@ -160,7 +160,13 @@ static void copy16_start(float* to, const float* from, bool there) {
 static void copy16_wait() {}
 static void dependency_wait() {}
 static void dependency_release() {}
-static void prefetch(const void* from, u32 bytes) { if (bytes % 16 || (size_t)from % 16) abort(); }
+static u64 prefetched[3] = {0, ~0ull, 0};  // bytes, and the first and last address
+static void prefetch(const void* from, u32 bytes) {
+    if (bytes % 16 || (size_t)from % 16) abort();
+    prefetched[0] += bytes;
+    if ((size_t)from < prefetched[1]) prefetched[1] = (size_t)from;
+    if ((size_t)from + bytes > prefetched[2]) prefetched[2] = (size_t)from + bytes;
+}
 
 static float __uint_as_float(u32 x) { float f; memcpy(&f, &x, 4); return f; }
 static u32 __float_as_uint(float x) { u32 u; memcpy(&u, &x, 4); return u; }

@@ -31,6 +31,7 @@ _FLOATS_NARROW = (
     Tile(wm=4, mt=2, ml=2, ahead=2, blocks=4, stay=1),
     Tile(wm=4, mt=1, ml=2, blocks=5, stay=1),
     Tile(wm=4, wn=1, mt=2, ml=1, stay=1, blocks=3),
+    Tile(wm=4, mt=2, ml=2, ahead=4, blocks=3, stay=1),
 )
 _FLOATS_WIDE = (
     Tile(wm=4, wn=1, mt=2, ml=1, stay=1, blocks=3),

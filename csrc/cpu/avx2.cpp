@@ -88,6 +88,9 @@ struct Tables {
 };
 constexpr Tables kTables{};
 
+// In a register, here and now: left alone, GCC loads a weight again for each use, regroups the sums and runs out of registers.
+inline void keep(__m256i &v) { __asm__ volatile("" : "+x"(v)); }
+
 inline __m256i table(uint16_t offset) {
     return _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)(kTables.rows + offset)));
 }
@@ -111,78 +114,111 @@ inline void flush(__m256i a, __m256i m, uint16_t *counts, bool first) {
 struct BitDot {
     using Unit = uint16_t;  // (a1 | a2<<4) * 16: the table's offset
     using Result = uint16_t;
-    static constexpr int kTile = 5, kPair = 2, kSlack = 16, kWeightBytes = kBlock;
+    static constexpr int kTile = 8, kPair = 2, kSlack = 16, kWeightBytes = kBlock;
     static constexpr bool kBits = true;
-    static constexpr bool kAhead = true;
+    static constexpr int kBlocks = 2;
     static constexpr long kMostUnits = 16383;  // 65535 bits a count
     static constexpr int kLookups = 63;        // between two flushes
 
     static void prepare(const Conv &k, const void *in, int row, uint16_t *out, char *spare);
+
+    // Bit c: counts[c] < limits[c], of 32 channels; both below 2**15.
+    static uint32_t below(const uint16_t *counts, const int16_t *limits) {
+        const __m256i *n = (const __m256i *)counts, *l = (const __m256i *)limits;
+        const __m256i low = _mm256_cmpgt_epi16(_mm256_loadu_si256(l), _mm256_load_si256(n));
+        const __m256i high = _mm256_cmpgt_epi16(_mm256_loadu_si256(l + 1), _mm256_load_si256(n + 1));
+        return (uint32_t)_mm256_movemask_epi8(_mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8));
+    }
 
     // The units of two pixels, each with another partner until now, as a pair.
     static void join(const uint16_t *first, const uint16_t *second, size_t n, uint16_t *out) {
         for (size_t i = 0; i < n; i++) out[i] = (uint16_t)((first[i] & 0xf0) | (second[i] & 0xf0) << 4);
     }
 
-    template <int P>
-    static void dot_pairs(const uint16_t *const *bases, const Segment *segments, int count, const uint8_t *w,
-                          uint16_t *result, Ahead ahead) {
+    // P pairs of pixels by B blocks of filters over `n` units. A table serves B shuffles and a weight vector P of them; with
+    // P*B = 4 the sums of three look-ups, A, M, two weight vectors, a table and one look-up are the sixteen registers.
+    template <int P, int B>
+    __attribute__((always_inline)) static inline void look_up(const uint16_t *const *p, const uint8_t *const *w, int at, int units,
+                                                              __m256i (&a)[P][B], __m256i (&m)[P][B]) {
+        __m256i x[P][B];
+#pragma GCC unroll 3
+        for (int k = 0; k < units; k++) {
+            __m256i v[B];
+#pragma GCC unroll 2
+            for (int b = 0; b < B; b++) {
+                v[b] = _mm256_load_si256((const __m256i *)(w[b] + (at + k) * kBlock));
+                keep(v[b]);
+            }
+#pragma GCC unroll 4
+            for (int i = 0; i < P; i++) {
+                const __m256i t = table(p[i][at + k]);
+#pragma GCC unroll 2
+                for (int b = 0; b < B; b++) {
+                    const __m256i count = _mm256_shuffle_epi8(t, v[b]);
+                    x[i][b] = k ? _mm256_add_epi8(x[i][b], count) : count;
+                    keep(x[i][b]);
+                }
+            }
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < P; i++)
+#pragma GCC unroll 2
+            for (int b = 0; b < B; b++) {
+                a[i][b] = _mm256_add_epi8(a[i][b], x[i][b]);
+                m[i][b] = _mm256_add_epi8(m[i][b], _mm256_srli_epi16(x[i][b], 4));
+            }
+    }
+
+    template <int P, int B>
+    static void dot_piece(const uint16_t *const *p, const uint8_t *const *w, int n, uint16_t *result, bool first) {
+        __m256i a[P][B], m[P][B];
+        for (int i = 0; i < P; i++)
+            for (int b = 0; b < B; b++) a[i][b] = m[i][b] = _mm256_setzero_si256();
+        int k = 0;
+        for (; k + 3 <= n; k += 3) look_up<P, B>(p, w, k, 3, a, m);
+        for (; k < n; k++) look_up<P, B>(p, w, k, 1, a, m);
+#pragma GCC unroll 4
+        for (int i = 0; i < P; i++)
+#pragma GCC unroll 2
+            for (int b = 0; b < B; b++) flush(a[i][b], m[i][b], result + (b * kTile + i) * 2 * kBlock, first);
+    }
+
+    // All of a tile's pairs over one piece of the window: the piece's weights are read from the first-level cache by all
+    // pairs but the first.
+    template <int B>
+    static void dot_blocks(const uint16_t *const *bases, int pairs, const Segment *segments, int count, const uint8_t *const *panels,
+                           uint16_t *result, Ahead ahead) {
+        const uint8_t *w[B];
+        for (int b = 0; b < B; b++) w[b] = panels[b];
         bool first = true;
         for (int s = 0; s < count; s++) {
-            const uint16_t *p[P];
-            for (int i = 0; i < P; i++) p[i] = bases[i] + segments[s].offset;
             // Equal pieces of at most 63 look-ups: loops of one length are predicted well.
             const int length = segments[s].length, pieces = (length + kLookups - 1) / kLookups;
             const int piece = pieces == 1 ? length : ((length + pieces - 1) / pieces + 2) / 3 * 3;
             for (int done = 0; done < length; done += piece) {
                 const int now = length - done < piece ? length - done : piece;
                 if (ahead.at) {
-                    const char *end = ahead.at + now * kBlock / ahead.share;
+                    const char *end = ahead.at + B * now * kBlock / ahead.share;
                     for (; ahead.at < end; ahead.at += kLine) _mm_prefetch(ahead.at, _MM_HINT_T1);
                 }
-                __m256i a[P], m[P];
-                for (int i = 0; i < P; i++) a[i] = m[i] = _mm256_setzero_si256();
-                int k = 0;
-                for (; k + 3 <= now; k += 3, w += 3 * kBlock) {
-                    const __m256i w0 = _mm256_load_si256((const __m256i *)w);
-                    const __m256i w1 = _mm256_load_si256((const __m256i *)(w + kBlock));
-                    const __m256i w2 = _mm256_load_si256((const __m256i *)(w + 2 * kBlock));
-#pragma GCC unroll 8
-                    for (int i = 0; i < P; i++) {
-                        __m256i x = _mm256_shuffle_epi8(table(p[i][k]), w0);
-                        x = _mm256_add_epi8(x, _mm256_shuffle_epi8(table(p[i][k + 1]), w1));
-                        x = _mm256_add_epi8(x, _mm256_shuffle_epi8(table(p[i][k + 2]), w2));
-                        a[i] = _mm256_add_epi8(a[i], x);
-                        m[i] = _mm256_add_epi8(m[i], _mm256_srli_epi16(x, 4));
-                    }
-                }
-                for (; k < now; k++, w += kBlock) {
-                    const __m256i w0 = _mm256_load_si256((const __m256i *)w);
-#pragma GCC unroll 8
-                    for (int i = 0; i < P; i++) {
-                        const __m256i x = _mm256_shuffle_epi8(table(p[i][k]), w0);
-                        a[i] = _mm256_add_epi8(a[i], x);
-                        m[i] = _mm256_add_epi8(m[i], _mm256_srli_epi16(x, 4));
-                    }
-                }
-                for (int i = 0; i < P; i++) p[i] += now;
-#pragma GCC unroll 8
-                for (int i = 0; i < P; i++) flush(a[i], m[i], result + i * 2 * kBlock, first);
+                const uint16_t *p[kTile];
+                for (int i = 0; i < kTile; i++) p[i] = bases[i] + segments[s].offset + done;
+                constexpr int kStep = 4 / B;
+                int i = 0;
+                for (; i + kStep <= pairs; i += kStep) dot_piece<kStep, B>(p + i, w, now, result + i * 2 * kBlock, first);
+                for (; i < pairs; i++) dot_piece<1, B>(p + i, w, now, result + i * 2 * kBlock, first);
+                for (int b = 0; b < B; b++) w[b] += now * kBlock;
                 first = false;
             }
         }
     }
 
-    static void dot(const uint16_t *const *bases, int n, const Segment *segments, int count, const void *panel,
-                    uint16_t *result, Ahead ahead) {
-        const uint8_t *w = (const uint8_t *)panel;
-        switch (n) {
-            case 1: return dot_pairs<1>(bases, segments, count, w, result, ahead);
-            case 2: return dot_pairs<2>(bases, segments, count, w, result, ahead);
-            case 3: return dot_pairs<3>(bases, segments, count, w, result, ahead);
-            case 4: return dot_pairs<4>(bases, segments, count, w, result, ahead);
-            default: return dot_pairs<5>(bases, segments, count, w, result, ahead);
-        }
+    // result[block][pixel of 2*kTile][32]; the panels lie `stride` bytes apart.
+    static void dot(const uint16_t *const *bases, int n, const Segment *segments, int count, const void *panel, size_t stride,
+                    int blocks, uint16_t *result, Ahead ahead) {
+        const uint8_t *panels[2] = {(const uint8_t *)panel, (const uint8_t *)panel + stride};
+        if (blocks == 2) dot_blocks<2>(bases, n, segments, count, panels, result, ahead);
+        else dot_blocks<1>(bases, n, segments, count, panels, result, ahead);
     }
 };
 
@@ -240,6 +276,7 @@ const Kernels *avx2_kernels() {
         global_mean,
         abs_mean,
         finish_pixels,
+        true,
     };
     return &kernels;
 }

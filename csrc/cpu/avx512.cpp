@@ -61,7 +61,7 @@ struct BitDot {
     using Result = int32_t;
     static constexpr int kTile = 12, kPair = 1, kSlack = 16, kWeightBytes = 4 * kBlock;
     static constexpr bool kBits = true;
-    static constexpr bool kAhead = false;
+    static constexpr int kBlocks = 1;
     static constexpr long kMostUnits = 1L << 26;
 
     static void prepare(const Conv &k, const void *in, int row, uint32_t *out, char *spare);

@@ -3,7 +3,8 @@
 //   kTile, kPair        base pointers a tile, and pixels a base pointer (2 where one look-up serves two pixels)
 //   prepare(k, in, r, row, scratch)   row `r` of the padded picture (may lie outside) -> units
 //   dot(bases, n, segments, count, panel, result)   n base pointers (all kTile are readable) -> result[pixel][32]
-//   kAhead              whether dot also takes an Ahead: a share of the next panel to bring into the cache meanwhile
+//   kBlocks             bits: blocks of filters that dot can take together. With 2 it also takes the distance of two panels,
+//                       the number of blocks (results: [block][kTile*kPair pixels][32]) and an Ahead
 //
 // A band of output rows needs the rows y0*s - p ... of the picture; they are brought into units once, with their
 // padding, and then used by every block of 32 output channels. For an output pixel its window is, for each
@@ -195,58 +196,90 @@ struct Tile {
     }
 };
 
-// Calls `use(source)` with the tile's results as something that gives floats.
+template <class D>
+constexpr int most_blocks() {
+    if constexpr (D::kBits) return D::kBlocks;
+    else return 1;
+}
+
+// One block's counts of a tile; for a kernel that takes more, of `blocks` of them.
+template <class D>
+void bit_dot(const typename D::Unit *const *bases, int n, const Segment *segments, int count, const char *panel, size_t stride,
+             int blocks, typename D::Result *result, Ahead ahead) {
+    if constexpr (D::kBlocks == 2) D::dot(bases, n, segments, count, panel, stride, blocks, result, ahead);
+    else D::dot(bases, n, segments, count, panel, result);
+}
+
+// Calls `use(source, b)` with the tile's results of each of `blocks` blocks as something that gives floats.
 template <class D, class Use>
-void tile_sums(const Conv &k, Tile<D> &tile, int group, int block, char *memory, Use use) {
+void tile_sums(const Conv &k, Tile<D> &tile, int group, int block, int blocks, char *memory, Use use) {
     auto *result = (typename D::Result *)memory;
     const char *panel = (const char *)k.weights + (size_t)(group * k.blocks_per_group + block) * k.panel_bytes;
     const typename D::Unit *bases[D::kTile];
     for (int i = 0; i < D::kTile; i++) bases[i] = tile.bases[i < tile.n ? i : 0] + (size_t)group * k.units;
     if constexpr (D::kBits) {
         if (k.total_units <= D::kMostUnits) {
-            if constexpr (D::kAhead) D::dot(bases, tile.n, k.segments, k.segment_count, panel, result, tile.ahead);
-            else D::dot(bases, tile.n, k.segments, k.segment_count, panel, result);
-            if constexpr (sizeof(typename D::Result) == 2) use(BaseMinus{result, tile.base});
-            else use(WideBaseMinus{result, tile.base});
+            bit_dot<D>(bases, tile.n, k.segments, k.segment_count, panel, k.panel_bytes, blocks, result, tile.ahead);
+            for (int b = 0; b < blocks; b++, result += D::kTile * D::kPair * kBlock)
+                if constexpr (sizeof(typename D::Result) == 2) use(BaseMinus{result, tile.base}, block + b);
+                else use(WideBaseMinus{result, tile.base}, block + b);
             return;
         }
         // More inputs than a 16-bit count holds: sum pieces of the window in 32 bits.
         auto *wide = (int32_t *)(memory + kMaxTile * kBlock * 4);
         const int pixels = tile.n * D::kPair;
-        for (int i = 0; i < pixels * kBlock; i++) wide[i] = 0;
-        for (int s = 0; s < k.segment_count;) {
-            long units = 0;
-            int end = s;
-            while (end < k.segment_count && units + k.segments[end].length <= D::kMostUnits) units += k.segments[end++].length;
-            if constexpr (D::kAhead) D::dot(bases, tile.n, k.segments + s, end - s, panel, result, Ahead());
-            else D::dot(bases, tile.n, k.segments + s, end - s, panel, result);
-            for (int i = 0; i < pixels * kBlock; i++) wide[i] += result[i];
-            panel += (size_t)units * D::kWeightBytes;
-            s = end;
+        for (int b = 0; b < blocks; b++) {
+            const char *from = panel + (size_t)b * k.panel_bytes;
+            for (int i = 0; i < pixels * kBlock; i++) wide[i] = 0;
+            for (int s = 0; s < k.segment_count;) {
+                long units = 0;
+                int end = s;
+                while (end < k.segment_count && units + k.segments[end].length <= D::kMostUnits)
+                    units += k.segments[end++].length;
+                bit_dot<D>(bases, tile.n, k.segments + s, end - s, from, 0, 1, result, Ahead());
+                for (int i = 0; i < pixels * kBlock; i++) wide[i] += result[i];
+                from += (size_t)units * D::kWeightBytes;
+                s = end;
+            }
+            use(WideBaseMinus{wide, tile.base}, block + b);
         }
-        use(WideBaseMinus{wide, tile.base});
     } else {
         // The order of a pixel's sum depends on the layer alone: a last tile of one pixel is summed like the others.
         const int n = tile.n > 1 || k.oh * k.ow == 1 ? tile.n : 2;
         D::dot(bases, n, k.segments, k.segment_count, panel, result);
-        if constexpr (sizeof(typename D::Unit) == sizeof(float)) use(Biased{result, k.bias});
-        else use(Dequantised{result, tile.shift, k.scale, k.bias});
+        if constexpr (sizeof(typename D::Unit) == sizeof(float)) use(Biased{result, k.bias}, block);
+        else use(Dequantised{result, tile.shift, k.scale, k.bias}, block);
+    }
+}
+
+// Nothing but the next layer's bits is wanted: a comparison of the counts themselves (see engine/limits.cpp).
+template <class D>
+void tile_signs(const Conv &k, const Epilogue &e, const Tile<D> &tile, int block, const uint16_t *counts) {
+    const uint32_t turn = e.turn[block];
+    uint8_t *to = e.bits + (size_t)block * kBlock / 8;
+    for (int i = 0; i < tile.n * D::kPair; i++) {
+        if (tile.pixels[i] < 0) continue;
+        const uint32_t word = turn ^ D::below(counts + i * kBlock, e.limits + (tile.base[i] - k.base) + block * kBlock);
+        __builtin_memcpy(to + (size_t)tile.pixels[i] * e.bits_stride, &word, 4);
     }
 }
 
 template <class D>
-void tile_done(const Conv &k, const Epilogue &e, Tile<D> &tile, int block, char *memory) {
+void tile_done(const Conv &k, const Epilogue &e, Tile<D> &tile, int block, int blocks, char *memory) {
     const int pixels = tile.n * D::kPair;
     if (k.groups == 1) {
-        tile_sums(k, tile, 0, block, memory, [&](const auto &source) {
-            finish_tile(e, source, tile.pixels, pixels, block * kBlock);
+        tile_sums(k, tile, 0, block, blocks, memory, [&](const auto &source, int b) {
+            if constexpr (most_blocks<D>() == 2)
+                if constexpr (sizeof(*source.counts) == 2)
+                    if (e.limits) return tile_signs(k, e, tile, b, source.counts);
+            finish_tile(e, source, tile.pixels, pixels, b * kBlock);
         });
     } else {  // groups need not begin at a block: gather all channels, then finish
         const int stride = (int)round_up(k.o, kBlock);
         float *all = (float *)(memory + (size_t)kMaxTile * kBlock * 4 * 3);
         for (int g = 0; g < k.groups; g++)
             for (int b = 0; b < k.blocks_per_group; b++)
-                tile_sums(k, tile, g, b, memory, [&](const auto &source) {
+                tile_sums(k, tile, g, b, 1, memory, [&](const auto &source, int) {
                     const int padded = (g * k.blocks_per_group + b) * kBlock;
                     const int left = k.og - b * kBlock;
                     for (int i = 0; i < pixels; i++)
@@ -291,13 +324,14 @@ void conv_rows(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
             D::prepare(k, in, top * k.sh - k.ph + r, rows + (size_t)r * k.row_units, spare);
         if constexpr (D::kBits && D::kPair == 2)
             if (below && !ready) pair_below<D>(k, rows, count, below);
-        for (int block = b0; block < b1; block++) {
+        for (int block = b0, blocks; block < b1; block += blocks) {
+            blocks = b1 - block < most_blocks<D>() ? b1 - block : most_blocks<D>();
             Tile<D> tile;
             const int height = bottom - top;
             const int bases = below ? height * (k.ow / 2) + (height + 1) / 2 : height * ((k.ow + D::kPair - 1) / D::kPair);
             const int tiles = (bases + D::kTile - 1) / D::kTile;
-            const char *next = (const char *)k.weights + (size_t)(block + 1) * k.panel_bytes;
-            if (k.groups == 1 && block + 1 < k.blocks_per_group) tile.ahead = Ahead{next, tiles};
+            const char *next = (const char *)k.weights + (size_t)(block + blocks) * k.panel_bytes;
+            if (k.groups == 1 && block + 2 * blocks <= k.blocks_per_group) tile.ahead = Ahead{next, tiles};
             for (int y = top; y < bottom; y++) {
                 const Unit *row = rows + (size_t)(y - top) * k.sh * k.row_units;
                 for (int x = 0; x < k.ow; x += D::kPair) {
@@ -310,12 +344,12 @@ void conv_rows(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
                         tile.take(k, pair ? below + (at - rows) : at, y, x, pair ? y + 1 : -1, x);
                     }
                     if (tile.n == D::kTile) {
-                        tile_done(k, e, tile, block, memory);
-                        if (tile.ahead.at) tile.ahead.at += k.panel_bytes / tiles;
+                        tile_done(k, e, tile, block, blocks, memory);
+                        if (tile.ahead.at) tile.ahead.at += blocks * k.panel_bytes / tiles;
                     }
                 }
             }
-            if (tile.n) tile_done(k, e, tile, block, memory);
+            if (tile.n) tile_done(k, e, tile, block, blocks, memory);
         }
     }
 }

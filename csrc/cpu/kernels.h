@@ -82,6 +82,10 @@ struct Epilogue {
     float *out;
     uint8_t *bits;
     int residual_stride, out_stride, bits_stride;
+    // Where the bits are all there is, and each depends on the count of differing bits alone (see engine/limits.cpp):
+    // bit = (count < limits[case][c]) ^ turn. Null otherwise.
+    const int16_t *limits;
+    const uint32_t *turn;    // a word a block
 };
 
 struct Pool {
@@ -115,6 +119,7 @@ struct Kernels {
     void (*abs_mean)(const float *in, int pixels, int stride, int channels, float *out, int out_stride);
     // The epilogue over pixels first..first+n whose registers start as src[i*stride + channel].
     void (*finish)(const Epilogue &, const float *src, int stride, int first, int n);
+    bool limits = false;  // whether conv_bits looks at Epilogue::limits
 };
 
 // Scratch bytes one thread needs for a convolution; the carving itself is in conv.inl.

@@ -52,6 +52,8 @@ bool Engine::fuses_pool(size_t index) const {
 void Engine::finish(int input, int output, size_t arena_bytes, std::vector<float> table) {
     input_ = input, output_ = output, table_ = std::move(table);
     arena_bytes_ = arena_bytes;
+    if (kernels_.limits)
+        for (Step &step : steps_) make_limits(step);
     fused_pool_.assign(steps_.size(), false);
     for (size_t i = 0; i < steps_.size(); i++) fused_pool_[i] = fuses_pool(i);
     for (size_t i = 0; i < values_.size(); i++) {
@@ -121,6 +123,7 @@ size_t Engine::memory() const {
     for (const Step &step : steps_) {
         for (const auto *conv : {step.conv.get(), step.picture.get()})
             if (conv) bytes += conv->weights.size() + conv->base.size() + conv->offset.size() + conv->scale.size();
+        bytes += step.limits.size() + step.turn.size();
         for (const StageSpec &s : step.stages) bytes += s.a.size() + s.map.size() + s.full.size() + s.flip.size();
     }
     return bytes;

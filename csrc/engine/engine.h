@@ -36,6 +36,7 @@ struct Step {
     int c = 0, h = 0, w = 0;  // shape of the register
     std::vector<StageSpec> stages;
     std::unique_ptr<ConvStore> conv, picture;
+    Buffer limits, turn;      // of Epilogue
     Pool pool{};
     int pad[6] = {};          // front, back, top, bottom, left, right
     float pad_value = 0;
@@ -121,6 +122,9 @@ class Engine {
     std::mutex mutex_;
     std::vector<std::unique_ptr<Context>> free_;
 };
+
+// Fills a binary convolution's `limits` and `turn` where its only result is bits that follow from the counts.
+void make_limits(Step &step);
 
 // Whether the stages are v*map, v*mult + add, act, + value, act, store, sign, each at most once and in this order.
 bool is_fusable(const std::vector<StageSpec> &stages);

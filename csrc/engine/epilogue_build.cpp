@@ -85,6 +85,7 @@ Epilogue Engine::resolve(const Step &step, char *arena, std::vector<Stage> &stag
     }
     // Multiply and add come together: an absent one is filled with what changes nothing.
     e.fused = (e.mult == nullptr) == (e.add == nullptr);
+    e.limits = step.limits.as<const int16_t>(), e.turn = step.turn.as<const uint32_t>();
     return e;
 }
 

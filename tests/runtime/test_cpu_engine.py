@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from xnorpp.runtime import load
+from xnorpp.runtime.bits import pack_conv_weight
 from xnorpp.runtime.program import INPUT, Program
 from xnorpp.runtime.reference import normalise, run
 from xnorpp.runtime.sample import Builder, random_program
@@ -156,6 +157,43 @@ def test_nan_and_infinity(isa: str) -> None:
     expected = run(program, data)
     assert np.isnan(expected).any()
     np.testing.assert_array_equal(load(program, isa=isa)(data), expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("act", ["none", "relu", "hardtanh", "prelu", "falling prelu", "overflow"])
+def test_signs_that_follow_from_counts(isa: str, act: str) -> None:
+    """Factors of either sign and zero, thresholds that values meet exactly, borders, channel tails."""
+    shapes = [(64, 64, 9, 0), (37, 70, 6, -1), (96, 33, 5, 1), (5, 32, 1, 0)]
+    for seed, (c, o, size, pad_value) in enumerate(shapes):
+        rng = np.random.default_rng(seed)
+        b = Builder((c, size, size))
+        attrs = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1, "pad_value": pad_value}
+        weight = pack_conv_weight(np.where(rng.integers(0, 2, (o, c, 3, 3)) > 0, 1, -1).astype(np.int8))
+        x = b.emit("binary_conv2d", b.emit("sign", INPUT), attrs=attrs, tensors={"weight": weight})
+        mult = rng.choice([-1.0, -0.3, 0.0, 0.1, 0.5, 1.0], o).astype(np.float32)
+        if act == "overflow":
+            mult[: o // 2] = 3e38
+        add = rng.integers(-3, 4, o).astype(np.float32)
+        x = b.emit("affine", x, tensors={"mult": mult, "add": add})
+        if act == "relu":
+            x = b.emit("relu", x)
+        elif act == "hardtanh":
+            x = b.emit("hardtanh", x, attrs={"min": -2.0, "max": 2.0})
+        elif "prelu" in act:
+            low = -0.5 if act == "falling prelu" else 0.0
+            x = b.emit("prelu", x, tensors={"slope": rng.uniform(low, 1, o).astype(np.float32)})
+        flip = rng.integers(0, 2, o).astype(np.uint8)
+        threshold = rng.integers(-4, 5, o).astype(np.float32)
+        threshold[:2] = np.inf, -np.inf
+        bits = b.emit("sign", x, tensors={"threshold": threshold, "flip": flip})
+        program = b.program(b.emit("relu", b.emit("signs", bits)))
+        data = rng.standard_normal((2, c, size, size)).astype(np.float32)
+        data[1] = 1.0  # counts far from the middle
+        with np.errstate(all="ignore"):
+            expected = run(program, data)
+        assert 0.1 < expected.mean() < 0.9
+        for threads in (1, 2):
+            np.testing.assert_array_equal(load(program, threads=threads, isa=isa)(data), expected)
 
 
 def test_unknown_and_missing_kernels() -> None:

@@ -117,6 +117,7 @@ struct BitDot {
     static constexpr int kTile = 8, kPair = 2, kSlack = 16, kWeightBytes = kBlock;
     static constexpr bool kBits = true;
     static constexpr int kBlocks = 2;
+    static constexpr bool kLimits = true;
     static constexpr long kMostUnits = 16383;  // 65535 bits a count
     static constexpr int kLookups = 63;        // between two flushes
 

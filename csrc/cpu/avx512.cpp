@@ -62,9 +62,18 @@ struct BitDot {
     static constexpr int kTile = 12, kPair = 1, kSlack = 16, kWeightBytes = 4 * kBlock;
     static constexpr bool kBits = true;
     static constexpr int kBlocks = 1;
+    static constexpr bool kLimits = true;
     static constexpr long kMostUnits = 1L << 26;
 
     static void prepare(const Conv &k, const void *in, int row, uint32_t *out, char *spare);
+
+    // Bit c: counts[c] < limits[c], of 32 channels.
+    static uint32_t below(const int32_t *counts, const int16_t *limits) {
+        const __m512i low = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)limits));
+        const __m512i high = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)(limits + 16)));
+        const uint32_t first = _mm512_cmplt_epi32_mask(_mm512_loadu_si512(counts), low);
+        return first | (uint32_t)_mm512_cmplt_epi32_mask(_mm512_loadu_si512(counts + 16), high) << 16;
+    }
 
     template <int P>
     static void dot_pixels(const uint32_t *const *bases, const Segment *segments, int count, const uint32_t *w,
@@ -142,6 +151,7 @@ const Kernels *avx512_kernels() {
         global_mean,
         abs_mean,
         finish_pixels,
+        true,
     };
     return &kernels;
 }

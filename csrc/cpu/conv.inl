@@ -5,6 +5,7 @@
 //   dot(bases, n, segments, count, panel, result)   n base pointers (all kTile are readable) -> result[pixel][32]
 //   kBlocks             bits: blocks of filters that dot can take together. With 2 it also takes the distance of two panels,
 //                       the number of blocks (results: [block][kTile*kPair pixels][32]) and an Ahead
+//   kLimits             bits: whether there is below(counts, limits), which compares 32 counts
 //
 // A band of output rows needs the rows y0*s - p ... of the picture; they are brought into units once, with their
 // padding, and then used by every block of 32 output channels. For an output pixel its window is, for each
@@ -202,6 +203,12 @@ constexpr int most_blocks() {
     else return 1;
 }
 
+template <class D>
+constexpr bool has_limits() {
+    if constexpr (D::kBits) return D::kLimits;
+    else return false;
+}
+
 // One block's counts of a tile; for a kernel that takes more, of `blocks` of them.
 template <class D>
 void bit_dot(const typename D::Unit *const *bases, int n, const Segment *segments, int count, const char *panel, size_t stride,
@@ -254,7 +261,7 @@ void tile_sums(const Conv &k, Tile<D> &tile, int group, int block, int blocks, c
 
 // Nothing but the next layer's bits is wanted: a comparison of the counts themselves (see engine/limits.cpp).
 template <class D>
-void tile_signs(const Conv &k, const Epilogue &e, const Tile<D> &tile, int block, const uint16_t *counts) {
+void tile_signs(const Conv &k, const Epilogue &e, const Tile<D> &tile, int block, const typename D::Result *counts) {
     const uint32_t turn = e.turn[block];
     uint8_t *to = e.bits + (size_t)block * kBlock / 8;
     for (int i = 0; i < tile.n * D::kPair; i++) {
@@ -269,8 +276,8 @@ void tile_done(const Conv &k, const Epilogue &e, Tile<D> &tile, int block, int b
     const int pixels = tile.n * D::kPair;
     if (k.groups == 1) {
         tile_sums(k, tile, 0, block, blocks, memory, [&](const auto &source, int b) {
-            if constexpr (most_blocks<D>() == 2)
-                if constexpr (sizeof(*source.counts) == 2)
+            if constexpr (has_limits<D>())
+                if constexpr (sizeof(*source.counts) == sizeof(typename D::Result))
                     if (e.limits) return tile_signs(k, e, tile, b, source.counts);
             finish_tile(e, source, tile.pixels, pixels, b * kBlock);
         });

@@ -97,6 +97,7 @@ struct BitDot {
     static constexpr int kTile = 4, kPair = 1, kSlack = 16, kWeightBytes = 4 * kBlock;
     static constexpr bool kBits = true;
     static constexpr int kBlocks = 1;
+    static constexpr bool kLimits = false;
     static constexpr long kMostUnits = 1L << 26;
 
     static void prepare(const Conv &k, const void *in, int row, uint32_t *out, char *spare);

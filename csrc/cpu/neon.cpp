@@ -86,6 +86,7 @@ struct BitDot {
     static constexpr int kTile = 8, kPair = 1, kSlack = 16, kWeightBytes = kBlock;
     static constexpr bool kBits = true;
     static constexpr int kBlocks = 1;
+    static constexpr bool kLimits = false;
     static constexpr long kMostUnits = 8191;  // 65535 bits a count
 
     static void prepare(const Conv &k, const void *in, int row, uint8_t *out, char *spare);

@@ -85,6 +85,9 @@ Epilogue Engine::resolve(const Step &step, char *arena, std::vector<Stage> &stag
     }
     // Multiply and add come together: an absent one is filled with what changes nothing.
     e.fused = (e.mult == nullptr) == (e.add == nullptr);
+    // A sign that is all there is: its own factor is as good as the line's, and that line is known at compile time.
+    const bool sign_alone = !e.map && !e.mult && !e.add && e.act == Act::None && !e.residual && e.act2 == Act::None && !e.out;
+    if (e.sign_map && sign_alone) e.map = e.sign_map, e.sign_map = nullptr;
     e.limits = step.limits.as<const int16_t>(), e.turn = step.turn.as<const uint32_t>();
     return e;
 }

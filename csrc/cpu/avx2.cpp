@@ -278,6 +278,7 @@ const Kernels *avx2_kernels() {
         abs_mean,
         finish_pixels,
         true,
+        BitDot::kBlocks,
     };
     return &kernels;
 }

@@ -120,6 +120,7 @@ struct Kernels {
     // The epilogue over pixels first..first+n whose registers start as src[i*stride + channel].
     void (*finish)(const Epilogue &, const float *src, int stride, int first, int n);
     bool limits = false;  // whether conv_bits looks at Epilogue::limits
+    int blocks = 1;       // blocks of filters that conv_bits is fastest with
 };
 
 // Scratch bytes one thread needs for a convolution; the carving itself is in conv.inl.

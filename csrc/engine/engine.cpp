@@ -138,11 +138,14 @@ Split Engine::split_of(size_t index) const {
     if (step.kind == StepKind::GlobalMean || step.kind == StepKind::Flatten || step.kind == StepKind::Softmax) return {};
     if (step.kind != StepKind::Conv) return {step.h, true, step.h};
     const Conv &k = step.conv->conv;
-    const int blocks = k.groups == 1 ? k.blocks_per_group : 1;
+    int blocks = k.groups == 1 ? k.blocks_per_group : 1;
+    const bool whole = blocks % kernels_.blocks == 0 && blocks / kernels_.blocks >= threads_;
+    const int width = step.conv->source == Source::Bits && whole ? kernels_.blocks : 1;
+    blocks /= width;
     const double row_waste = (double)((k.oh + threads_ - 1) / threads_) * threads_ / k.oh;
     const double block_waste = (double)((blocks + threads_ - 1) / threads_) * threads_ / blocks;
     if (row_waste < block_waste || (row_waste == block_waste && k.oh >= 7 * threads_)) return {k.oh, true, k.band};
-    return {blocks * ((k.oh + k.band - 1) / k.band), false, blocks};
+    return {blocks * ((k.oh + k.band - 1) / k.band), false, blocks, width};
 }
 
 // One picture from the caller's layout to ours.
@@ -172,7 +175,7 @@ void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces
     const Epilogue &e = call.context->epilogues[index];
     char *scratch = call.context->scratch[(size_t)thread].as();
     const ConvFunction run = function_of(kernels_, store.source);
-    const int blocks = k.groups == 1 ? k.blocks_per_group : 1;
+    int blocks = k.groups == 1 ? k.blocks_per_group : 1;
     if (pieces.alone()) return run(k, e, in, 0, k.oh, 0, blocks, scratch, nullptr);
     const Split &split = splits_[index];
     Share share;
@@ -181,6 +184,7 @@ void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces
         return;
     }
     // Pieces in the order of threads, then bands, then a thread's blocks: it brings each band into its scratch once.
+    blocks /= split.width;
     const int height = step.conv->conv.band, bands = split.count / blocks;
     int prepared = -1;
     while (pieces.next(share, split.most))
@@ -192,7 +196,8 @@ void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces
             const int band = place / width, first = place % width;
             const int count = width - first < share.end - at ? width - first : share.end - at;
             const int y0 = band * height, y1 = y0 + height < k.oh ? y0 + height : k.oh;
-            run(k, e, in, y0, y1, own.begin + first, own.begin + first + count, scratch, k.band == height ? &prepared : nullptr);
+            const int b0 = (own.begin + first) * split.width, b1 = b0 + count * split.width;
+            run(k, e, in, y0, y1, b0, b1, scratch, k.band == height ? &prepared : nullptr);
             at += count;
         }
 }

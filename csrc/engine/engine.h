@@ -47,7 +47,8 @@ struct Step {
 struct Split {
     int count = 1;
     bool by_row = true;
-    int most = 1;  // pieces that are taken at once
+    int most = 1;   // pieces that are taken at once
+    int width = 1;  // channel blocks of a piece
 };
 
 // What one call in flight needs: an arena, scratch for every thread, the epilogues with their addresses.

@@ -152,18 +152,93 @@ def raced_on_gpu(rows: Sequence[Row]) -> str:
         lines = [
             f"**{machine}**, {row['date']}",
             "",
-            "| engine | mode | precision | batch | ms a call | images/s | peak MB |",
-            "|---|---|---|---|---|---|---|",
+            "| engine | mode | precision | batch | ms a call | images/s | peak MB | |",
+            "|---|---|---|---|---|---|---|---|",
         ]
         for one in sorted(row["rows"], key=lambda one: (one["batch"], one["milliseconds"])):
             peak = f"{one['peak_bytes'] / 1e6:.0f}" if one.get("peak_bytes") else ""
             lines.append(
                 f"| {one['engine']} | {one['mode']} | {one['precision']} | {one['batch']} | "
-                f"{one['milliseconds']:.3f} | {one['images_per_second']:,.0f} | {peak} |"
+                f"{one['milliseconds']:.3f} | {one['images_per_second']:,.0f} | {peak} | {one['note']} |"
             )
         parts.append("\n".join(lines))
+        parts.append(gpu_figures(row))
     parts += [agreement_words(row) for row in rows if row.get("kind") == "cuda agreement"][-1:]
     return "\n\n".join(parts) or NOTHING
+
+
+def gpu_figures(row: Row) -> str:
+    """Ours against torch.compile in bfloat16, for the default stream of halves and the exact one."""
+    found = row["metrics"]
+    floats = [one for one in row["rows"] if one["note"].startswith("residual float32, ")]
+    exact = min(floats, key=lambda one: one["milliseconds"])["note"].removeprefix("residual float32, ")
+    memory = found[f"memory_ratio_float32_{exact.replace(' ', '_')}"]
+    lines = [
+        "| against torch.compile, bfloat16 | float16 shortcuts (the default) | float32 shortcuts (exact) |",
+        "|---|---|---|",
+        *(
+            f"| batch {batch}, times as fast | {found[f'speedup_batch_{batch}_bfloat16']:.2f} | "
+            f"{found[f'speedup_batch_{batch}_bfloat16_float32_stream']:.2f} |"
+            for batch in (256, 1)
+        ),
+        f"| peak memory of a call, batch 256 | {found['memory_ratio']:.2f} | {memory:.2f} |",
+        f"| the CPU engine's class, of {row['correctness']['images']:,} pictures "
+        f"| {100 * found['same_class_float16']:.2f} % | {100 * found['same_class_float32']:.2f} % |",
+    ]
+    rates = [
+        f"{name} {found[f'teraops_{layer}']:,.0f}"
+        for name, layer in (("256@14", "layer3.1.conv1"), ("512@7", "layer4.1.conv1"))
+    ]
+    words = f"3x3 convolution, bits in, bits out, batch 256, tera-operations a second: {', '.join(rates)}."
+    return "\n".join([*lines, "", words])
+
+
+def gpu_layers(rows: Sequence[Row]) -> str:
+    """Where the time of a call goes, beside what arithmetic and memory traffic allow."""
+    newest = {_machine(row["hardware"]): row for row in rows if row.get("kind") == "cuda inference"}
+    parts = []
+    for machine, row in sorted(newest.items()):
+        lines = [
+            f"**{machine}**, batch 256, microseconds; in brackets what arithmetic and memory set as floor",
+            "",
+            "| layer | kernel | float16 shortcuts | float32 shortcuts |",
+            "|---|---|---|---|",
+        ]
+        pairs = list(zip(row["layers"], row["layers_float32"], strict=True))
+        for half, full in pairs:
+            times = [
+                f"{one['microseconds']:.1f} ({one['floor_arithmetic']:.1f}, {one['floor_memory']:.1f})"
+                for one in (half, full)
+            ]
+            lines.append(f"| {half['name']} | {half['kernel']} | {' | '.join(times)} |")
+        sums = [f"{sum(pair[i]['microseconds'] for pair in pairs):.0f}" for i in (0, 1)]
+        lines.append(f"| sum | | {' | '.join(sums)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) or NOTHING
+
+
+def packed(rows: Sequence[Row]) -> str:
+    """How often a packed network gives the trained one's class: all that were compared, newest of each."""
+    found = [row for row in rows if row.get("kind") == "packed against trained" and row.get("fed")]
+    keys = ("recipe", "name", "method", "scale", "dataset", "epochs", "seed", "pictures", "top1_trained")
+    newest: dict[tuple[str, ...], dict[str, Row]] = {}
+    for row in found:
+        newest.setdefault(tuple(str(row.get(key)) for key in keys), {})[row["fed"]] = row
+    if not newest:
+        return NOTHING
+    lines = [
+        "| network | method, scale | data | pictures | top-1 % torch | packed | same class % | bytes |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for fed in newest.values():
+        row = fed.get("floats") or fed["bytes"]
+        method = ", ".join(str(row[key]) for key in ("method", "scale") if row.get(key))
+        bytes_too = f"{fed['bytes']['same_class']:.2f}" if "bytes" in fed else ""
+        lines.append(
+            f"| {row.get('name') or row['recipe']} | {method} | {row['dataset']} | {row['pictures']:,} | "
+            f"{row['top1_trained']:.2f} | {row['top1_packed']:.2f} | {row['same_class']:.2f} | {bytes_too} |"
+        )
+    return "\n".join(lines)
 
 
 def agreement_words(row: Row) -> str:
@@ -264,6 +339,8 @@ BLOCKS: dict[str, Callable[[Sequence[Row]], str]] = {
     "trained": trained,
     "raced": raced,
     "raced_on_gpu": raced_on_gpu,
+    "gpu_layers": gpu_layers,
+    "packed": packed,
     "shipped": shipped,
     "shipped_short": shipped_short,
     **paper.BLOCKS,

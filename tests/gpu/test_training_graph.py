@@ -67,7 +67,7 @@ def records(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-QUICK = ["run.log_steps=1", "run.tensorboard=false", "data.batch_size=128"]
+QUICK = ["run.log_steps=1", "run.tensorboard=false", "data.batch_size=128", "run.cudnn_benchmark=false"]
 RESNET = ["cifar10-resnet20-case4", "run.amp=bf16", "run.channels_last=true", "schedule.epochs=3"]
 RUNS = {
     "digits": ["digits-small-case4", "schedule.epochs=6"],

@@ -226,3 +226,19 @@ def test_the_learning_rate_is_one_tensor_and_the_state_travels() -> None:
     assert torch.equal(other.state[model.weight]["exp_avg"], saved["weight/exp_avg"])
     set_learning_rate(other, 0.5)
     assert other.param_groups[0]["lr"] == 0.5
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_cudnn_may_time_its_algorithms_during_a_run_only(
+    enabled: bool, tmp_path: Path, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not enabled)
+    build = loop.build_model
+    monkeypatch.setattr(
+        loop, "build_model", lambda *given: (seen.append(torch.backends.cudnn.benchmark), build(*given))[1]
+    )
+    recipe = quick("schedule.max_steps=1", f"run.cudnn_benchmark={str(enabled).lower()}")
+    train(recipe, out=tmp_path / "run", device="cpu", quiet=True)
+    assert seen == [enabled]
+    assert torch.backends.cudnn.benchmark is not enabled

@@ -137,6 +137,7 @@ class RunPart:
         "replay a training step as one CUDA graph; `auto`: where possible",
         choices=("auto", "on", "off"),
     )
+    cudnn_benchmark: bool = _key(True, "on a GPU, cuDNN times its algorithms for a shape and keeps the best")
     accumulate: int = _key(1, "parts a batch is taken in, gradients added up", low=1)
     sync_batch_norm: bool = _key(False, "batch norm over all GPUs (CUDA only)")
     save_epochs: int = _key(1, "epochs between checkpoints", low=1)

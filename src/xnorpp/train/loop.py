@@ -82,8 +82,19 @@ def train(
     """
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)
-    with join_world(device) as world:
+    with _cudnn_benchmark(recipe.run.cudnn_benchmark), join_world(device) as world:
         return _Run(recipe, Path(out), world, quiet).go(data, resume, init_from, download)
+
+
+@contextlib.contextmanager
+def _cudnn_benchmark(enabled: bool) -> Iterator[None]:
+    """cuDNN's own guess is far off for few channels; the shapes of a run never change, so timing pays."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = enabled
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 @dataclass

@@ -12,11 +12,12 @@ import torch
 
 from xnorpp.train.config import Recipe, RecipeError
 
-# What may change between a run and its resumption: nothing that enters the arithmetic (a CUDA graph changes
-# roundings at most).
+# What may change between a run and its resumption: nothing that enters the arithmetic (a CUDA graph and
+# cuDNN's choice of algorithms change roundings at most).
 FREE_TO_CHANGE = {
     "name", "about", "data.workers", "run.save_epochs", "run.save_steps", "run.keep", "run.log_steps",
     "run.eval_epochs", "run.tensorboard", "run.threads", "run.cuda_graph",
+    "run.cudnn_benchmark",
 }  # fmt: skip
 
 

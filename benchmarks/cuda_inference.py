@@ -85,12 +85,14 @@ def make_program(images: np.ndarray) -> Program:
     return pack(model.eval(), 224, preprocess=preprocess, meta={"model": dict(DEFAULT), "weights": "random"})
 
 
-def known_picks(model: CudaModel) -> dict[tuple[int, int], int]:
-    """Where a timed tiling beat the first guess: (step, images) -> number of the candidate."""
-    from xnorpp.runtime.cuda_tune import known, record_path
+def timed_tilings(model: CudaModel) -> list[list[Any]]:
+    """Rows of step, images, number of the winner and every candidate's milliseconds."""
+    from xnorpp.runtime.cuda_tune import record_path
 
     model.builder.picks = {}
-    return known(record_path(model, model.builder.schedule(256, True))) or {}
+    path = record_path(model, model.builder.schedule(256, True))
+    rows: list[list[Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return rows
 
 
 def main() -> None:
@@ -164,7 +166,8 @@ def main() -> None:
     for name, options in (("no early start", {"early": False}), ("no graph", {"graph": False})):
         rows.append(our_row(CudaModel(program, **options), 256, note=name))
         say(describe(rows[-1]))
-    found["picks"] = sorted([*key, choice] for key, choice in known_picks(model).items())
+    found["tilings"] = timed_tilings(model)
+    found["tilings_float32"] = timed_tilings(CudaModel(program, residual="float32"))
     found["layers"] = [vars(row) for row in layer_rows(model, 256)]
     keep()
     small = CudaModel(program, tune=not given.no_tune)

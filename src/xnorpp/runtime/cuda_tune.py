@@ -35,20 +35,21 @@ def known(path: Path) -> dict[tuple[int, int], int] | None:
     """The winners of a record: (step, images of a launch) -> number of the candidate."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-        return {(int(step), int(images)): int(choice) for step, images, choice in rows}
+        return {(int(step), int(images)): int(choice) for step, images, choice, *_ in rows}
     except (OSError, ValueError, TypeError):
         return None
 
 
 def measure(session: _Session, path: Path) -> dict[tuple[int, int], int]:
-    """Times all candidates in the session's own memory and writes the record."""
+    """Times all candidates in the session's own memory and writes the record: a row a launch with its step,
+    its images, the winner's number and every candidate's milliseconds."""
     model, first = session.model, session.schedule
     builder = model.builder
     keys = {(first.units[one.unit].step.index, one.images): first.units[one.unit] for one in first.launches}
     counts = {key: len(builder.options(unit, key[1])) for key, unit in keys.items()}
     room = [model.device.allocate(max(16, size)) for size in session.given_bytes()]
     given = (room[0].pointer, room[1].pointer)
-    best: dict[tuple[int, int], tuple[float, int]] = {}
+    times: dict[tuple[int, int], dict[int, float]] = {}
     for number in range(max(counts.values())):
         builder.picks = {key: min(number, count - 1) for key, count in counts.items()}
         session.use(builder.schedule(first.images, session.from_bytes))
@@ -56,16 +57,18 @@ def measure(session: _Session, path: Path) -> dict[tuple[int, int], int]:
             key = (session.schedule.units[launch.unit].step.index, launch.images)
             if counts[key] > max(1, number):
                 took = _time(session, index, given)
-                best[key] = min(best.get(key, (took, number)), (took, number))
-    found = {key: choice for key, (_, choice) in best.items() if choice}
+                some = times.setdefault(key, {})
+                some[number] = min(some.get(number, took), took)
+    best = {key: min(some, key=lambda number: (some[number], number)) for key, some in times.items()}
+    rows = [[*key, best[key], [round(t, 5) for t in some.values()]] for key, some in sorted(times.items())]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps([[*key, choice] for key, choice in sorted(found.items())]))
+        partial.write_text(json.dumps(rows))
         partial.replace(path)
     except OSError:
         pass  # measured again next time
-    return found
+    return {key: choice for key, choice in best.items() if choice}
 
 
 def _time(session: _Session, index: int, given: tuple[int, int]) -> float:

@@ -18,6 +18,7 @@ from xnorpp.experiments.accuracy_tables import DATASETS, TABLE1, table1_groups, 
 from xnorpp.experiments.figure1 import theory
 from xnorpp.experiments.kept import Row, Seeds
 from xnorpp.experiments.layer_tables import SETUPS, figure1_rows, table2_rows
+from xnorpp.experiments.speed import speed_data
 
 OURS, OTHER, PALE = "#c44", "#678", "#bcc"
 DRAWN_FROM = re.compile(r"drawn from ([0-9a-f]{16})")
@@ -152,11 +153,31 @@ def table1_plot(rows: Sequence[Row], path: Path) -> None:
     _save(figure, path, data)
 
 
+def speed_plot(rows: Sequence[Row], path: Path) -> None:
+    """A bar an engine, milliseconds a call, a panel a machine."""
+    data = speed_data(rows)
+    figure, axes = _panels(len(data), 5)
+    for axis, (title, bars) in zip(axes, data):
+        names, values = [name for name, _ in bars], [value for _, value in bars]
+        places = list(range(len(bars)))
+        drawn = axis.barh(
+            places, values, color=[OURS if name.startswith("xnorpp") else OTHER for name in names]
+        )
+        axis.bar_label(drawn, [f"{value:.3g}" for value in values], padding=3, fontsize=8)
+        axis.set_xlim(0, 1.15 * max(values))
+        axis.set_yticks(places, names, fontsize=8)
+        axis.invert_yaxis()
+        axis.set_xlabel("ms a call, less is better")
+        axis.set_title(title, fontsize=9)
+    _save(figure, path, data)
+
+
 Data = Callable[[Sequence[Row]], Any]
 PLOTS: dict[str, tuple[Data, Callable[[Sequence[Row], Path], None]]] = {
     "table1": (table1_data, table1_plot),
     "table2": (table2_data, table2_plot),
     "figure1": (figure1_data, figure1_plot),
+    "speed": (speed_data, speed_plot),
 }
 
 

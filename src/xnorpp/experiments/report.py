@@ -28,6 +28,7 @@ from xnorpp.experiments.layer_tables import (
     table2_words,
 )
 from xnorpp.experiments.plots import PLOTS, digest, drawn_from
+from xnorpp.experiments.speed import speed_block
 
 BLOCK = re.compile(r"(<!-- drawn: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 FOLDER = Path("docs") / "plots"
@@ -47,6 +48,7 @@ def with_plot(name: str, draw: Draw) -> Draw:
 
 BLOCKS: dict[str, Draw] = {
     "paper_short": readme_block,
+    "speed_short": speed_block,
     "goals": goals_block,
     "best": shipped_block,
     "table1": with_plot("table1", table1_block),

@@ -5,15 +5,14 @@ pytest -m gpu tests/gpu
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cuda_host import cases, units
 
 from xnorpp.models import list_models
 from xnorpp.runtime import load
@@ -37,19 +36,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(bool(MISSING), reason=f"NOT RUN: the CUDA engine needs a GPU. {MISSING}"),
 ]
-
-
-def _beside(name: str) -> ModuleType:
-    path = Path(__file__).parents[1] / "runtime" / "cuda_host" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"cuda_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-cases, units = _beside("cases"), _beside("units")
 
 
 def pictures(program: Program, count: int, seed: int = 0) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_host import cases, device
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 HERE = Path(__file__).parent
@@ -27,7 +28,6 @@ def _load(path: Path) -> ModuleType:
 
 
 agree = _load(HERE.parents[1] / "benchmarks" / "cuda_agreement.py")
-cases, device = (_load(HERE / "cuda_host" / f"{name}.py") for name in ("cases", "device"))
 
 
 @pytest.fixture

@@ -3,13 +3,11 @@ the GPU."""
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+from cuda_host import cases, machine, units
 
 from xnorpp.models import list_models
 from xnorpp.runtime.cpu import CpuModel, available_isas
@@ -19,19 +17,6 @@ from xnorpp.runtime.reference import normalise, run
 
 FUSING = available_isas()[0]  # real-valued layers are equal where a multiply and an add are fused
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-
-
-def _beside(name: str) -> ModuleType:
-    path = Path(__file__).parent / "cuda_host" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"cuda_host_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-cases, machine, units = _beside("cases"), _beside("machine"), _beside("units")
 
 
 @pytest.fixture(scope="session")

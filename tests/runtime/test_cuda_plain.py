@@ -4,13 +4,11 @@ for bit the CPU engine's."""
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import shutil
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+from cuda_host import cases, machine
 
 from xnorpp.runtime.cpu import CpuModel, available_isas
 from xnorpp.runtime.cuda_build import Builder, Gpu
@@ -18,19 +16,6 @@ from xnorpp.runtime.cuda_launch import Kernel, Launch
 from xnorpp.runtime.cuda_source import STAGES, PlainArguments
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-
-
-def _beside(name: str) -> ModuleType:
-    path = Path(__file__).parent / "cuda_host" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"cuda_host_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-cases, machine = _beside("cases"), _beside("machine")
 
 
 @pytest.fixture(scope="module")

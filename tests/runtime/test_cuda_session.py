@@ -3,14 +3,13 @@ addresses."""
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from cuda_host import cases, device
 
 from xnorpp.runtime import cuda
 from xnorpp.runtime.program import Program
@@ -19,17 +18,6 @@ from xnorpp.runtime.reference import normalise, run
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
-def _beside(name: str) -> ModuleType:
-    path = Path(__file__).parent / "cuda_host" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"cuda_host_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-cases, device = _beside("cases"), _beside("device")
 FakeDevice, FakeGraph = device.FakeDevice, device.FakeGraph
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from cuda_host import machine
 
 from xnorpp.runtime import cuda
 from xnorpp.runtime.cuda_launch import Kernel
-
-sys.path.insert(0, str(Path(__file__).parent))
-import machine
 
 
 class FakeMemory:

@@ -81,6 +81,22 @@ def _at_pixels(numbers, n, p, images, pixels):
 
 
 @triton.jit
+def _k_or_one(k, n, p, images, pixels, K: tl.constexpr):
+    """K of image n's pixels, or ones in its place."""
+    value = tl.full([p.shape[0], 1], 1.0, tl.float32)
+    if K:
+        value = _at_pixels(k, n, p, images, pixels)
+    return value
+
+
+@triton.jit
+def _byte_of(bits, group, size, offset, inside, images):
+    """The bits of eight images, as numbers whose bit j belongs to the j-th of them."""
+    at = bits + group.to(tl.int64) * size + offset
+    return tl.load(at, mask=inside & (group * 8 < images), other=0).to(tl.int32)
+
+
+@triton.jit
 def _add_channels(value, part, n, p, images, pixels, channels, BLOCK_C: tl.constexpr):
     """Leaves the sum over this tile's channels in `part`, (tiles of channels, images, pixels)."""
     tile = tl.program_id(0) % tl.cdiv(channels, BLOCK_C)
@@ -123,7 +139,7 @@ def moments_kernel(
     KIND: tl.constexpr, ACTIVATION: tl.constexpr, K: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Sums of (v - s) and (v - s)^2 a channel; s, of the channel's first value, keeps the variance exact."""
+    """Sums of (v - s) and (v - s)^2 a channel; s, of the channel's first value, keeps it accurate."""
     p, c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     factor = _gamma(channel, rows_of, columns, p, c, pixels, channels, width, KIND)
     first_factor = _gamma(
@@ -313,9 +329,7 @@ def finish_backward_kernel(
             at = n.to(tl.int64) * pixels * channels + offset
             g = tl.load(grad + at, mask=here, other=0.0).to(tl.float32)
             dot = tl.load(dots + at, mask=here, other=0.0).to(tl.float32)
-            times = tl.full([BLOCK_P, 1], 1.0, tl.float32)
-            if K:
-                times = _at_pixels(k, n, p, images, pixels)
+            times = _k_or_one(k, n, p, images, pixels, K)
             value = dot * times
             z = value * factor
             if ACTIVATION == 2:
@@ -354,13 +368,9 @@ def norm_backward_sums_kernel(
     first = tl.program_id(1) * groups_each
     for step in range(groups_each):
         group = first + step
-        mask = tl.load(
-            mask_bits + group.to(tl.int64) * size + offset, mask=inside & (group * 8 < images), other=0
-        ).to(tl.int32)
+        mask = _byte_of(mask_bits, group, size, offset, inside, images)
         if SIZES:
-            positive = tl.load(
-                sign_bits + group.to(tl.int64) * size + offset, mask=inside & (group * 8 < images), other=0
-            ).to(tl.int32)
+            positive = _byte_of(sign_bits, group, size, offset, inside, images)
         for j in tl.static_range(8):
             n = group * 8 + j
             here = inside & (n < images)
@@ -411,13 +421,9 @@ def norm_backward_kernel(
     first = tl.program_id(1) * groups_each
     for step in range(groups_each):
         group = first + step
-        mask = tl.load(
-            mask_bits + group.to(tl.int64) * size + offset, mask=inside & (group * 8 < images), other=0
-        ).to(tl.int32)
+        mask = _byte_of(mask_bits, group, size, offset, inside, images)
         if SIZES:
-            positive = tl.load(
-                sign_bits + group.to(tl.int64) * size + offset, mask=inside & (group * 8 < images), other=0
-            ).to(tl.int32)
+            positive = _byte_of(sign_bits, group, size, offset, inside, images)
         for j in tl.static_range(8):
             n = group * 8 + j
             here = inside & (n < images)
@@ -428,9 +434,7 @@ def norm_backward_kernel(
                 slant = _at_pixels(grad_sizes, n, p, images, pixels)
                 g += tl.where(((positive >> j) & 1) != 0, slant, -slant)
             dot = tl.load(source + at, mask=here, other=0.0).to(tl.float32)
-            times = tl.full([BLOCK_P, 1], 1.0, tl.float32)
-            if K:
-                times = _at_pixels(k, n, p, images, pixels)
+            times = _k_or_one(k, n, p, images, pixels, K)
             value = dot * times
             v = _activate(value * factor, steep, ACTIVATION)
             g = multiplier * (g - mean_g - (v - center) * mean_gx)

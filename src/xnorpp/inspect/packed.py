@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from xnorpp.inspect.layer import Geometry, Inspection, Layer, State, place_in_network, two_valued
+from xnorpp.runtime.bits import window_of
 from xnorpp.runtime.ops import infer
 from xnorpp.runtime.program import INPUT, Op, Program
 
@@ -76,7 +77,7 @@ def geometry_of(program: Program, op: Op) -> Geometry:
     if op.op.endswith("linear"):
         return Geometry(before[0], after[0], (1, 1), (1, 1), linear=True)
     weight = program.tensors[op.tensors["weight"]]
-    kernel = weight.shape[1:3] if weight.dtype == np.uint8 else weight.shape[2:4]
+    kernel = window_of(weight)
     stride, padding, dilation = (
         (int(op.attrs[key][0]), int(op.attrs[key][1])) for key in ("stride", "padding", "dilation")
     )

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .bits import unpack_bits, unpack_conv_weight
+from .bits import unpack_bits, unpack_conv_weight, window_of
 from .ops import Value
 from .picture import byte_step, filters_of, only_convolutions_read_the_picture
 from .plan import (
@@ -74,16 +74,17 @@ class CpuModel:
 
     def __init__(self, program: Program, threads: int | None = None, isa: str | None = None) -> None:
         self.program = program
+        steps = make_steps(program)
         if threads is not None:
             self.threads = threads
             self._engine = _core.Engine(isa or "", threads)
         else:
-            most, worth = min(len(os.sched_getaffinity(0)), MOST_THREADS), threads_worth(program)
+            most, worth = min(len(os.sched_getaffinity(0)), MOST_THREADS), threads_worth(program, steps)
             self.threads = max(1, min(most, int(worth)))
             self._engine = _core.Engine(isa or "", most, worth)
         self.isa: str = self._engine.isa
         try:
-            _build(self._engine, program)
+            _build(self._engine, program, steps)
         except (RuntimeError, MemoryError) as error:
             raise ProgramError(f"this program cannot be run here: {error}") from None
         self._output = program.values[program.output].shape
@@ -130,8 +131,7 @@ def _stride(value: Value) -> int:
     return (channels + 31) // 32 * 4 if value.kind == "bits" else (channels + 15) // 16 * 16
 
 
-def _build(engine: Any, program: Program) -> None:
-    steps = make_steps(program)
+def _build(engine: Any, program: Program, steps: tuple[Step, ...]) -> None:
     # A picture that only convolutions read keeps no padding channels: a row is then one run of numbers.
     tight = only_convolutions_read_the_picture(program, steps)
     taker = byte_step(program, steps)
@@ -249,7 +249,7 @@ def _window(step: Step) -> list[int]:
     if step.kind.endswith("linear"):
         return [1, 1, 1, 1, 0, 0, 1, 1, 1, 0]
     attrs = step.op.attrs
-    kernel = step.weight.shape[1:3] if step.weight.dtype == np.uint8 else step.weight.shape[2:]
+    kernel = window_of(step.weight)
     window = [*kernel, *attrs["stride"], *attrs["padding"], *attrs["dilation"]]
     return [*window, attrs["groups"], attrs.get("pad_value", 0)]
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .bits import window_of
 from .cuda_fuse import Unit
 from .cuda_launch import Array, Caller, Constant, Kernel, Launch, Local, by_pixel, extent
 from .cuda_layout import BitsLayout, pack_units
@@ -135,7 +136,7 @@ def _window(step: Step) -> dict[str, int | float]:
         }
     found: dict[str, int | float] = {}
     if step.weight is not None and step.weight.ndim == 4:
-        kernel = step.weight.shape[1:3] if step.weight.dtype == np.uint8 else step.weight.shape[2:]
+        kernel = window_of(step.weight)
         found |= {"kh": int(kernel[0]), "kw": int(kernel[1])}
     for key, names in (
         ("kernel", ("kh", "kw")), ("stride", ("sy", "sx")), ("padding", ("py", "px")),

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .bits import packed_width, tail_is_zero
+from .bits import packed_width, tail_is_zero, window_of
 
 Kind = Literal["f32", "bits", "int"]
 Array = npt.NDArray[Any]
@@ -346,13 +346,15 @@ def _float_of_bits(site: _Site) -> Value:
 
 
 def _filter_work(site: _Site, out: Value) -> int:
-    """Multiply-adds of a convolution or linear layer."""
-    source, weight = site.inputs[0], site.tensors["weight"]
+    return filter_products(site.inputs[0], out.elements, site.tensors["weight"], site.attrs)
+
+
+def filter_products(source: Value, outputs: int, weight: npt.NDArray[Any], attrs: Mapping[str, Any]) -> int:
+    """Multiply-adds of a convolution or linear layer that makes so many `outputs`."""
     if len(source.shape) == 1:
-        return source.elements * out.elements
-    kernel = weight.shape[1:3] if weight.dtype == np.uint8 else weight.shape[2:]
-    fan = source.shape[0] // int(site.attrs["groups"])
-    return out.elements * fan * math.prod(kernel)
+        return source.elements * outputs
+    fan = source.shape[0] // int(attrs["groups"])
+    return outputs * fan * math.prod(window_of(weight))
 
 
 def _window_work(site: _Site, out: Value) -> int:

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .bits import unpack_conv_weight
+from .bits import unpack_conv_weight, window_of
 from .plan import Step
 from .program import INPUT, Program
 
@@ -78,8 +78,9 @@ def byte_step(program: Program, steps: tuple[Step, ...], *, small: bool = False)
 def _large_window(step: Step) -> bool:
     assert step.weight is not None
     assert step.op is not None
-    kernel = step.weight.shape[1:3] if step.kind == "bitweight_conv2d" else step.weight.shape[2:]
-    return bool(min(kernel) >= _LARGE_KERNEL and min(step.op.attrs["stride"]) >= _LARGE_STRIDE)
+    return bool(
+        min(window_of(step.weight)) >= _LARGE_KERNEL and min(step.op.attrs["stride"]) >= _LARGE_STRIDE
+    )
 
 
 def filters_of(program: Program, step: Step) -> PictureFilters:

@@ -9,8 +9,10 @@ microsecond is some 22,000 to 45,000 units over the listed networks. That is goo
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from .plan import Step, make_steps
+from .ops import filter_products
+from .plan import Step
 from .program import Program
 
 __all__ = ["UNITS_A_THREAD", "picture_work", "threads_worth"]
@@ -22,27 +24,24 @@ UNITS_A_NUMBER = 24
 UNITS_A_THREAD = 1 << 21
 
 
-def picture_work(program: Program) -> float:
+def picture_work(program: Program, steps: Sequence[Step]) -> float:
     """Units of one picture."""
     total = 0.0
-    for step in make_steps(program):
+    for step in steps:
         products = _products(program, step)
         total += products / BINARY_A_UNIT if step.kind.startswith("binary_") else products
         total += UNITS_A_NUMBER * math.prod(step.shape)
     return total
 
 
-def threads_worth(program: Program) -> float:
+def threads_worth(program: Program, steps: Sequence[Step]) -> float:
     """How many threads one picture is worth, not rounded: 0.25 says that four pictures are worth one."""
-    return picture_work(program) / UNITS_A_THREAD
+    return picture_work(program, steps) / UNITS_A_THREAD
 
 
 def _products(program: Program, step: Step) -> int:
     """Multiply-adds of a convolution or linear layer, 0 of anything else."""
     if step.weight is None or step.op is None:
         return 0
-    inputs: int = program.values[step.source].shape[0] // step.op.attrs.get("groups", 1)
-    if step.weight.ndim == 4:
-        packed = step.weight.dtype.kind == "u"
-        inputs *= math.prod(step.weight.shape[1:3] if packed else step.weight.shape[2:])
-    return inputs * math.prod(step.shape)
+    outputs = math.prod(step.shape)
+    return filter_products(program.values[step.source], outputs, step.weight, step.op.attrs)

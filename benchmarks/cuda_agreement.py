@@ -13,7 +13,6 @@ order).
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import time
@@ -213,7 +212,7 @@ def table(found: Mapping[str, Any], kinds: tuple[Kind, ...] = KINDS) -> str:
 
 def main() -> None:
     from cuda_inference import load_pictures
-    from xnorpp.train.record import describe_hardware, source_commit
+    from xnorpp.train.record import describe_hardware, source_commit, today
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True)
@@ -238,7 +237,7 @@ def main() -> None:
     row = {
         "kind": "cuda agreement", "recipe": None, "seed": 0, "commit": source_commit(),
         "hardware": describe_hardware("cuda"), "model": dict(program.meta).get("model"),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "date": today(),
         "metrics": {k: v for k, v in found.items() if k.startswith(("same_class", "signs_differing"))},
         "correctness": found,
     }  # fmt: skip

@@ -14,7 +14,6 @@ are compared: cuda_agreement.py.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import time
@@ -29,7 +28,7 @@ from xnorpp.bench.cuda import GpuRow, as_record, describe, layer_rows, our_row, 
 from xnorpp.bench.engine import MEAN, STD
 from xnorpp.runtime import Program, read
 from xnorpp.runtime.cuda import CudaModel
-from xnorpp.train.record import describe_hardware, source_commit
+from xnorpp.train.record import describe_hardware, source_commit, today
 
 BEGIN = time.perf_counter()
 # Kinds of stream and megabytes of floats that a piece of a batch may hold: small pieces stay in the L2 cache.
@@ -258,7 +257,7 @@ def summary(found: dict[str, Any], rows: list[GpuRow], out: Path, program: Progr
         {
             "kind": "cuda inference", "recipe": None, "seed": 0, "commit": source_commit(),
             "hardware": hardware,
-            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+            "date": today(),
             "model": dict(program.meta).get("model"), "metrics": figures, "correctness": found["correctness"],
             "resident_megabytes": found["resident_megabytes"], "residual": found["residual"],
             "rows": [as_record(row) for row in rows],

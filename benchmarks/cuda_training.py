@@ -19,7 +19,6 @@ DIR/cuda_training.json, and one row a variant, as results/ keeps them, to DIR/cu
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib
 import json
 import os
@@ -47,7 +46,7 @@ from cuda_variants import (
     synchronize,
     tweaked,
 )
-from xnorpp.train.record import describe_hardware, source_commit
+from xnorpp.train.record import describe_hardware, source_commit, today
 
 START = time.monotonic()
 
@@ -313,7 +312,7 @@ def result_rows(result: dict[str, Any], args: argparse.Namespace) -> list[dict[s
         "seed": 0,
         "commit": args.commit or source_commit(),
         "hardware": describe_hardware(DEVICE),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "date": today(),
         "model": args.model,
     }
     rows = [{**common, "what": "step", **row} for row in result.get("speed", [])]

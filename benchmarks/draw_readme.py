@@ -144,11 +144,16 @@ def raced(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts) or NOTHING
 
 
+def newest_on_gpus(rows: Sequence[Row]) -> list[tuple[str, Row]]:
+    """The newest row of `benchmarks/cuda_inference.py` on each GPU, by name."""
+    found = {_machine(row["hardware"]): row for row in rows if row.get("kind") == "cuda inference"}
+    return sorted(found.items())
+
+
 def raced_on_gpu(rows: Sequence[Row]) -> str:
     """One table a GPU of what `benchmarks/cuda_inference.py` kept."""
-    newest = {_machine(row["hardware"]): row for row in rows if row.get("kind") == "cuda inference"}
     parts = []
-    for machine, row in sorted(newest.items()):
+    for machine, row in newest_on_gpus(rows):
         lines = [
             f"**{machine}**, {row['date']}",
             "",
@@ -195,9 +200,8 @@ def gpu_figures(row: Row) -> str:
 
 def gpu_layers(rows: Sequence[Row]) -> str:
     """Where the time of a call goes, beside what arithmetic and memory traffic allow."""
-    newest = {_machine(row["hardware"]): row for row in rows if row.get("kind") == "cuda inference"}
     parts = []
-    for machine, row in sorted(newest.items()):
+    for machine, row in newest_on_gpus(rows):
         lines = [
             f"**{machine}**, batch 256, microseconds; in brackets what arithmetic and memory set as floor",
             "",

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
 import statistics
@@ -38,7 +37,7 @@ from loader import picture, whole_loader
 from xnorpp.data import load_dataset
 from xnorpp.data.dataset import StreamDataset
 from xnorpp.train.journal import read_metrics
-from xnorpp.train.record import describe_hardware, source_commit
+from xnorpp.train.record import append_rows, describe_hardware, source_commit, today
 
 RECIPE = "imagenet-resnet18-case4"
 LOG_STEPS = 10
@@ -225,16 +224,15 @@ def main() -> int:
         "batch_size": given.batch_size,
         "size": given.size,
         "commit": source_commit(),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "date": today(),
         "hardware": describe_hardware(given.device),
     }
     with tempfile.TemporaryDirectory() as folder:
         for row in measure(given, Path(folder)):
-            line = json.dumps({**shared, **row}, sort_keys=True)
-            print(line, flush=True)
+            whole = {**shared, **row}
+            print(json.dumps(whole, sort_keys=True), flush=True)
             if given.results is not None:
-                with given.results.open("a", encoding="utf-8") as file:
-                    file.write(line + "\n")
+                append_rows(given.results, [whole])
     return 0
 
 

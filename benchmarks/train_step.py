@@ -12,8 +12,6 @@ The numbers are printed and appended to results/train_step.jsonl.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +21,7 @@ import torch.nn.functional as F
 
 from xnorpp.models import create_model
 from xnorpp.nn import parameter_groups
-from xnorpp.train.record import describe_hardware, source_commit
+from xnorpp.train.record import append_rows, describe_hardware, source_commit, today
 
 LIMIT = 1.3
 
@@ -70,7 +68,7 @@ def measure(rounds: int, batch: int, size: int) -> dict[str, object]:
         "ratio": binary / real,
         "limit": LIMIT,
         "commit": source_commit(),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "date": today(),
         "hardware": describe_hardware(),
     }
 
@@ -91,8 +89,7 @@ def main() -> int:
     for name, value in milliseconds.items():
         print(f"{name:16s} {value:8.1f} ms")
     print(f"binary / real, best of each: {result['ratio']:.2f} (at most {LIMIT} wanted)")
-    with arguments.results.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(result, sort_keys=True) + "\n")
+    append_rows(arguments.results, [result])
     return 0 if float(str(result["ratio"])) <= LIMIT else 1
 
 

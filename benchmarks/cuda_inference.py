@@ -33,7 +33,7 @@ from xnorpp.train.record import describe_hardware, source_commit, today
 BEGIN = time.perf_counter()
 # Kinds of stream and megabytes of floats that a piece of a batch may hold: small pieces stay in the L2 cache.
 SCANNED = (
-    ("float16", 32), ("float16", 256), ("float32", 32), ("float32", 64), ("float32", 128), ("float32", 256),
+    ("float16", 128), ("float32", 64), ("float32", 128), ("float32", 256),
 )  # fmt: skip
 
 
@@ -147,40 +147,37 @@ def main() -> None:
 
     rows: list[GpuRow] = []
     model.forget()
-    best: tuple[float, int, str] = (1e9, 0, "")
     for kind, megabytes in SCANNED:
         tried = CudaModel(program, resident=megabytes << 20, residual=kind, tune=not given.no_tune)
         row = our_row(tried, 256, note=f"residual {kind}, resident {megabytes} MiB")
         chunks = [segment.chunk for segment in tried.session(256, True).schedule.layout.segments]
         say(f"{describe(row)} chunks {chunks}")
         rows.append(row)
-        best = min(best, (row.milliseconds, megabytes, kind))
-        if (kind, megabytes) == ("float32", 256):
-            found["layers_float32"] = [vars(row) for row in layer_rows(tried, 256)]
+        if kind == "float16":
+            found["layers_float16"] = [vars(row) for row in layer_rows(tried, 256)]
         tried.forget()
-    found["resident_megabytes"], found["residual"] = best[1], best[2]
-    model = CudaModel(program, resident=best[1] << 20, residual=best[2])
-    rows.append(our_row(model, 256, note="chosen"))
+    model = CudaModel(program, tune=not given.no_tune)
+    rows.append(our_row(model, 256, note="default"))
     say(describe(rows[-1]))
     for name, options in (("no early start", {"early": False}), ("no graph", {"graph": False})):
         rows.append(our_row(CudaModel(program, **options), 256, note=name))
         say(describe(rows[-1]))
     found["tilings"] = timed_tilings(model)
-    found["tilings_float32"] = timed_tilings(CudaModel(program, residual="float32"))
+    found["tilings_float16"] = timed_tilings(CudaModel(program, residual="float16"))
     found["layers"] = [vars(row) for row in layer_rows(model, 256)]
     keep()
     small = CudaModel(program, tune=not given.no_tune)
     for batch in (1, 32):
         rows.append(our_row(small, batch))
         say(describe(rows[-1]))
-    rows.append(our_row(CudaModel(program, residual="float32"), 1, note="residual float32"))
+    rows.append(our_row(CudaModel(program, residual="float16"), 1, note="residual float16"))
     say(describe(rows[-1]))
     rows.append(our_row(CudaModel(program), 256, from_bytes=False))
     say(describe(rows[-1]))
     found["layers_batch_1"] = [vars(row) for row in layer_rows(small, 1)]
     found["rows"] = [as_record(row) for row in rows]
     keep()
-    tables = {"batch 256": "layers", "float32": "layers_float32", "batch 1": "layers_batch_1"}
+    tables = {"batch 256": "layers", "float16": "layers_float16", "batch 1": "layers_batch_1"}
     for title, layers in ((title, found[key]) for title, key in tables.items()):
         print(f"{title:<24}{'kernel':<13}{'n':>3}{'us':>9}{'floor: ops':>12}{'memory':>9}{'Tops/s':>8}")
         for row in layers:
@@ -217,8 +214,7 @@ def summary(found: dict[str, Any], rows: list[GpuRow], out: Path, program: Progr
         if precision is None and stream:
             some = [r for r in some if f"residual {stream}" in r.note]
         elif precision is None:
-            chosen = [r for r in some if r.note == "chosen"]
-            some = chosen or [r for r in some if "residual float32" not in r.note]
+            some = [r for r in some if r.note == "default"] or [r for r in some if "residual" not in r.note]
         else:
             some = [r for r in some if r.mode != "eager" and r.precision == precision]
         return min(some, key=lambda r: r.milliseconds) if some else None
@@ -233,20 +229,18 @@ def summary(found: dict[str, Any], rows: list[GpuRow], out: Path, program: Progr
             if mine and theirs:
                 figures[f"speedup_batch_{batch}_{precision}"] = theirs.milliseconds / mine.milliseconds
                 figures[f"milliseconds_batch_{batch}_{precision}"] = [mine.milliseconds, theirs.milliseconds]
-        exact, theirs = fastest(batch, None, "float32"), fastest(batch, "bfloat16")
-        if exact and theirs:
-            figures[f"speedup_batch_{batch}_bfloat16_float32_stream"] = (
-                theirs.milliseconds / exact.milliseconds
+        half, theirs = fastest(batch, None, "float16"), fastest(batch, "bfloat16")
+        if half and theirs:
+            figures[f"speedup_batch_{batch}_bfloat16_float16_stream"] = (
+                theirs.milliseconds / half.milliseconds
             )
     compiled = [r for r in rows if r.mode == "default" and r.precision == "bfloat16" and r.batch == 256]
-    chosen = [r for r in rows if r.note == "chosen"]
-    if compiled and chosen and compiled[0].peak_bytes and chosen[0].peak_bytes:
+    chosen = [r for r in rows if r.note == "default"]
+    halves = [r for r in rows if r.batch == 256 and r.note.startswith("residual float16")]
+    if compiled and compiled[0].peak_bytes and chosen[0].peak_bytes and halves[0].peak_bytes:
         figures["memory_ratio"] = chosen[0].peak_bytes / compiled[0].peak_bytes
+        figures["memory_ratio_float16_stream"] = halves[0].peak_bytes / compiled[0].peak_bytes
         figures["peak_bytes"] = [chosen[0].peak_bytes, compiled[0].peak_bytes]
-        for row in (r for r in rows if r.note.startswith("residual float32, ") and r.peak_bytes):
-            part = row.note.removeprefix("residual float32, ").replace(" ", "_")
-            figures[f"memory_ratio_float32_{part}"] = row.peak_bytes / compiled[0].peak_bytes
-            figures[f"milliseconds_float32_{part}"] = row.milliseconds
     for name in ("layer3.1.conv1", "layer4.1.conv1"):
         layer = [r for r in found["layers"] if r["name"].startswith(name)]
         if layer:
@@ -259,9 +253,9 @@ def summary(found: dict[str, Any], rows: list[GpuRow], out: Path, program: Progr
             "hardware": hardware,
             "date": today(),
             "model": dict(program.meta).get("model"), "metrics": figures, "correctness": found["correctness"],
-            "resident_megabytes": found["resident_megabytes"], "residual": found["residual"],
+            "residual": "float32",
             "rows": [as_record(row) for row in rows],
-            "layers": found["layers"], "layers_float32": found["layers_float32"],
+            "layers": found["layers"], "layers_float16": found["layers_float16"],
             "layers_batch_1": found["layers_batch_1"],
         }
     ]  # fmt: skip

@@ -6,7 +6,7 @@
 A few epochs are enough for activations as real training leaves them; the accuracies are not the networks'
 best. AlexNet sees the pictures enlarged to 112 pixels, the least its strides leave something of. The runs are
 a queue that goes on where it was (xnorpp.experiments.queue). What is compared: packed_against_trained.py,
-with the pictures as floats and as bytes.
+with the pictures as floats and as bytes; `--jobs` comparisons run at a time, while the next network trains.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from xnorpp.experiments.queue import QueueError, run_queue
@@ -79,18 +80,23 @@ def main() -> int:
             if name not in known:
                 parser.error(f"--{option} (={name!r}) must be of {', '.join(known)}")
     out = Path(given.out)
-    runs = [run_of(given, network, row) for network in networks for row in rows]
-    failed = 0
-    try:
-        run_queue(runs, results=out, folder=out, data=given.data, jobs=given.jobs, device=given.device)
-    except QueueError as error:  # the others are trained and can be compared
-        print(error, flush=True)
-        failed = 1
-    for run in runs:
-        if (out / run.key / "summary.json").exists():
-            line = compare(given, run)
-            print(line, flush=True)
-            failed |= "failed" in line
+    failed = False
+    with ThreadPoolExecutor(given.jobs) as pool:
+        lines: list[Future[str]] = []
+        for network in networks:
+            runs = [run_of(given, network, row) for row in rows]
+            try:
+                run_queue(
+                    runs, results=out, folder=out, data=given.data, jobs=given.jobs, device=given.device
+                )
+            except QueueError as error:  # the others are trained and can be compared
+                print(error, flush=True)
+                failed = True
+            for run in runs:
+                if (out / run.key / "summary.json").exists():
+                    lines.append(pool.submit(compare, given, run))
+                    lines[-1].add_done_callback(lambda line: print(line.result(), flush=True))
+        failed |= any("failed" in line.result() for line in lines)
     return int(failed)
 
 

@@ -15,7 +15,7 @@ import torch
 from cuda_host import cases, units
 
 from xnorpp.models import list_models
-from xnorpp.runtime import load
+from xnorpp.runtime import cuda_wgmma, load
 from xnorpp.runtime.bits import pack_conv_weight
 from xnorpp.runtime.cuda import CudaError, CudaModel
 from xnorpp.runtime.cuda_driver import Device
@@ -113,7 +113,7 @@ def test_dot_products_bit_for_bit(shape: tuple[int, ...], images: int, tensor_co
 @pytest.mark.parametrize("name", list_models())
 def test_every_network(name: str, method: str, scale: str | None) -> None:
     program = cases.network(name, method, scale)
-    model, half = CudaModel(program, residual="float32"), load(program, device="cuda")
+    model, half = load(program, device="cuda"), CudaModel(program, residual="float16")
     for count in (1, 7):
         x = pictures(program, count)
         want = expected(program, x)
@@ -208,6 +208,26 @@ def test_a_resnet_in_pieces(resident: int) -> None:
             np.testing.assert_array_equal(got, whole(x))  # pieces change nothing
             exact = residual == "float32"
             few_flips(got, expected(program, x), 0.5 if exact else 1.0, 0.97 if exact else 0.8)
+
+
+@pytest.mark.parametrize("size", [64, 70])
+@pytest.mark.parametrize("tiling", cuda_wgmma.TILINGS)
+def test_the_stem_of_warpgroups_changes_nothing(
+    tiling: cuda_wgmma.Tiling, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every tiling of stem_wgmma.cu: outputs as with stem.cu, bit for bit."""
+    if Device().capability != cuda_wgmma.CAPABILITY:
+        pytest.skip("NOT RUN: products of warpgroups need compute capability 9.0")
+    monkeypatch.setattr(cuda_wgmma, "TILINGS", (tiling,))
+    program = cases.tamed_stem(
+        cases.network("resnet18", "xnor++", "channel_height_width", size, stem="7x7", downsample="binary")
+    )
+    x = pictures(program, 140)
+    for residual in ("float32", "float16"):
+        model = CudaModel(program, residual=residual)
+        got = model(x)
+        assert model.session(len(x), True).schedule.launches[0].kernel.file == "stem_wgmma.cu"
+        np.testing.assert_array_equal(got, CudaModel(program, residual=residual, wgmma=False)(x))
 
 
 @pytest.mark.parametrize("tensor_cores", [True, False])

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from xnorpp.runtime import cuda_layout as lay
+from xnorpp.runtime import cuda_wgmma as wgmma
 from xnorpp.runtime.cuda_source import ConvArguments, StemArguments
 from xnorpp.runtime.picture import picture_filters
 
@@ -245,6 +246,40 @@ def test_a_fused_shortcut_and_a_fused_mean(stream: str, tmp_path: Path) -> None:
 def test_the_stem_equals_integers_pooled(
     height: int, width: int, kernel: int, rows: int, pairs: int, across: int, hold: int, tmp_path: Path
 ) -> None:
+    check_stem(height, width, kernel, (rows, pairs, 1, across, hold), None, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "kernel", "tiling"),
+    [
+        (40, 40, 7, (6, 1, 3, 4, 1)),
+        (37, 130, 7, (4, 2, 2, 4, 0)),  # odd sizes, two blocks side by side, the last row without a second
+        (30, 226, 3, (8, 4, 1, 8, 1)),
+        (22, 34, 8, (3, 1, 3, 4, 0)),
+    ],
+)
+def test_the_stem_of_warpgroups_equals_integers_pooled(
+    height: int, width: int, kernel: int, tiling: wgmma.Tiling, tmp_path: Path
+) -> None:
+    check_stem(height, width, kernel, (1, 4, 1, 0, 0), tiling, tmp_path)
+
+
+def test_filters_of_warpgroups_lie_where_the_descriptor_says() -> None:
+    """[kh][hi, lo], then pieces of eight channels and 16 bytes; a lane's sums are four channels in a row."""
+    whole = np.random.default_rng(0).integers(-32000, 32000, (64, 3, 8, 4))
+    packed = wgmma.pack_filters(whole).reshape(3, 2, wgmma.TILE)
+    for channel, ky, byte in [(0, 0, 0), (1, 0, 5), (2, 1, 17), (4, 2, 31), (23, 1, 9), (63, 2, 16)]:
+        p, t, e = channel // 16, channel % 16 // 4, channel % 4
+        at = 256 * (2 * p + e // 2) + 128 * (byte // 16) + 16 * (2 * t + e % 2) + byte % 16
+        tap = whole[channel, ky, byte // 4, byte % 4]
+        assert 256 * int(packed[ky, 0, at]) + int(packed[ky, 1, at]) == tap
+
+
+def check_stem(
+    height: int, width: int, kernel: int, numbers: tuple[int, int, int, int, int],
+    tiling: wgmma.Tiling | None, tmp_path: Path,
+) -> None:  # fmt: skip
+    """stem.cu, or with a `tiling` stem_wgmma.cu, beside whole numbers summed by numpy."""
     rng = np.random.default_rng(kernel)
     images, oc, padding = 2, 64, kernel // 2
     picture = rng.integers(0, 256, (images, height, width, 3), dtype=np.uint8)
@@ -259,13 +294,16 @@ def test_the_stem_equals_integers_pooled(
     threshold = rng.normal(size=oc).astype(np.float32)
     macros = lay.stem_macros(
         height, width, kernel, padding, oc, out, 5,
-        "SCALE(1) AFFINE(2,3) RELU STORE(0) SIGN(0,4)", 1, "float", rows, pairs, 1, across, hold,
+        "SCALE(1) AFFINE(2,3) RELU STORE(0) SIGN(0,4)", 1, "float", *numbers,
     )  # fmt: skip
-    library = build("stem.cu", "stem", macros, tmp_path, "StemArguments")
-    assert library.shared_bytes() == lay.stem_shared_bytes(macros)
+    if tiling is not None:
+        macros = wgmma.tiling_macros(macros, tiling)
+    name = "stem" if tiling is None else "stem_wgmma"
+    library = build(f"{name}.cu", name, macros, tmp_path, "StemArguments")
+    assert library.shared_bytes() == (lay.stem_shared_bytes if tiling is None else wgmma.shared_bytes)(macros)
     arrays = {
         "input": picture,
-        "weight": filters.packed,
+        "weight": filters.packed if tiling is None else wgmma.pack_filters(filters.whole),
         "channel": np.stack([filters.rest, rounded.step, np.abs(mult), add, threshold]),
     }
     arrays = {k: aligned(v) for k, v in arrays.items()}
@@ -295,6 +333,8 @@ def test_the_stem_equals_integers_pooled(
     np.testing.assert_array_equal(stream, y)
     np.testing.assert_array_equal(np.moveaxis(out.unpack(words, images), 1, 3), y > threshold)
 
+    if tiling is not None:
+        return  # the filters are the same
     normal = (picture / 255.0 - mean) / std
     padded_real = np.pad(normal, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     real = np.zeros((images, ch, cw, oc))

@@ -4,6 +4,10 @@ the GPU."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ from cuda_host import cases, machine, units
 from xnorpp.models import list_models
 from xnorpp.runtime.cpu import CpuModel, available_isas
 from xnorpp.runtime.cuda_build import Builder, Gpu, Schedule
+from xnorpp.runtime.cuda_source import kernel_source
 from xnorpp.runtime.program import Program
 from xnorpp.runtime.reference import normalise, run
 
@@ -170,6 +175,58 @@ def test_every_launch_with_a_stream_of_half(host: object) -> None:
     ]
     assert large[0] < 0.8 * large[1]
     assert np.isfinite(got).all()
+
+
+def test_the_stem_of_warpgroups_writes_what_the_other_writes(host: object) -> None:
+    """On compute capability 9.0 only: bits and floats of the first launch, byte for byte."""
+    program = cases.tamed_stem(
+        cases.network("resnet18", "xnor++", "channel_height_width", 40, stem="7x7", downsample="binary")
+    )
+    x, busy = pictures(program, 3), Gpu(processors=3)
+
+    def first_launch(builder: Builder) -> tuple[str, bytes]:
+        schedule = builder.schedule(len(x), True)
+        seen: list[bytes] = []
+
+        def watch(read: Callable[[int, int], np.ndarray]) -> object:
+            def after(launch: object) -> None:
+                seen.append(read(0, schedule.layout.total).tobytes())
+
+            return SimpleNamespace(before=lambda launch: None, after=after)
+
+        only = replace(schedule, launches=schedule.launches[:1])
+        host.run(builder, only, x, watch)  # type: ignore[attr-defined]
+        return schedule.launches[0].kernel.file, seen[0]
+
+    for half in (False, True):
+        file, want = first_launch(Builder(program, busy, half=half, wgmma=False))
+        assert file == "stem.cu"
+        assert np.count_nonzero(np.frombuffer(want, np.uint8)) > 1000
+        builder = Builder(program, busy, half=half)
+        builder.picks = {(builder.steps[0].index, len(x)): int(half)}
+        assert first_launch(builder) == ("stem_wgmma.cu", want)
+    for gpu in (Gpu((8, 9), 3), Gpu((10, 0), 3), Gpu()):  # the last: three pictures do not fill it
+        builder = Builder(program, gpu)
+        assert builder.schedule(len(x), True).launches[0].kernel.file == "stem.cu"
+
+
+def test_a_kernel_of_warpgroups_is_compiled_for_its_architecture_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from xnorpp.runtime import cuda_driver
+
+    asked: list[str] = []
+
+    def compiler(source: str, options: Sequence[str]) -> bytes:
+        asked.append(options[0])
+        return b""
+
+    monkeypatch.setenv("XNORPP_CACHE", str(tmp_path))
+    monkeypatch.setattr(cuda_driver, "compile_source", compiler)
+    monkeypatch.setattr(cuda_driver, "_target", lambda arch: arch)
+    for file in ("stem_wgmma.cu", "stem.cu"):
+        cuda_driver.cached_cubin(kernel_source(file, {}), "sm_90")
+    assert asked == ["--gpu-architecture=sm_90a", "--gpu-architecture=sm_90"]
 
 
 def test_values_that_live_together_never_share_memory() -> None:

@@ -254,10 +254,11 @@ def compare_cuda(
 
     rows = []
     for batch in batches:
-        model = CudaModel(program, device, tune=True)
-        rows.append(our_row(model, batch))
-        say(describe(rows[-1]))
-        model.forget()
+        for kind in ("float32", "float16"):
+            model = CudaModel(program, device, tune=True, residual=kind)
+            rows.append(our_row(model, batch, note=f"{kind} shortcuts"))
+            say(describe(rows[-1]))
+            model.forget()
         rows += torch_rows(twin_of(program), program, batch, precisions=precisions, modes=modes, say=say)
     return rows
 

@@ -34,7 +34,7 @@ __all__ = ["CudaError", "CudaModel"]
 CudaError = cu.CudaError
 OLDEST = (7, 0)
 MAX_BATCH = 1024  # more images run in pieces of this
-RESIDENT = 1 << 28  # pieces that fit the cache were measured slower than one that does not
+RESIDENT = 1 << 27  # twice as much is 2 % faster and takes 60 % more memory; what fits the cache is slower
 SESSIONS = 6  # batch sizes that are kept ready
 
 
@@ -132,11 +132,12 @@ class CudaModel:
     """A program on one GPU. Safe to call from several threads; calls run one after the other.
 
     `resident` is how many bytes of floats a piece of a batch may hold between two layers (default:
-    256 MiB), `tensor_cores=False` forces the `popc` path, `graph=False` starts
+    128 MiB), `tensor_cores=False` forces the `popc` path, `graph=False` starts
     kernel after kernel. `residual` is the type of the floats between binary layers on the tensor cores:
-    "float16" halves the memory traffic, every sum is still made in float32 and rounded once when stored;
-    "float32" rounds nothing beyond the reference. `tune` times the tilings of every layer at the first use
-    of a batch size and keeps the winners on disk (cuda_tune.py).
+    "float32" rounds nothing beyond the reference; "float16" halves the memory traffic, and every sum, still
+    made in float32, is rounded once when stored. `tune` times the tilings of every layer at the first use
+    of a batch size and keeps the winners on disk (cuda_tune.py). `wgmma=False` keeps the first layer
+    of a large batch on compute capability 9.0 from its kernel of warpgroups (cuda_wgmma.py).
     """
 
     threads = 1
@@ -150,8 +151,9 @@ class CudaModel:
         tensor_cores: bool = True,
         graph: bool = True,
         early: bool = True,
-        residual: str = "float16",
+        residual: str = "float32",
         tune: bool = False,
+        wgmma: bool = True,
     ) -> None:
         name, _, number = device.partition(":")
         if name != "cuda" or (number and not number.isdigit()):
@@ -170,7 +172,7 @@ class CudaModel:
             )
         gpu = Gpu(self.device.capability, self.device.multiprocessors, self.device.shared_limit, tensor_cores)
         room = resident or RESIDENT
-        self.builder = Builder(program, gpu, room, half=residual == "float16")
+        self.builder = Builder(program, gpu, room, half=residual == "float16", wgmma=wgmma)
         self.isa = f"{self.device.arch}, {'one-bit tensor cores' if gpu.bit_products else 'popc'}"
         self.graph = graph
         self.early = early and self.device.capability >= (9, 0)

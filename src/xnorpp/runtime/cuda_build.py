@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import cuda_layout as lay
+from . import cuda_wgmma as wgmma_stem
 from .cuda_fuse import Unit, half_values, layouts, make_units, stem_chain
 from .cuda_launch import Caller, Constant, Kernel, Launch, Local, by_pixel, extent
 from .cuda_memory import Layout, Place, image_bytes, lay_out
@@ -76,6 +77,7 @@ class Builder:
     constants: dict[str, Array] = field(default_factory=dict)
     halves: frozenset[str] = frozenset()  # of the schedule in the making
     picks: dict[tuple[int, int], int] = field(default_factory=dict)  # (step, images): which of its options
+    wgmma: bool = True  # whether the first layer may take stem_wgmma.cu
 
     def __post_init__(self) -> None:
         self.steps = make_steps(self.program)
@@ -271,7 +273,19 @@ class Builder:
         _, h, w = self.program.input_shape
         out = self.bits[chain.bits[0]][0] if chain.bits else lay.BitsLayout(0, 0, 0, 0, 0, 0)
         large = images * -(-pool.shape[1] // 14) >= self.gpu.processors
-        found = []
+        found: list[tuple[Any, dict[str, int | str]]] = []
+        if (
+            self.wgmma and large
+            and self.gpu.capability == wgmma_stem.CAPABILITY and step.shape[0] == wgmma_stem.CHANNELS
+        ):  # fmt: skip
+            base = lay.stem_macros(
+                h, w, step.weight.shape[2], step.op.attrs["padding"][0], step.shape[0], out,
+                len(chain.tables), chain.epilogue, len(chain.bits), self._stream(unit), 1, 4, 1,
+            )  # fmt: skip
+            for tiling in wgmma_stem.TILINGS:
+                macros = wgmma_stem.tiling_macros(base, tiling)
+                if wgmma_stem.shared_bytes(macros) <= self.gpu.shared_limit:
+                    found.append((("wgmma", *tiling), macros))
         for numbers in _STEM_MANY if large else _STEM_FEW:
             rows, pairs, blocks, across, hold = numbers
             if step.shape[0] % (16 * pairs):
@@ -299,11 +313,17 @@ class Builder:
         assert folded is not None
         rounded = filters_of(self.program, step)
         filters = lay.stem_filters(rounded, folded[1])
-        _, macros = self._pick(unit, images, self._stems(unit, images))
+        numbers, macros = self._pick(unit, images, self._stems(unit, images))
         threads = lay.stem_threads(macros)
+        if numbers[0] == "wgmma":
+            weight = self.keep(f"{step.index}.stem_wgmma", lambda: wgmma_stem.pack_filters(filters.whole))
+            file, shared = "stem_wgmma", wgmma_stem.shared_bytes(macros)
+        else:
+            weight = self.keep(f"{step.index}.stem", lambda: filters.packed)
+            file, shared = "stem", lay.stem_shared_bytes(macros)
         arguments = {
             "input": at(INPUT),
-            "weight": self.keep(f"{step.index}.stem", lambda: filters.packed),
+            "weight": weight,
             "channel": self.keep(
                 f"{step.index}.stem_channel",
                 lambda: np.stack([filters.rest, rounded.step, *chain.tables[2:]]),
@@ -313,8 +333,7 @@ class Builder:
             "bits_out": tuple(at(name) for name in chain.bits),
             "images": images,
         }
-        shared = lay.stem_shared_bytes(macros)
-        kernel = Kernel("stem.cu", tuple(macros.items()), "stem", threads, shared)
+        kernel = Kernel(f"{file}.cu", tuple(macros.items()), file, threads, shared)
         return Launch(
             unit.name,
             kernel,

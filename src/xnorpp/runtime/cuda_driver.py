@@ -124,6 +124,8 @@ def compile_source(source: str, options: Sequence[str]) -> bytes:
 
 def _target(arch: str) -> str:
     """The architecture itself, or for one newer than the compiler the newest it knows, as portable code."""
+    if arch.endswith("a"):
+        return arch
     lib = _nvrtc()
     count = ctypes.c_int()
     if lib.nvrtcGetNumSupportedArchs(ctypes.byref(count)):
@@ -142,7 +144,10 @@ def _target(arch: str) -> str:
 
 
 def cached_cubin(source: str, arch: str) -> bytes:
-    """The machine code from the cache, or compiled and put there."""
+    """The machine code from the cache, or compiled and put there. A kernel with `wgmma` is for one
+    architecture alone, which the compiler knows as `sm_90a`."""
+    if "wgmma.mma_async" in source:
+        arch += "a"
     options = [
         f"--gpu-architecture={arch}",
         "--std=c++17",

@@ -37,13 +37,24 @@ struct Warp {
     u32 in[32][8], out[32][4];
     int which = 0;
 };
+// A product of a warpgroup that is under way: sums and left operand of one lane, where they lie.
+struct Product {
+    int (*sums)[4];
+    const u32* a;
+    u64 b;
+    bool add;
+};
 struct Thread {
     ucontext_t context;
     dim3_ index;
     bool done = false;
+    bool fenced = false;
+    std::vector<std::vector<Product>> groups{1};  // the last one is open
 };
 static std::vector<Thread>* threads;
 static std::vector<Warp>* warps;
+static std::vector<Warp>* warpgroups;  // only how many have arrived
+static size_t host_shared_bytes;
 static ucontext_t scheduler;
 static int current;
 static int block_arrived;
@@ -140,7 +151,70 @@ static int __shfl_xor_sync(u32, int value, int mask) {
 static int __shfl_up_sync(u32, int value, int by) {
     return (int)shuffle(5, (u32)value, [=](int lane) { return lane < by ? lane : lane - by; });
 }
+static int __shfl_sync(u32, int value, int from) {
+    const u32 words[2] = {(u32)value, (u32)from};
+    return (int)with_warp(9, words, 2, [](Warp& w) {
+        for (int lane = 0; lane < 32; ++lane) w.out[lane][0] = w.in[w.in[lane][1] & 31][0];
+    })[0];
+}
 static void __syncwarp() { u32 none = 0; with_warp(6, &none, 1, [](Warp&) {}); }
+
+// Products of a warpgroup are made at the wait that names them, from the registers and the shared memory of that moment:
+// what is read too early or changed too soon, the test sees. The descriptor is taken apart as in the PTX manual.
+static u32 shared_address(const void* p) { return (u32)((const u8*)p - host_shared); }
+static void wgmma_fence(int (&)[8][4]) { (*threads)[current].fenced = true; }
+static void wgmma_keep(const u32 (&)[4]) {}
+static void wgmma_commit() { (*threads)[current].groups.emplace_back(); }
+static void wgmma_product(int (*d)[4], const u32 (&a)[4], u64 b, bool add) {
+    if (!(*threads)[current].fenced) abort();
+    (*threads)[current].groups.back().push_back({d, a, b, add});
+}
+// `lanes`: the same product in all 128 threads. Piece (i, k) of the right operand, eight rows of 16 bytes, begins at
+// start + i * stride + k * leading.
+static void wgmma_run(const Product* lanes) {
+    const u64 b = lanes[0].b;
+    if (b >> 46 || b >> 30 & 3 || b >> 14 & 3) abort();  // swizzled, or bits that mean nothing
+    const u32 start = (b & 0x3FFF) << 4, leading = (b >> 16 & 0x3FFF) << 4, stride = (b >> 32 & 0x3FFF) << 4;
+    if (start + 7 * stride + leading + 128 > host_shared_bytes) abort();
+    for (int thread = 0; thread < 128; ++thread) {
+        if (lanes[thread].b != b || lanes[thread].add != lanes[0].add) abort();
+        const Product* warp = lanes + thread / 32 * 32;
+        for (int n = 0; n < 8; ++n)
+            for (int i = 0; i < 4; ++i) {
+                const int row = thread % 32 / 4 + 8 * (i / 2), column = 2 * (thread % 4) + i % 2;
+                long sum = 0;
+                for (int k = 0; k < 8; ++k) {
+                    const u8* piece = host_shared + start + n * stride + k / 4 * leading;
+                    sum += dot4(warp[4 * (row % 8) + k % 4].a[2 * (k / 4) + row / 8], *(u32*)(piece + 16 * column + k % 4 * 4));
+                }
+                int& d = lanes[thread].sums[n][i];
+                d = (lanes[0].add ? d : 0) + (int)sum;
+            }
+    }
+}
+template <int NEWER>
+static void wgmma_wait(int (&)[8][4]) {
+    const int first = current / 128 * 128;
+    Warp& w = (*warpgroups)[current / 128];
+    (*threads)[current].fenced = false;
+    const u64 turn = w.turn;
+    if (++w.arrived < 128) {
+        while (w.turn == turn) pause_thread();
+        return;
+    }
+    Thread* team = &(*threads)[first];
+    const int done = (int)team[0].groups.size() - 1 - NEWER;
+    for (int group = 0; group < done; ++group)
+        for (size_t i = 0; i < team[0].groups[group].size(); ++i) {
+            Product lanes[128];
+            for (int thread = 0; thread < 128; ++thread) lanes[thread] = team[thread].groups[group].at(i);
+            wgmma_run(lanes);
+        }
+    for (int thread = 0; thread < 128 && done > 0; ++thread)
+        team[thread].groups.erase(team[thread].groups.begin(), team[thread].groups.begin() + done);
+    w.arrived = 0;
+    ++w.turn;
+}
 
 // A copy is made at once: a copy started too early spoils what is still being read, and the test sees it.
 static void copy_init(u64* barrier) { if (threadIdx.x == 0) *barrier = 0; }
@@ -209,6 +283,9 @@ static void launch_blocks(Kernel kernel, int grid, int block, size_t shared) {
         std::vector<Warp> team_warps(block / 32);
         threads = &team;
         warps = &team_warps;
+        std::vector<Warp> team_groups(block / 128);
+        warpgroups = &team_groups;
+        host_shared_bytes = shared;
         block_arrived = 0;
         for (int i = 0; i < block; ++i) {
             team[i].index.x = i;

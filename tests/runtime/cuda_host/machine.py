@@ -53,7 +53,7 @@ def kernel_text(kernel: Kernel) -> str:
             starts[entry] = f"launch_blocks([=] {{ {entry}(*a); }}, grid, {threads}, shared)"
         kind = "PlainArguments"
     else:
-        kind = "StemArguments" if kernel.file == "stem.cu" else "Arguments"
+        kind = "StemArguments" if kernel.file.startswith("stem") else "Arguments"
         starts = {kernel.entry: f"launch_blocks([=] {{ {kernel.entry}(*a); }}, grid, THREADS, shared)"}
         lines.append('extern "C" int shared_bytes() { return SHARED_BYTES; }')
     lines += [

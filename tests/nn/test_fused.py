@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from xnorpp.models.blocks import Options, PreActivationBlock, initialise
+from xnorpp.models.blocks import AveragePool, Options, PreActivationBlock, initialise
 from xnorpp.nn import SCALES, BinaryConv2d
 
 if not torch.cuda.is_available():
@@ -357,3 +357,27 @@ def test_what_is_not_supported_says_why(monkeypatch: pytest.MonkeyPatch) -> None
 def test_unknown_backend() -> None:
     with pytest.raises(ValueError, match="`name`"):
         fused.set_backend("fast")
+
+
+def test_average_pooling_rounds_as_pytorch_does() -> None:
+    """A gradient is a quarter to each of four pixels. (Triton's interpreter cuts bfloat16 off instead of
+    rounding it: one step of its last bit.)"""
+    torch.manual_seed(3)
+    pool = AveragePool(2, 2)
+    x = torch.randn(3, 12, 6, 10, device=DEVICE).bfloat16().to(memory_format=torch.channels_last)
+    x.requires_grad_(True)
+    assert fused_pool.use_halve(x, pool)
+    y = pool(x)
+    assert type(y.grad_fn).__name__ == "_HalveBackward"
+    want = nn.functional.avg_pool2d(x, 2)
+    torch.testing.assert_close(y, want, rtol=0 if DEVICE == "cuda" else 2**-7, atol=0)
+    grad = torch.randn_like(y)
+    y.backward(grad)
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.repeat_interleave(torch.repeat_interleave(grad, 2, 2), 2, 3) * 0.25)
+    with torch.no_grad():
+        assert torch.equal(pool(x), y)
+    for other in (x.float(), x[:, :, :5], x.contiguous()):
+        assert not fused_pool.use_halve(other, pool)
+    with fused.backend("reference"):
+        assert not fused_pool.use_halve(x, pool)

@@ -134,14 +134,20 @@ def _triton_present() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+def why_not_kernels(x: Tensor) -> str | None:
+    """None where Triton's kernels run on this tensor, else the reason in one sentence."""
+    if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"the input is on {x.device.type!r}, and the kernels need CUDA"
+    return None if _triton_present() else "Triton is not installed"
+
+
 def why_not_tensor(x: Any) -> str | None:
     """None where a fused node may take this input, else the reason in one sentence."""
     if not isinstance(x, Tensor):
         return "the input is a symbol of a trace, not a tensor"
-    if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
-        return f"the input is on {x.device.type!r}, and the kernels need CUDA"
-    if not _triton_present():
-        return "Triton is not installed"
+    reason = why_not_kernels(x)
+    if reason is not None:
+        return reason
     if not torch.is_grad_enabled():
         return "gradients are off, and the fused path is for training"
     working = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype

@@ -30,12 +30,13 @@ def _slope_or(slope: Tensor | None, channels: int, unused: Tensor) -> Tensor:
     return slope if slope.numel() == channels else slope.expand(channels).contiguous()
 
 
-def average_pool(x: Tensor) -> tuple[Tensor, Moments]:
-    """The mean of 2x2 pixels in float32, so that no rounding moves a value across the sign's zero."""
+def average_pool(x: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Moments]:
+    """The mean of 2x2 pixels, and its moments. Before a sign it stays float32, so that no rounding moves a
+    value across zero."""
     images, channels, height, width = x.shape
     pooled = torch.empty(
         (images, channels, height // 2, width // 2),
-        dtype=torch.float32,
+        dtype=dtype,
         device=x.device,
         memory_format=torch.channels_last,
     )

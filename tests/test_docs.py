@@ -318,7 +318,8 @@ def test_tables_are_drawn_from_what_the_commands_keep(
     metrics = {
         "speedup_batch_256_bfloat16": 5.5, "speedup_batch_256_bfloat16_float16_stream": 6.5,
         "speedup_batch_1_bfloat16": 3.5, "speedup_batch_1_bfloat16_float16_stream": 4.5,
-        "memory_ratio": 0.24, "memory_ratio_float16_stream": 0.23, "same_class_float16": 0.9425, "same_class_float32": 1.0,
+        "memory_ratio": 0.24, "memory_ratio_float16_stream": 0.23,
+        "same_class_float16": 0.9425, "same_class_float32": 1.0,
         "teraops_layer3.1.conv1": 4000.0, "teraops_layer4.1.conv1": 4200.0,
     }  # fmt: skip
     layer = {"name": "conv1", "kernel": "stem", "microseconds": 10.0, "floor_arithmetic": 2.0,

@@ -103,6 +103,15 @@ XN_INLINE void copy16_start(float* to, const float* from, bool there) {
     *(float4*)to = there ? *(const float4*)from : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #endif
 }
+// The same with four bytes.
+XN_INLINE void copy4_start(float* to, const float* from, bool there) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0)
+                 : "memory");
+#else
+    *to = there ? *from : 0.0f;
+#endif
+}
 XN_INLINE void copy16_wait() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_all;" ::: "memory");

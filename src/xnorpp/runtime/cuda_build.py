@@ -17,7 +17,7 @@ from . import cuda_wgmma as wgmma_stem
 from .cuda_fuse import Unit, half_values, layouts, make_units, stem_chain
 from .cuda_launch import Caller, Constant, Kernel, Launch, Local, by_pixel, extent
 from .cuda_memory import Layout, Place, image_bytes, lay_out
-from .cuda_plain import plain_launch
+from .cuda_plain import plain_launch, plain_ways
 from .cuda_source import ConvArguments, StemArguments
 from .cuda_tiles import buildable_tiles
 from .picture import byte_step, filters_of
@@ -135,7 +135,8 @@ class Builder:
             return self._conv(unit, index, images, at, chunk)
         if unit.kind == "stem":
             return self._stem(unit, index, images, at)
-        return plain_launch(self, unit, index, images, at, at.from_bytes)
+        way = self._pick(unit, images, self._ways(unit, images))
+        return plain_launch(self, unit, index, images, at, at.from_bytes, way)
 
     def shape(self, step: Step) -> lay.ConvShape:
         """A binary convolution, or a linear layer as one of 1x1."""
@@ -169,7 +170,12 @@ class Builder:
         """The tilings a unit could run with, best guess first; which one is `picks`' affair."""
         if unit.kind == "conv":
             return [tile for tile, _ in self._tiles(unit, images)]
-        return [numbers for numbers, _ in self._stems(unit, images)] if unit.kind == "stem" else [None]
+        if unit.kind == "stem":
+            return [numbers for numbers, _ in self._stems(unit, images)]
+        return self._ways(unit, images)
+
+    def _ways(self, unit: Unit, images: int) -> list[str]:
+        return plain_ways(self, unit, images, self.gpu.processors, self.gpu.shared_limit)
 
     def _pick(self, unit: Unit, images: int, options: Sequence[_Option]) -> _Option:
         return options[min(self.picks.get((unit.step.index, images), 0), len(options) - 1)]

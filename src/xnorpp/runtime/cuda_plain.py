@@ -1,4 +1,5 @@
-"""The launches of plain.cu: any step of a plan, one thread for eight channels of a pixel."""
+"""The launches of plain.cu: any step of a plan, one thread for eight channels of a pixel; and of real_conv.cu
+for real convolutions that are worth its tiles."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from . import cuda_real
 from .bits import window_of
 from .cuda_fuse import Unit
 from .cuda_launch import Array, Caller, Constant, Kernel, Launch, Local, by_pixel, extent
@@ -58,7 +60,22 @@ class Maker(Protocol):
     def positive(self, step: Step) -> npt.NDArray[np.bool_]: ...
 
 
-def plain_launch(maker: Maker, unit: Unit, index: int, images: int, at: At, from_bytes: bool) -> Launch:
+def plain_ways(maker: Maker, unit: Unit, images: int, processors: int, shared_limit: int) -> list[str]:
+    """What a step could run with, best guess first: tiles where they keep half the multiprocessors busy."""
+    step = unit.step
+    if _ENTRY[step.kind] != "real_conv":
+        return ["plain"]
+    channels, window = maker.program.values[step.source].shape[0], _window(step)
+    piece = cuda_real.piece(channels, int(window["kw"]))
+    if window.get("groups", 1) != 1 or piece is None or cuda_real.shared_bytes(piece) > shared_limit:
+        return ["plain"]
+    busy = 2 * cuda_real.blocks(images, extent(step.shape)) >= processors
+    return ["tiled", "plain"] if busy else ["plain", "tiled"]
+
+
+def plain_launch(
+    maker: Maker, unit: Unit, index: int, images: int, at: At, from_bytes: bool, way: str = "plain"
+) -> Launch:
     step = unit.step
     c, h, w = extent(maker.program.values[step.source].shape)
     oc, oh, ow = extent(step.shape)
@@ -85,6 +102,8 @@ def plain_launch(maker: Maker, unit: Unit, index: int, images: int, at: At, from
     elif entry == "linear":
         entry, blocks, threads, shared = "linear_many", -(-images // 32) * units, 128, 2 * 64 * (32 + 64) * 4
     kernel = Kernel("plain.cu", (), entry, threads, shared)
+    if entry == "real_conv" and way == "tiled":
+        kernel, blocks = cuda_real.kernel(arguments, stages), cuda_real.blocks(images, (oc, oh, ow))
     return Launch(unit.name, kernel, PlainArguments, arguments, blocks, unit=index, images=images)
 
 

@@ -231,6 +231,7 @@ static void copy16_start(float* to, const float* from, bool there) {
     if (there) memcpy(to, from, 16);
     else memset(to, 0, 16);
 }
+static void copy4_start(float* to, const float* from, bool there) { *to = there ? *from : 0.0f; }
 static void copy16_wait() {}
 static void dependency_wait() {}
 static void dependency_release() {}

@@ -53,7 +53,8 @@ def kernel_text(kernel: Kernel) -> str:
             starts[entry] = f"launch_blocks([=] {{ {entry}(*a); }}, grid, {threads}, shared)"
         kind = "PlainArguments"
     else:
-        kind = "StemArguments" if kernel.file.startswith("stem") else "Arguments"
+        kinds = {"stem": "StemArguments", "real": "PlainArguments", "binary": "Arguments"}
+        kind = kinds[kernel.file.removesuffix(".cu").partition("_")[0]]
         starts = {kernel.entry: f"launch_blocks([=] {{ {kernel.entry}(*a); }}, grid, THREADS, shared)"}
         lines.append('extern "C" int shared_bytes() { return SHARED_BYTES; }')
     lines += [
@@ -75,7 +76,8 @@ class HostMachine:
         different = list(dict.fromkeys(texts.values()))
 
         def one(text: str) -> ctypes.CDLL:
-            return compile_text(text, self.folder, "-O2" if '"plain.cu"' in text else "-O1")
+            plain = '"plain.cu"' in text or '"real_conv.cu"' in text
+            return compile_text(text, self.folder, "-O2" if plain else "-O1")
 
         with ThreadPoolExecutor(2) as pool:
             built = dict(zip(different, pool.map(one, different), strict=True))

@@ -1,0 +1,158 @@
+// The arguments of the plain kernels, how they read their source, and the stages of an epilogue, eight channels of a pixel at
+// a time: a part of plain.cu and real_conv.cu.
+#pragma once
+#include "device.cuh"
+
+enum StageKind { MULT, SHIFT, MAP, FULL, RELU, PRELU, HARDTANH, ADD, MUL, MUL_PIXEL, STORE, SIGN };
+
+// The numbers of a picture of bits: bytes a pixel, bytes a row, halo, rows an image, and whether a pixel carries its right
+// neighbour.
+struct BitsPlace {
+    int pitch, row, halo, rows, pair;
+};
+
+struct Stage {
+    int kind;
+    float low, high;
+    BitsPlace place;      // SIGN
+    int half;             // ADD, MUL, STORE: the stream is half
+    const float* a;       // a number a channel, a pixel (MAP), or each (FULL, [pixel][channel]); the operand of ADD, MUL
+    const float* flip;    // SIGN: 1 where the comparison is turned round
+    const float* map;     // SIGN: a factor a pixel, or
+    const float* full;    //       each
+    void* out;
+};
+
+struct PlainArguments {
+    const void* source;
+    const float* table;   // bytes: what each stands for, [c][256]; null for floats
+    const void* weight;
+    const float* bias;
+    const int* range;     // bit_conv: first and last word of each group; picture_conv: the rest of each filter's sum
+    const float* factor;  // picture_conv: the step of each filter
+    long image_step, row_step, pixel_step, channel_step;  // of a float or byte source
+    BitsPlace place;                                       // of a bit source
+    int images, c, h, w, oc, oh, ow;
+    int kh, kw, sy, sx, py, px, dy, dx, groups, pad_value, include;
+    float value;
+    int half;             // the source is half
+    int stages;
+    Stage stage[32];
+};
+
+#define EACH8(...)                                  \
+    _Pragma("unroll") for (int i = 0; i < 8; ++i) { __VA_ARGS__; }
+
+struct Place {
+    int image, y, x;
+    int unit, byte;
+};
+
+XN_INLINE int channel_of(const Place& p, int i) {
+    return 64 * p.unit + 32 * (p.byte % 2) + 16 * (i / 4) + 4 * (p.byte / 2) + i % 4;
+}
+
+// Thread `index` of the whole grid; false past the end or where all eight channels are past the last.
+XN_INLINE bool locate(const PlainArguments& a, long index, Place& p) {
+    const int bytes = (a.oc + 63) / 64 * 8;
+    const long pixel = index / bytes;
+    p.unit = (int)(index - pixel * bytes) / 8;
+    p.byte = (int)(index - pixel * bytes) % 8;
+    p.image = (int)(pixel / (a.oh * a.ow));
+    const int rest = (int)(pixel - (long)p.image * (a.oh * a.ow));
+    p.y = rest / a.ow;
+    p.x = rest - p.y * a.ow;
+    return p.image < a.images && channel_of(p, 0) < a.oc;
+}
+
+XN_INLINE float fetch(const PlainArguments& a, int image, int y, int x, int c) {
+    const long at = image * a.image_step + y * a.row_step + x * a.pixel_step + c * a.channel_step;
+    if (a.table) return a.table[c * 256 + ((const u8*)a.source)[at]];
+    return a.half ? half_to_float(((const u16*)a.source)[at]) : ((const float*)a.source)[at];
+}
+
+// Whether four channels can be fetched at once.
+XN_INLINE bool by_fours(const PlainArguments& a) { return !a.table && a.channel_step == 1 && a.c % 4 == 0; }
+
+XN_INLINE void fetch4(const PlainArguments& a, long at, float (&v)[4]) {
+    if (a.half) load4((const u16*)a.source + at, v);
+    else load4((const float*)a.source + at, v);
+}
+
+XN_INLINE float stream_value(const Stage& g, long at) {
+    return g.half ? half_to_float(((const u16*)g.a)[at]) : g.a[at];
+}
+
+XN_INLINE const u32* bits_of(const PlainArguments& a, int image, int y, int x) {
+    return (const u32*)((const u8*)a.source + (long)(image * a.place.rows + y + a.place.halo) * a.place.row +
+                        (x + a.place.halo) * a.place.pitch);
+}
+
+// Whether a stage has a number a channel.
+XN_INLINE bool by_channel(int kind) { return kind == MULT || kind == SHIFT || kind == PRELU || kind == SIGN; }
+
+// A number for each of the eight channels; nothing where there is none.
+XN_INLINE void channel_numbers(const float* from, const Place& p, int oc, float (&number)[8]) {
+    EACH8(const int c = channel_of(p, i); number[i] = from && c < oc ? from[c] : 0.0f)
+}
+
+// One stage on eight channels of a pixel: number `pixel` of all, `inside` of its image.
+XN_INLINE void run_stage(const Stage& g, int kind, const Place& p, int oc, int inside, long pixel, const float (&number)[8],
+                         const float (&flip)[8], float (&v)[8]) {
+    if (kind == STORE && oc % 4 == 0 && (u64)g.out % 16 == 0) {  // a caller's memory may begin anywhere
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const int c = channel_of(p, 4 * j);
+            const float four[4] = {v[4 * j], v[4 * j + 1], v[4 * j + 2], v[4 * j + 3]};
+            if (c >= oc) continue;
+            if (g.half) store4((u16*)g.out + pixel * oc + c, four);
+            else store4((float*)g.out + pixel * oc + c, four);
+        }
+        return;
+    }
+    u32 bits = 0;
+    EACH8({
+        const int c = channel_of(p, i);
+        if (c < oc) switch (kind) {
+            case MULT: v[i] = __fmul_rn(v[i], number[i]); break;
+            case SHIFT: v[i] = __fadd_rn(v[i], number[i]); break;
+            case MAP: v[i] = __fmul_rn(v[i], g.a[inside]); break;
+            case FULL: v[i] = __fmul_rn(v[i], g.a[(long)inside * oc + c]); break;
+            case RELU: v[i] = v[i] < 0.0f ? 0.0f : v[i]; break;
+            case PRELU: v[i] = v[i] > 0.0f ? v[i] : __fmul_rn(v[i], number[i]); break;
+            case HARDTANH: v[i] = v[i] < g.low ? g.low : v[i] > g.high ? g.high : v[i]; break;
+            case ADD: v[i] = __fadd_rn(v[i], stream_value(g, pixel * oc + c)); break;
+            case MUL: v[i] = __fmul_rn(v[i], stream_value(g, pixel * oc + c)); break;
+            case MUL_PIXEL: v[i] = __fmul_rn(v[i], g.a[pixel]); break;
+            case STORE:
+                if (g.half) ((u16*)g.out)[pixel * oc + c] = float_to_half(v[i]);
+                else ((float*)g.out)[pixel * oc + c] = v[i];
+                break;
+            default: {
+                float u = v[i];
+                if (g.map) u = __fmul_rn(u, g.map[inside]);
+                if (g.full) u = __fmul_rn(u, g.full[(long)inside * oc + c]);
+                bits |= (u32)(flip[i] != 0.0f ? u < number[i] : u > number[i]) << i;
+            }
+        }
+    })
+    if (kind == SIGN) {
+        u8* to = (u8*)g.out + (long)(p.image * g.place.rows + p.y + g.place.halo) * g.place.row +
+                 (p.x + g.place.halo) * g.place.pitch + 8 * p.unit + p.byte;
+        *to = (u8)bits;
+        if (g.place.pair && (g.place.halo > 0 || p.x > 0)) *(to - g.place.pitch + 8) = (u8)bits;
+    }
+}
+
+XN_INLINE void run_stages(const PlainArguments& a, const Place& p, float (&v)[8]) {
+    const int inside = p.y * a.ow + p.x;
+    const long pixel = (long)p.image * (a.oh * a.ow) + inside;
+    for (int s = 0; s < a.stages; ++s) {
+        const Stage& g = a.stage[s];
+        float number[8];
+        float flip[8];
+        if (by_channel(g.kind)) channel_numbers(g.a, p, a.oc, number);
+        if (g.kind == SIGN) channel_numbers(g.flip, p, a.oc, flip);
+        run_stage(g, g.kind, p, a.oc, inside, pixel, number, flip, v);
+    }
+}

@@ -15,7 +15,7 @@ import torch
 from cuda_host import cases, units
 
 from xnorpp.models import list_models
-from xnorpp.runtime import cuda_wgmma, load
+from xnorpp.runtime import cuda_build, cuda_real, cuda_wgmma, load
 from xnorpp.runtime.bits import pack_conv_weight
 from xnorpp.runtime.cuda import CudaError, CudaModel
 from xnorpp.runtime.cuda_driver import Device
@@ -107,6 +107,45 @@ def test_dot_products_bit_for_bit(shape: tuple[int, ...], images: int, tensor_co
     x = np.random.default_rng(images).standard_normal((images, *program.input_shape)).astype(np.float32)
     got = CudaModel(program, tensor_cores=tensor_cores)(x)
     np.testing.assert_array_equal(got, expected(program, x))
+
+
+def _tiled(model: CudaModel, images: int) -> int:
+    launches = model.builder.schedule(images, False).launches
+    return sum(launch.kernel.entry == cuda_real.ENTRY for launch in launches)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", cases.REAL_LAYERS)
+def test_real_convolutions_in_tiles_bit_for_bit(
+    name: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one thread an output gives, and what the CPU engine gives."""
+    program = cases.real_layer(name, stream=stream)
+    x = np.random.default_rng(0).standard_normal((1000, *program.input_shape)).astype(np.float32)
+    model = CudaModel(program)
+    assert _tiled(model, len(x)) == 1
+    got = model(x).view(np.uint32)
+    np.testing.assert_array_equal(got, expected(program, x).view(np.uint32))
+    monkeypatch.setattr(cuda_build, "plain_ways", lambda *given: ["plain"])
+    plain = CudaModel(program)
+    assert _tiled(plain, len(x)) == 0
+    np.testing.assert_array_equal(got, plain(x).view(np.uint32))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("resnet18", {"size": 224, "stem": "7x7"}),
+        ("resnet18", {"size": 64, "stem": "7x7", "downsample": "real"}), ("resnet20", {"size": 32}),
+        ("alexnet", {"size": 227}),
+    ],
+)  # fmt: skip
+def test_networks_from_floats_are_the_cpu_engines(name: str, options: dict[str, Any]) -> None:
+    program = cases.network(name, "xnor++", "channel_height_width", **options)
+    x = normalise(program, pictures(program, 64))
+    model = load(program, device="cuda")
+    assert _tiled(model, len(x)) >= 1
+    np.testing.assert_array_equal(model(x), expected(program, x))
 
 
 @pytest.mark.parametrize(("method", "scale"), cases.METHOD_SCALES)

@@ -47,42 +47,23 @@ def agree(host: Any, program: Program, x: np.ndarray, count: int) -> None:
     np.testing.assert_array_equal(got, cpu.view(np.uint32))
 
 
-# (channels, height, width), filters, kernel, window, images: the first layers of ResNets and AlexNet, 1x1
-# shortcuts; channels of several pieces; filters that fill no four, byte and unit; pixels around a block.
-LAYERS = {
-    "7x7 / 2": ((3, 25, 22), 64, (7, 7), cases.window(2, 3), 2),
-    "3x3": ((3, 9, 16), 70, (3, 3), cases.window(1, 1), 2),
-    "11x11 / 4": ((3, 39, 35), 20, (11, 11), cases.window(4, 2), 3),
-    "1x1": ((64, 4, 8), 128, (1, 1), cases.window(), 4),
-    "1x1 / 2": ((36, 9, 7), 65, (1, 1), cases.window(2), 7),
-    "3x3 of 40": ((40, 6, 5), 66, (3, 3), cases.window(1, 1), 2),
-    "5x3 dilated": ((8, 11, 13), 7, (5, 3), cases.window(1, 3, 2), 1),
-    "a window wider than the picture": ((10, 3, 2), 33, (5, 5), cases.window(1, 4), 3),
-}
-
-
 # Of bytes the first and the third take the bytes themselves (picture_conv).
 @pytest.mark.parametrize(
     ("name", "source"),
     [
         (name, source)
-        for name in LAYERS
+        for name in cases.REAL_LAYERS
         for source in ("floats", "stream", "bytes")
         if source != "bytes" or name not in ("7x7 / 2", "11x11 / 4")
     ],
 )
 def test_tiles_give_what_one_thread_an_output_gives(name: str, source: str, host: object) -> None:
-    shape, filters, kernel, window, images = LAYERS[name]
-    w = cases.Writer(shape, seed=filters)
-    value = w.op("relu", "input") if source == "stream" else "input"
-    bias = {"bias": w.normal(filters)} if filters % 2 else {}
-    value = w.op("conv2d", value, attrs=window, weight=w.normal(filters, shape[0], *kernel), **bias)
-    value = w.op("affine", value, mult=w.normal(filters), add=w.normal(filters))
-    program = w.program(w.op("prelu", value, slope=w.normal(filters)))
-    c, h, width = shape
-    x = w.normal(images, *shape)
+    program, images = cases.real_layer(name, stream=source == "stream"), cases.REAL_LAYERS[name][-1]
+    c, h, width = program.input_shape
+    rng = np.random.default_rng(images)
+    x = rng.normal(size=(images, c, h, width)).astype(np.float32)
     if source == "bytes":
-        x = w.rng.integers(0, 256, (images, h, width, c), dtype=np.uint8)
+        x = rng.integers(0, 256, (images, h, width, c), dtype=np.uint8)
     agree(host, program, x, 1)
 
 

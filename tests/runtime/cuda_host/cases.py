@@ -178,3 +178,28 @@ def fast_shapes() -> Program:
     flat, count = w.op("flatten", d), int(np.prod(values))
     e = w.op("binary_linear", w.bits(flat, count), weight=w.signs(64, count))
     return w.program(w.op("affine", e, mult=w.normal(64)))
+
+
+# (channels, height, width), filters, kernel, window, images: the first layers of ResNets and AlexNet, 1x1
+# shortcuts; channels of several pieces; filters that fill no four, byte and unit; pixels around a block.
+REAL_LAYERS: dict[str, tuple[Any, ...]] = {
+    "7x7 / 2": ((3, 25, 22), 64, (7, 7), window(2, 3), 2),
+    "3x3": ((3, 9, 16), 70, (3, 3), window(1, 1), 2),
+    "11x11 / 4": ((3, 39, 35), 20, (11, 11), window(4, 2), 3),
+    "1x1": ((64, 4, 8), 128, (1, 1), window(), 4),
+    "1x1 / 2": ((36, 9, 7), 65, (1, 1), window(2), 7),
+    "3x3 of 40": ((40, 6, 5), 66, (3, 3), window(1, 1), 2),
+    "5x3 dilated": ((8, 11, 13), 7, (5, 3), window(1, 3, 2), 1),
+    "a window wider than the picture": ((10, 3, 2), 33, (5, 5), window(1, 4), 3),
+}
+
+
+def real_layer(name: str, *, stream: bool = False) -> Program:
+    """One of `REAL_LAYERS` with what follows it, on the picture itself or on a stream of floats."""
+    shape, filters, kernel, attrs, _ = REAL_LAYERS[name]
+    w = Writer(shape, seed=filters)
+    value = w.op("relu", "input") if stream else "input"
+    bias = {"bias": w.normal(filters)} if filters % 2 else {}
+    value = w.op("conv2d", value, attrs=attrs, weight=w.normal(filters, shape[0], *kernel), **bias)
+    value = w.op("affine", value, mult=w.normal(filters), add=w.normal(filters))
+    return w.program(w.op("prelu", value, slope=w.normal(filters)))

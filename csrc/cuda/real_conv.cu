@@ -139,24 +139,23 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) real_conv_tiled(const PlainArg
     }
 
     if (channel_of(p, 0) >= OC) return;
-    float number[8];
-    float flip[8];
+    HeldNumbers numbers;
     if (BIAS) {
-        channel_numbers(a.bias, p, OC, number);
-        EACH8(_Pragma("unroll") for (int c = 0; c < 8; ++c) acc[i][c] = __fadd_rn(acc[i][c], number[c]))
+        hold(a.bias, p, OC, numbers.a);
+        EACH8(_Pragma("unroll") for (int c = 0; c < 8; ++c) acc[i][c] = __fadd_rn(acc[i][c], numbers.a[c]))
     }
     const long first = base + 4 * group;
 #define STAGE(s, kind)                                                                                      \
     {                                                                                                       \
         const Stage& g = a.stage[s];                                                                        \
-        if (by_channel(kind)) channel_numbers(g.a, p, OC, number);                                          \
-        if (kind == SIGN) channel_numbers(g.flip, p, OC, flip);                                             \
+        if (kind == MULT || kind == SHIFT || kind == PRELU || kind == SIGN) hold(g.a, p, OC, numbers.a);    \
+        if (kind == SIGN) hold(g.flip, p, OC, numbers.flip);                                                \
         EACH8(const long pixel = first + i % 4 + i / 4 * 64; if (pixel < all) {                             \
             p.image = (int)(pixel / (OH * OW));                                                             \
             const int inside = (int)(pixel - (long)p.image * (OH * OW));                                    \
             p.y = inside / OW;                                                                              \
             p.x = inside % OW;                                                                              \
-            run_stage(g, kind, p, OC, inside, pixel, number, flip, acc[i]);                                 \
+            run_stage(g, kind, p, OC, inside, pixel, numbers, acc[i]);                                      \
         })                                                                                                  \
     }
     STAGE_LINE

@@ -88,17 +88,28 @@ XN_INLINE const u32* bits_of(const PlainArguments& a, int image, int y, int x) {
                         (x + a.place.halo) * a.place.pitch);
 }
 
-// Whether a stage has a number a channel.
-XN_INLINE bool by_channel(int kind) { return kind == MULT || kind == SHIFT || kind == PRELU || kind == SIGN; }
+// The numbers a channel of a stage, read where they are needed; or held for several pixels (`HeldNumbers`).
+struct StageNumbers {
+    const Stage& g;
+};
+struct HeldNumbers {
+    float a[8];
+    float flip[8];
+};
+XN_INLINE float number_of(const StageNumbers& n, int, int c) { return n.g.a[c]; }
+XN_INLINE float number_of(const HeldNumbers& n, int i, int) { return n.a[i]; }
+XN_INLINE bool flipped(const StageNumbers& n, int, int c) { return n.g.flip && n.g.flip[c] != 0.0f; }
+XN_INLINE bool flipped(const HeldNumbers& n, int i, int) { return n.flip[i] != 0.0f; }
 
 // A number for each of the eight channels; nothing where there is none.
-XN_INLINE void channel_numbers(const float* from, const Place& p, int oc, float (&number)[8]) {
-    EACH8(const int c = channel_of(p, i); number[i] = from && c < oc ? from[c] : 0.0f)
+XN_INLINE void hold(const float* from, const Place& p, int oc, float (&numbers)[8]) {
+    EACH8(const int c = channel_of(p, i); numbers[i] = from && c < oc ? from[c] : 0.0f)
 }
 
 // One stage on eight channels of a pixel: number `pixel` of all, `inside` of its image.
-XN_INLINE void run_stage(const Stage& g, int kind, const Place& p, int oc, int inside, long pixel, const float (&number)[8],
-                         const float (&flip)[8], float (&v)[8]) {
+template <class Numbers>
+XN_INLINE void run_stage(const Stage& g, int kind, const Place& p, int oc, int inside, long pixel, const Numbers& numbers,
+                         float (&v)[8]) {
     if (kind == STORE && oc % 4 == 0 && (u64)g.out % 16 == 0) {  // a caller's memory may begin anywhere
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
@@ -114,12 +125,12 @@ XN_INLINE void run_stage(const Stage& g, int kind, const Place& p, int oc, int i
     EACH8({
         const int c = channel_of(p, i);
         if (c < oc) switch (kind) {
-            case MULT: v[i] = __fmul_rn(v[i], number[i]); break;
-            case SHIFT: v[i] = __fadd_rn(v[i], number[i]); break;
+            case MULT: v[i] = __fmul_rn(v[i], number_of(numbers, i, c)); break;
+            case SHIFT: v[i] = __fadd_rn(v[i], number_of(numbers, i, c)); break;
             case MAP: v[i] = __fmul_rn(v[i], g.a[inside]); break;
             case FULL: v[i] = __fmul_rn(v[i], g.a[(long)inside * oc + c]); break;
             case RELU: v[i] = v[i] < 0.0f ? 0.0f : v[i]; break;
-            case PRELU: v[i] = v[i] > 0.0f ? v[i] : __fmul_rn(v[i], number[i]); break;
+            case PRELU: v[i] = v[i] > 0.0f ? v[i] : __fmul_rn(v[i], number_of(numbers, i, c)); break;
             case HARDTANH: v[i] = v[i] < g.low ? g.low : v[i] > g.high ? g.high : v[i]; break;
             case ADD: v[i] = __fadd_rn(v[i], stream_value(g, pixel * oc + c)); break;
             case MUL: v[i] = __fmul_rn(v[i], stream_value(g, pixel * oc + c)); break;
@@ -132,7 +143,8 @@ XN_INLINE void run_stage(const Stage& g, int kind, const Place& p, int oc, int i
                 float u = v[i];
                 if (g.map) u = __fmul_rn(u, g.map[inside]);
                 if (g.full) u = __fmul_rn(u, g.full[(long)inside * oc + c]);
-                bits |= (u32)(flip[i] != 0.0f ? u < number[i] : u > number[i]) << i;
+                const bool less = flipped(numbers, i, c);
+                bits |= (u32)(less ? u < number_of(numbers, i, c) : u > number_of(numbers, i, c)) << i;
             }
         }
     })
@@ -149,10 +161,6 @@ XN_INLINE void run_stages(const PlainArguments& a, const Place& p, float (&v)[8]
     const long pixel = (long)p.image * (a.oh * a.ow) + inside;
     for (int s = 0; s < a.stages; ++s) {
         const Stage& g = a.stage[s];
-        float number[8];
-        float flip[8];
-        if (by_channel(g.kind)) channel_numbers(g.a, p, a.oc, number);
-        if (g.kind == SIGN) channel_numbers(g.flip, p, a.oc, flip);
-        run_stage(g, g.kind, p, a.oc, inside, pixel, number, flip, v);
+        run_stage(g, g.kind, p, a.oc, inside, pixel, StageNumbers{g}, v);
     }
 }

@@ -6,7 +6,7 @@ Three kinds of unit, one launch each:
   convolution whose result it adds (`side`: the shortcut's dot product never reaches memory) and the 2x2
   mean of its result (`pool`: the next stage's shortcut starts from bits, not from floats).
 - `stem`: the first real convolution on bytes with the 3x3 max pool behind it (stem.cu).
-- `plain`: one step, any operation (plain.cu).
+- `plain`: one step, any operation (plain.cu; real convolutions also real_conv.cu).
 
 A chain of micro-operations becomes a line of macros (epilogue.cuh) with rows of a table a channel.
 Whatever does not fit is left to `plain`, so a unit is a matter of speed, never of what can be run.

@@ -69,7 +69,7 @@ class StemArguments(ctypes.Structure):
 
 
 class BitsPlace(ctypes.Structure):
-    """`BitsPlace` of plain.cu."""
+    """`BitsPlace` of stages.cuh."""
 
     _fields_ = [
         ("pitch", ctypes.c_int), ("row", ctypes.c_int), ("halo", ctypes.c_int), ("rows", ctypes.c_int),
@@ -78,7 +78,7 @@ class BitsPlace(ctypes.Structure):
 
 
 class Stage(ctypes.Structure):
-    """`Stage` of plain.cu."""
+    """`Stage` of stages.cuh."""
 
     _fields_ = [
         ("kind", ctypes.c_int), ("low", ctypes.c_float), ("high", ctypes.c_float), ("place", BitsPlace),
@@ -106,7 +106,7 @@ _WINDOW = ("kh", "kw", "sy", "sx", "py", "px", "dy", "dx", "groups", "pad_value"
 
 
 class PlainArguments(ctypes.Structure):
-    """`PlainArguments` of plain.cu."""
+    """`PlainArguments` of stages.cuh."""
 
     _fields_ = [
         ("source", _Pointer), ("table", _Pointer), ("weight", _Pointer), ("bias", _Pointer),

@@ -1,5 +1,6 @@
-// Every operation of a packed program in plain CUDA: right on any GPU, and the path of what binary_conv.cu and stem.cu
-// do not take (grouped and odd convolutions, real layers, pools, XNOR-Net's K, GPUs without one-bit tensor cores).
+// Every operation of a packed program in plain CUDA: right on any GPU, and the path of what binary_conv.cu, stem.cu and
+// real_conv.cu do not take (grouped and odd convolutions, few real outputs, pools, XNOR-Net's K, GPUs without one-bit
+// tensor cores).
 //
 // One thread makes eight channels of one pixel, the eight that share a byte of bits (cuda_layout.py: channel 16p + 4t + e
 // of 64 sits at bit 16t + 4p + e), then walks over the epilogue's stages with them. A kernel is compiled once for all

@@ -7,6 +7,7 @@ weights of a large first layer (runtime/picture.py).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -75,11 +76,16 @@ def probabilities(program: Program, outputs: F32) -> F32:
 
 
 def predict(
-    model: Model, paths: Sequence[str | Path], *, top: int = 5, batch: int = 16
+    model: Model, paths: str | Path | Sequence[str | Path], *, top: int = 5, batch: int = 16
 ) -> Iterator[Prediction]:
-    """One prediction a path, in order. A picture that cannot be read has an `error`; the others go on."""
-    if top < 1 or batch < 1:
-        raise ValueError(f"`top` (={top}) and `batch` (={batch}) must be at least 1")
+    """One prediction a path, in order; a path by itself is one picture.
+
+    A picture that cannot be read has an `error`; the others go on. One whose EXIF block says that the camera
+    was held sideways is turned upright first.
+    """
+    _check_positive(top=top, batch=batch)
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
     preprocess = preprocess_of(model.program)
     for start in range(0, len(paths), batch):
         chunk = paths[start : start + batch]
@@ -100,7 +106,7 @@ def _read(path: str, preprocess: Preprocess) -> UInt8 | str:
     margin = (preprocess.resize - preprocess.crop) // 2
     try:
         return decode_blob(
-            Blob(path), preprocess.resize, preprocess.crop, margin, margin, preprocess.channels
+            Blob(path), preprocess.resize, preprocess.crop, margin, margin, preprocess.channels, upright=True
         )
     except CorruptImageError as error:
         return str(error)
@@ -157,8 +163,7 @@ def prepared(
     dataset: Dataset, preprocess: Preprocess, batch: int, workers: int, skipped: list[Skipped]
 ) -> Iterator[tuple[UInt8, npt.NDArray[np.int64]]]:
     """Prepared pictures and labels in the data set's order; those that cannot be read go to `skipped`."""
-    if batch < 1 or workers < 1:
-        raise ValueError(f"`batch` (={batch}) and `workers` (={workers}) must be at least 1")
+    _check_positive(batch=batch, workers=workers)
     starts = range(0, len(dataset), batch)
     if isinstance(dataset, ArrayDataset):
         for start in starts:
@@ -197,3 +202,9 @@ def _reader(dataset: StreamDataset, preprocess: Preprocess) -> Callable[[int], A
             return str(error)
 
     return read
+
+
+def _check_positive(**arguments: int) -> None:
+    for name, value in arguments.items():
+        if value < 1:
+            raise ValueError(f"`{name}` (={value}) must be at least 1")

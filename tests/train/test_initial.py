@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from xnorpp.models import create_model
 from xnorpp.nn import binary_layers
-from xnorpp.train import CheckpointError, initialise, load_recipe, save_checkpoint, train
+from xnorpp.pack import pack_to_file
+from xnorpp.train import CheckpointError, initialise, load_model, load_recipe, save_checkpoint, train
 from xnorpp.train.initial import is_checkpoint, is_torchvision_resnet, read_state_dict, translate_torchvision
 from xnorpp.train.teacher import TorchvisionResNet, distillation_loss, load_teacher, training_loss
 
@@ -128,6 +129,25 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     assert not is_checkpoint(tmp_path / "list.pth")
     with pytest.raises(CheckpointError, match="not a state_dict"):
         read_state_dict(tmp_path / "bad.safetensors")
+
+
+def test_a_packed_model_is_no_checkpoint(tmp_path: Path) -> None:
+    """Whatever its name is, and in one sentence of our own."""
+    model = create_model("small", input_size=8, num_classes=10, in_channels=1, width=4)
+    for name in ("model.xnor", "model.safetensors", "model.pth"):
+        path = tmp_path / name
+        pack_to_file(model, 8, path)
+        for reader in (
+            load_model,
+            lambda path: initialise(model, path),
+            lambda path: load_teacher(path, 10, torch.device("cpu")),
+        ):
+            with pytest.raises(CheckpointError, match=f"{name} is a packed model; a checkpoint is needed.$"):
+                reader(path)  # type: ignore[operator]
+    torch.save(model, tmp_path / "whole.pth")
+    with pytest.raises(CheckpointError, match=r"not a state_dict") as found:
+        read_state_dict(tmp_path / "whole.pth")
+    assert "weights_only" not in str(found.value)
 
 
 @pytest.mark.parametrize("bottleneck", [False, True])

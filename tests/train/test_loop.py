@@ -259,6 +259,72 @@ def test_the_first_stage_has_real_weights_and_the_second_binary_ones(
     assert seen == [False] * 11 + [True] * 11
 
 
+def _pictures() -> Any:
+    """The digits' test set, as the loop reads it."""
+    from xnorpp.data import make_loader
+
+    return make_loader(load_dataset("digits", split="test"), batch_size=128, train=False)
+
+
+@pytest.mark.parametrize("steps", [5, 11, 12])
+def test_a_checkpoint_of_the_first_stage_keeps_its_real_weights(
+    tmp_path: Path, quick: Quick, steps: int
+) -> None:
+    """Evaluated and packed it has the accuracy the run measured; so at the stage's last step, 11, too."""
+    from xnorpp.runtime import read
+    from xnorpp.train.packing import pack_checkpoint
+
+    summary = run(quick("schedule.first_stage_epochs=1", f"schedule.max_steps={steps}"), tmp_path)
+    model, _ = load_model(tmp_path)
+    real = steps <= 11
+    assert next(iter(binary_layers(model)))[1].binarize_weights is not real
+    assert evaluate(model, _pictures())["loss"] == pytest.approx(summary["metrics"]["loss"], rel=1e-5)
+    pack_checkpoint(tmp_path, tmp_path / "model.xnor")
+    kinds = {op.op for op in read(tmp_path / "model.xnor").ops}
+    assert ("signs" in kinds, "binary_conv2d" in kinds) == (real, not real)
+
+
+def test_packing_never_overwrites_a_checkpoint(tmp_path: Path, quick: Quick) -> None:
+    from xnorpp.train.packing import pack_checkpoint
+
+    run(quick("schedule.max_steps=1"), tmp_path)
+    path = tmp_path / "model.safetensors"
+    before = path.read_bytes()
+    for given in (tmp_path, path):
+        with pytest.raises(ValueError, match=r"`output` .* is a checkpoint, which packing would overwrite"):
+            pack_checkpoint(given, path)
+    assert path.read_bytes() == before
+
+
+def test_distillation_without_a_teacher_is_told(
+    tmp_path: Path, quick: Quick, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = []
+    for index, options in enumerate(
+        [
+            ("loss.distill_weight=0.9",),
+            (),
+            ("loss.distill_weight=0.9", "model.method=real", "model.scale=default"),
+        ]
+    ):
+        train(quick("schedule.max_steps=1", *options), out=tmp_path / str(index), device="cpu")
+        said.append([line for line in capsys.readouterr().out.splitlines() if "loss.teacher" in line])
+    assert [len(lines) for lines in said] == [1, 0, 0]
+    assert "`loss.distill_weight` is 0.9 and `loss.teacher` is empty" in said[0][0]
+
+
+def test_a_recipe_may_be_named_and_nothing_else(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="There is no recipe 'digits-smal'"):
+        train("digits-smal", out=tmp_path)
+    (tmp_path / "one.toml").write_text(
+        '[model]\nname = "small"\noptions = {width = 4}\n[schedule]\nmax_steps = 1\n'
+    )
+    summary = train(tmp_path / "one.toml", out=tmp_path / "run", device="cpu", quiet=True)
+    assert summary["recipe"]["name"] == "one"
+    with pytest.raises(TypeError, match=r"`recipe` is int; .*`load_recipe`"):
+        train(3, out=tmp_path)  # type: ignore[arg-type]
+
+
 def test_calibration_is_recorded(tmp_path: Path, quick: Quick) -> None:
     meta = run(quick("model.calibrate=true", "schedule.max_steps=1"), tmp_path)
     assert meta["calibration"]["samples"] == 128

@@ -182,3 +182,8 @@ def test_a_shown_recipe_reads_back_as_itself(tmp_path: Path) -> None:
     path.write_text(show_recipe(recipe))
     assert load_recipe(path, [f"name={recipe.name}"]) == recipe
     assert "# * " in show_recipe(recipe)
+
+
+def test_one_text_in_place_of_a_list_of_overrides_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"`overrides` \(='optimizer.lr=1'\) must be a list"):
+        load_recipe("digits-small-case4", "optimizer.lr=1")

@@ -39,12 +39,8 @@ def inspect_file(path: str | os.PathLike[str]) -> Inspection:
     if is_packed(place):
         return inspect_program(read(place), title=place.name, file_bytes=place.stat().st_size)
     from xnorpp.inspect.network import inspect_network
-    from xnorpp.nn import set_stage
     from xnorpp.train import load_model
 
     model, meta = load_model(place)
-    recipe = meta.get("recipe") or {}
-    first_stage = (recipe.get("schedule") or {}).get("first_stage_epochs", 0)
-    if first_stage and meta.get("epoch", first_stage) < first_stage:
-        set_stage(model, weights_binary=False)
-    return inspect_network(model, title=str(recipe.get("name") or place.name))
+    name = (meta.get("recipe") or {}).get("name")
+    return inspect_network(model, title=str(name or place.name))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import warnings
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 FORMAT = "xnorpp-checkpoint"
+PACKED_FORMAT = "xnorpp"  # of a packed model, which is a safetensors file too
 VERSION = "1"
 FINAL_NAME = "model.safetensors"
 
@@ -133,6 +135,8 @@ def _read(path: Path) -> Checkpoint:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
+            if header.get("format") == PACKED_FORMAT:
+                raise packed_instead(path)
             if header.get("format") != FORMAT:
                 raise CheckpointError(f"{path} is a safetensors file but not an xnorpp checkpoint.")
             if header.get("version") != VERSION:
@@ -156,20 +160,46 @@ def _read(path: Path) -> Checkpoint:
     )
 
 
+def file_format(path: str | Path) -> str | None:
+    """The `format` that a safetensors file gives itself; None for any other file, or where there is none."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get("format")
+    except (OSError, safetensors.SafetensorError):
+        return None
+
+
+def packed_instead(path: str | Path) -> CheckpointError:
+    """The error where a packed model was given for a checkpoint."""
+    return CheckpointError(f"{path} is a packed model; a checkpoint is needed.")
+
+
 def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn.Module, dict[str, Any]]:
     """The trained network of a checkpoint (file or run folder), in evaluation mode, and what is known about
-    it.
+    it. Its weights are real where they were in training: in the first of two stages.
     """
     from xnorpp.models import create_model
+    from xnorpp.nn import set_stage
 
     checkpoint = load_checkpoint(path)
     model = create_model(**checkpoint.model_config)
     model.load_state_dict(checkpoint.weights)
+    if in_first_stage(checkpoint.meta):
+        set_stage(model, weights_binary=False)
     return model.to(device).eval(), checkpoint.meta
+
+
+def in_first_stage(meta: Mapping[str, Any]) -> bool:
+    """Whether the last step before a checkpoint was of the first of two stages.
+
+    So at the very end of that stage too: those weights were trained and measured as real ones.
+    """
+    epochs = ((meta.get("recipe") or {}).get("schedule") or {}).get("first_stage_epochs", 0)
+    return bool(epochs) and meta.get("step", math.inf) <= epochs * meta.get("steps_per_epoch", 0)
 
 
 def checkpoint_path(run: Path, step: int) -> Path:

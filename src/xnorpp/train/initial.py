@@ -11,13 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from xnorpp.nn import binary_layers
-from xnorpp.train.checkpoint import FORMAT, CheckpointError, load_checkpoint
+from xnorpp.train.checkpoint import (
+    FORMAT,
+    PACKED_FORMAT,
+    CheckpointError,
+    file_format,
+    load_checkpoint,
+    packed_instead,
+)
 
 # torchvision's name (a pattern) -> ours. Its block is conv1 bn1 relu conv2 bn2; ours is bn1 conv1 act1 bn2
 # conv2 act2. So its bn1, between the two convolutions, is our bn2; its bn2, behind the second one, and our
@@ -46,16 +52,7 @@ class InitialReport:
 
 def is_checkpoint(path: str | Path) -> bool:
     """Whether `path` is one of our runs or checkpoint files."""
-    path = Path(path)
-    if path.is_dir():
-        return True
-    if path.suffix != ".safetensors" or not path.exists():
-        return False
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            return (file.metadata() or {}).get("format") == FORMAT
-    except safetensors.SafetensorError:
-        return False
+    return Path(path).is_dir() or file_format(path) == FORMAT
 
 
 def is_torchvision_resnet(state: Mapping[str, Tensor]) -> bool:
@@ -71,15 +68,17 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
         return load_checkpoint(path).weights
     if not path.exists():
         raise CheckpointError(f"There is no file {path} to take weights from.")
+    if file_format(path) == PACKED_FORMAT:
+        raise packed_instead(path)
     try:
         if path.suffix == ".safetensors":
             state: Any = safetensors.torch.load_file(path)
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # bytes that are no pickle raise nearly anything in an unpickler
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except Exception:  # bytes that are no pickle raise nearly anything in an unpickler
         raise CheckpointError(
-            f"{path} is not a state_dict that can be read without running code: {reason}"
+            f"{path} is not a state_dict that can be read without running code; "
+            "`torch.save(model.state_dict(), FILE)` writes one."
         ) from None
     if isinstance(state, Mapping):
         for key in ("state_dict", "model"):

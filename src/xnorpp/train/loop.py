@@ -54,17 +54,18 @@ from xnorpp.train.initial import initialise
 from xnorpp.train.journal import Clock, Journal, read_metrics, time_left
 from xnorpp.train.loss_guard import LossGuard
 from xnorpp.train.optimizer import make_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate
+from xnorpp.train.recipes import load_recipe
 from xnorpp.train.record import describe_hardware, source_commit
 from xnorpp.train.report import draw_curves
 from xnorpp.train.resume import check_same_recipe, seed_for
 from xnorpp.train.schedule import first_stage_steps, learning_rate, total_steps
 from xnorpp.train.setup import build_model, make_loaders, open_data
 from xnorpp.train.statistics import measure_statistics
-from xnorpp.train.teacher import load_teacher, training_loss
+from xnorpp.train.teacher import load_teacher, missing_teacher, training_loss
 
 
 def train(
-    recipe: Recipe,
+    recipe: Recipe | str | Path,
     *,
     out: str | Path,
     data: str | Path | None = None,
@@ -74,12 +75,19 @@ def train(
     download: bool = False,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train `recipe` and return the summary that is also written to `out`/summary.json.
+    """Train `recipe` (or the one of that name or file) and return the summary that is also written to
+    `out`/summary.json.
 
     `out` gets model.safetensors (the result), checkpoints/, metrics.jsonl, summary.json and curves.png.
     With `resume` the run in `out` goes on from its newest checkpoint that verifies, or starts if there is
     none.
     """
+    if isinstance(recipe, (str, Path)):
+        recipe = load_recipe(recipe)
+    if not isinstance(recipe, Recipe):
+        raise TypeError(
+            f"`recipe` is {type(recipe).__name__}; a name, a file or what `load_recipe` gives is needed"
+        )
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)
     with _cudnn_benchmark(recipe.run.cudnn_benchmark), join_world(device) as world:
@@ -138,6 +146,9 @@ class _Run:
                 journal.say(
                     f"Resuming {recipe.name} at step {self.at.step} of {self.total} from {found.path}"
                 )
+            warning = missing_teacher(recipe)
+            if warning is not None:
+                journal.say(warning)
             try:
                 self._epochs(journal)
                 return self._finish(journal)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from xnorpp.pack import pack_to_file
-from xnorpp.train.checkpoint import load_model
+from xnorpp.train.checkpoint import FORMAT, file_format, load_model
 
 
 def pack_checkpoint(
@@ -24,8 +24,14 @@ def pack_checkpoint(
 
     `labels` takes the place of the class names that the checkpoint has; `prepare` may change the network
     before it is packed. The file's meta says where the
-    network came from: its configuration, data set, recipe, epoch, metrics and commit.
+    network came from: its configuration, data set, recipe, epoch, metrics and commit. A checkpoint at
+    `output` is never overwritten.
     """
+    if file_format(output) == FORMAT:
+        raise ValueError(
+            f"`output` (={str(output)!r}) is a checkpoint, which packing would overwrite; "
+            "choose another name, such as model.xnor"
+        )
     model, meta = load_model(checkpoint)
     if prepare is not None:
         prepare(model)

@@ -70,6 +70,10 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     >>> load_recipe("table1-case4", ["optimizer.lr=0.01"]).optimizer.lr
     0.01
     """
+    if isinstance(overrides, str):
+        raise RecipeError(
+            f"`overrides` (={overrides!r}) must be a list of `section.key=value` texts, not one text."
+        )
     table = _resolve(str(name), ())
     for override in overrides:
         apply_override(table, override)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from xnorpp.train.checkpoint import load_model
+from xnorpp.train.config import LossPart, Recipe
 from xnorpp.train.initial import is_checkpoint, is_torchvision_resnet, read_state_dict
 
 
@@ -46,6 +47,25 @@ def training_loss(
         return loss
     return (1 - distill_weight) * loss + distill_weight * distillation_loss(
         logits, teacher_logits, temperature
+    )
+
+
+def missing_teacher(recipe: Recipe) -> str | None:
+    """A line of warning where a recipe asks for distillation and names no teacher.
+
+    `loss.distill_weight` has a value in every recipe; one that differs from the default was meant. Recipes of
+    real-valued twins share it with the networks that they teach.
+    """
+    loss = recipe.loss
+    if (
+        loss.teacher
+        or loss.distill_weight in (0.0, LossPart().distill_weight)
+        or recipe.model.method == "real"
+    ):
+        return None
+    return (
+        f"Warning: `loss.distill_weight` is {loss.distill_weight:g} and `loss.teacher` is empty, so the run "
+        "trains without distillation; --set loss.teacher=CHECKPOINT names a teacher."
     )
 
 

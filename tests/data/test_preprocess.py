@@ -107,6 +107,12 @@ def test_wrong_values_are_named(change: dict[str, object], message: str) -> None
         Preprocess(**{**values, **change})  # type: ignore[arg-type]
 
 
+def test_a_path_is_no_picture() -> None:
+    preprocess = Preprocess(8, 8, (0.5,), (0.5,), 1)
+    with pytest.raises(TypeError, match=r"`picture` is str; .* PIL.Image.open\(path\) reads a file"):
+        preprocess.apply("x.png")  # type: ignore[arg-type]
+
+
 def test_wrong_array_is_named() -> None:
     with pytest.raises(ValueError, match=r"`picture` \(=uint8 \(4, 4, 2\)\)"):
         dataset_info("cifar10").preprocess().apply(np.zeros((4, 4, 2), np.uint8))

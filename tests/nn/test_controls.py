@@ -123,6 +123,17 @@ def test_calibration_refuses_a_compiled_model() -> None:
         calibrate_scales(torch.compile(network()), torch.randn(2, 1, 5, 5))
 
 
+@pytest.mark.parametrize("kind", ["empty", "nan", "inf"])
+def test_calibration_refuses_a_batch_that_says_nothing(kind: str) -> None:
+    model = network()
+    before = copy.deepcopy(model.state_dict())
+    batch = torch.randn(0 if kind == "empty" else 2, 1, 5, 5)
+    batch[1:, 0, 0, 0] = float("nan" if kind == "empty" else kind)
+    with pytest.raises(ValueError, match=r"`batch` has (shape \(0, 1, 5, 5\)|numbers that are not finite);"):
+        calibrate_scales(model, batch)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
 def test_a_layer_that_runs_twice_is_calibrated_once() -> None:
     layer = BinaryLinear(4, 4)
     model = nn.Sequential(layer, layer)

@@ -185,6 +185,18 @@ def test_scales_are_resized_for_another_picture_size() -> None:
     assert resize_scales(model, (16, 12)) == {}
 
 
+def test_an_impossible_size_leaves_every_scale_as_it_was() -> None:
+    model = create_model("resnet18", input_size=32, num_classes=3)
+    before = dict(model.named_parameters())
+    with pytest.raises(ValueError, match=r"^`input_size` \(=64\) must be a size that the model can run on"):
+        resize_scales(nn.Sequential(model, nn.Linear(5, 2)), 64)  # fails behind all the scales
+    assert all(parameter is before[name] for name, parameter in model.named_parameters())
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 3)
+    for size in (0, (8,), 2.5, "8", (8, 0)):
+        with pytest.raises(ValueError, match=r"`input_size` .* must be a positive side or"):
+            resize_scales(model, size)  # type: ignore[arg-type]
+
+
 def test_a_resized_listed_network_knows_its_new_size() -> None:
     """Its `config` builds the same network again, whose parameters fit; pooling stays as it was."""
     model = create_model("small", input_size=12, num_classes=3, width=8)

@@ -272,6 +272,12 @@ def test_bad_preprocess_and_labels() -> None:
     model = nn.Conv2d(3, 4, 1)
     with pytest.raises(ValueError, match="`mean`"):
         pack(model, 4, preprocess={"mean": [0.5]})
+    with pytest.raises(
+        ValueError, match=r"`preprocess` has the key 'foo'; allowed are resize, crop, mean, std"
+    ):
+        pack(model, 4, preprocess={"foo": 1})
+    with pytest.raises(ValueError, match=r"`crop` \(=5\) must be"):
+        pack(model, 4, preprocess={"resize": 4, "crop": 5, "mean": [0] * 3, "std": [1] * 3, "channels": 3})
     with pytest.raises(ValueError, match="mapping"):
         pack(model, 4, preprocess=3)
     with pytest.raises(ValueError, match="labels"):

@@ -92,10 +92,15 @@ class Preprocess:
 
 def as_image(picture: Image | UInt8Array) -> Image:
     """A uint8 array (H, W), (H, W, 1) or (H, W, 3) as a Pillow image; a Pillow image as it is."""
-    if not isinstance(picture, np.ndarray):
-        return picture
     from PIL import Image
 
+    if isinstance(picture, Image.Image):
+        return picture
+    if not isinstance(picture, np.ndarray):
+        raise TypeError(
+            f"`picture` is {type(picture).__name__}; a Pillow image or a uint8 array is needed, "
+            "and PIL.Image.open(path) reads a file"
+        )
     if picture.ndim == 3 and picture.shape[2] == 1:
         picture = picture[:, :, 0]
     if picture.dtype != np.uint8 or not (picture.ndim == 2 or (picture.ndim == 3 and picture.shape[2] == 3)):

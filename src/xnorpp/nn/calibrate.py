@@ -34,6 +34,9 @@ def calibrate_scales(model: nn.Module, batch: Tensor) -> dict[str, Any]:
     """
     if isinstance(model, nn.parallel.DistributedDataParallel) or hasattr(model, "_orig_mod"):
         raise ValueError("`model` must be calibrated before it is wrapped or compiled; pass the inner module")
+    if not batch.numel() or not bool(batch.isfinite().all()):
+        what = "numbers that are not finite" if batch.numel() else f"shape {tuple(batch.shape)}"
+        raise ValueError(f"`batch` has {what}; finite inputs, at least one, are needed to fit the scales to")
     record: dict[str, Any] = {"method": "least_squares", "samples": int(batch.shape[0]), "layers": {}}
     modes = {module: module.training for module in model.modules()}
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,9 +123,13 @@ def resize_scales(
 
     One dry run on `input_size` finds what each layer will see. Parameters that change size are replaced, so
     make the optimiser, the wrapping and the compilation afterwards. The `config` of a listed network gets the
-    new size too: its checkpoints are then of that size, and are packed for it.
+    new size too: its checkpoints are then of that size, and are packed for it. A size that the model cannot
+    run on is a `ValueError`, and every scale stays as it was.
     """
+    arguments = _example(model, input_size, example_input)
+    assert arguments is not None
     resized: dict[str, tuple[int, int]] = {}
+    before: list[tuple[LearnedScale, dict[str, nn.Parameter], tuple[int, int] | None]] = []
     hooks = []
     for path, layer in model.named_modules():
         if isinstance(layer, BinaryConv2d) and isinstance(layer.scale, LearnedScale) and layer.scale.spatial:
@@ -135,15 +139,25 @@ def resize_scales(
                 assert isinstance(module.scale, LearnedScale)
                 size = module.output_size_for((inputs[0].shape[-2], inputs[0].shape[-1]))
                 if size != module.scale.output_size:
-                    module.scale.resize(size)
+                    scale = module.scale
+                    before.append((scale, dict(scale.named_parameters()), scale.output_size))
+                    scale.resize(size)
                     resized[path] = size
 
             hooks.append(layer.register_forward_pre_hook(resize))
-    arguments = _example(model, input_size, example_input)
-    assert arguments is not None
     try:
         with _evaluating(model), torch.no_grad():
             model(*arguments)
+    except BaseException as error:
+        for scale, parameters, size in reversed(before):
+            for name, parameter in parameters.items():
+                setattr(scale, name, parameter)
+            scale.output_size = size
+        if not isinstance(error, (RuntimeError, ValueError)):
+            raise
+        given = f"`input_size` (={input_size!r})" if example_input is None else "`example_input`"
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(f"{given} must be a size that the model can run on ({reason})") from error
     finally:
         for hook in hooks:
             hook.remove()
@@ -178,7 +192,10 @@ def _example(model: nn.Module, input_size: InputSize | None, example_input: Any)
         return tuple(example_input) if isinstance(example_input, (tuple, list)) else (example_input,)
     if input_size is None:
         return None
-    height, width = (input_size, input_size) if isinstance(input_size, int) else input_size
+    sides = (input_size, input_size) if isinstance(input_size, int) else input_size
+    if not isinstance(sides, Sequence) or len(sides) != 2 or not all(type(n) is int and n > 0 for n in sides):
+        raise ValueError(f"`input_size` (={input_size!r}) must be a positive side or (height, width)")
+    height, width = sides
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             return (module.weight.new_zeros(1, module.in_channels, height, width),)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from torch import nn
 
+from ..data import Preprocess
 from ..runtime.program import Program, write
 from .assemble import assemble
 from .fold import fold
@@ -30,9 +32,10 @@ def pack(
     """The packed program of a trained model, as it behaves in evaluation; the model is left unchanged.
 
     `input_size` is the picture's size: a number, (h, w) or (c, h, w); without c the first convolution has it.
-    `preprocess` (a mapping, or an object with `to_dict`) travels in the file; its `mean` and `std` normalise
-    uint8 pictures. `half` stores the real-valued weights in 16 bits. An operation that is not supported is a
-    `PackError` with the module's path, the operation and the line.
+    `preprocess` (a `Preprocess`, or a mapping with some of its fields) travels in the file; its `mean` and
+    `std` normalise uint8 pictures, which are x / 255 without them. `half` stores the real-valued weights in
+    16 bits. An operation that is not supported is a `PackError` with the module's path, the operation and
+    the line.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"`model` is {type(model).__name__}; an nn.Module is needed")
@@ -65,6 +68,12 @@ def _settings(preprocess: Any) -> dict[str, Any] | None:
         raise ValueError(
             f"`preprocess` is {type(preprocess).__name__}; a mapping or an object with to_dict is needed"
         )
+    known = [part.name for part in fields(Preprocess)]
+    wrong = [key for key in preprocess if key not in known]
+    if wrong:
+        raise ValueError(f"`preprocess` has the key {wrong[0]!r}; allowed are {', '.join(known)}")
+    if len(preprocess) == len(known):
+        Preprocess.from_dict(preprocess)  # checks the values
     return dict(preprocess)
 
 

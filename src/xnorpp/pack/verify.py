@@ -73,6 +73,8 @@ class Verification:
 
 def verify(model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False) -> Verification:
     """Compare a model with its packed program on normalised pictures `(n, c, h, w)`, as told above."""
+    if x.ndim != 4 or not len(x):
+        raise ValueError(f"`x` has shape {tuple(x.shape)}; at least one picture, (n, c, h, w), is needed")
     model = unwrap(model)
     shape = (int(x.shape[1]), int(x.shape[2]), int(x.shape[3]))
     traced, tensors = trace_values(model, torch.from_numpy(np.ascontiguousarray(x)))

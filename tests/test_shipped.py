@@ -95,6 +95,20 @@ def check(name: str, folder: Path) -> None:
     assert not [place for place in ('"/home', '"/tmp', '"/work', '"/root') if place in text]
 
 
+def test_a_name_is_loaded_where_there_is_no_such_file(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = xnorpp.load("digits-small", 1, "reference")
+    assert model.isa == "reference"
+    assert model.program.meta["recipe"] == "digits-small-case4"
+    with pytest.raises(FileNotFoundError, match=r"no shipped model of that name \(those are digits-small,"):
+        xnorpp.load("digits-smal")
+    Path("digits-small").write_bytes(b"mine")
+    with pytest.raises(ValueError, match="digits-small: the file has 4 bytes"):
+        xnorpp.load("digits-small")
+
+
 @pytest.mark.parametrize("name", shipped.list_shipped())
 def test_a_model_of_the_package(name: str, tmp_path: Path, picture: str) -> None:
     check(name, shipped.FOLDER)

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from xnorpp.data import load_dataset
     from xnorpp.models import create_model, list_models
     from xnorpp.nn import BinaryConv2d, BinaryLinear, binarize
-    from xnorpp.runtime import load
-    from xnorpp.shipped import list_shipped, shipped_card, shipped_path
+    from xnorpp.shipped import list_shipped, load, shipped_card, shipped_path
     from xnorpp.train import load_model, load_recipe
 
 __version__ = "0.1.0"
@@ -27,7 +26,7 @@ _HOME = {
     "create_model": "xnorpp.models",
     "list_models": "xnorpp.models",
     "list_shipped": "xnorpp.shipped",
-    "load": "xnorpp.runtime",
+    "load": "xnorpp.shipped",
     "load_dataset": "xnorpp.data",
     "load_model": "xnorpp.train",
     "load_recipe": "xnorpp.train",

@@ -196,12 +196,27 @@ def test_signs_that_follow_from_counts(isa: str, act: str) -> None:
             np.testing.assert_array_equal(load(program, threads=threads, isa=isa)(data), expected)
 
 
+def test_too_many_threads_are_refused_before_any_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_core", None)  # whatever reaches the core fails otherwise
+    for make in (load, cpu.CpuModel):
+        for threads in (1025, 1_000_000, 0):
+            with pytest.raises(ValueError, match=rf"`threads` \(={threads}\) must be .* from 1 to 1024"):
+                make(stem(), threads=threads)
+
+
+def test_the_reference_knows_its_memory() -> None:
+    program = stem()
+    assert load(program, isa="reference").memory == sum(t.nbytes for t in program.tensors.values()) > 0
+
+
 def test_unknown_and_missing_kernels() -> None:
-    with pytest.raises(ValueError, match=r"`isa` \(='sse9'\) is unknown; known are"):
+    with pytest.raises(ValueError, match=r"`isa` \(='sse9'\) is unknown; known are .*, reference$"):
         load(stem(), isa="sse9")
     for name, built, detected in cpu.isa_table():
         if not (built and detected):
-            with pytest.raises(ValueError, match=rf"`isa` \(='{name}'\) is not .*; available are"):
+            with pytest.raises(
+                ValueError, match=rf"`isa` \(='{name}'\) is not .*; available are .*, reference$"
+            ):
                 load(stem(), isa=name)
 
 

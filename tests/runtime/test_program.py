@@ -234,6 +234,20 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
             read(content[:kept])
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_bytes_of_any_kind_are_read(kind: Any) -> None:
+    program = random_program(4)
+    assert encode(load(kind(encode(program)), isa="reference").program) == encode(program)
+
+
+def test_a_checkpoint_is_no_packed_model(tmp_path: Path) -> None:
+    from xnorpp.train import save_checkpoint
+
+    path = save_checkpoint(tmp_path / "model.safetensors", {}, {"model": {}})
+    with pytest.raises(ProgramError, match="this is an xnorpp checkpoint; pack it first with `xnorpp pack`"):
+        load(path)
+
+
 def test_load_checks_its_arguments(tmp_path: Path) -> None:
     program = random_program(4)
     with pytest.raises(ValueError, match="`threads`"):

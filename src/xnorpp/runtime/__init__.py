@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .program import Op, Program, ProgramError, read, write
+from .work import check_threads
 
 __all__ = ["Model", "Op", "Program", "ProgramError", "ReferenceModel", "load", "read", "write"]
 
@@ -40,6 +41,10 @@ class Model(Protocol):
     def preprocess(self) -> Mapping[str, Any] | None:
         """How a picture becomes an input, where the file says it."""
 
+    @property
+    def memory(self) -> int:
+        """Bytes the model holds."""
+
 
 class ReferenceModel:
     """The definition in plain numpy as a model: right everywhere, fast nowhere."""
@@ -58,6 +63,11 @@ class ReferenceModel:
     def preprocess(self) -> Mapping[str, Any] | None:
         return self.program.preprocess
 
+    @property
+    def memory(self) -> int:
+        """Bytes of the weights and constants, as the file has them."""
+        return sum(tensor.nbytes for tensor in self.program.tensors.values())
+
     def __call__(self, x: Array) -> npt.NDArray[np.float32]:
         from .reference import run
 
@@ -65,7 +75,7 @@ class ReferenceModel:
 
 
 def load(
-    source: str | os.PathLike[str] | bytes | Program,
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview | Program,
     threads: int | None = None,
     isa: str | None = None,
     device: str = "cpu",
@@ -74,11 +84,11 @@ def load(
 
     `isa` names the CPU kernels ("reference" is plain numpy); without it the environment variable `XNORPP_ISA`
     does, and without that the fastest that was built and this machine has is taken. `threads` is how many one
-    call may use; without it the work of the call's pictures decides, up to one a core and 8. `device` is
-    "cpu" or "cuda" ("cuda:1" for the second). Without the native core the reference runs, with a warning.
+    call may use, at most 1024; without it the work of the call's pictures decides, up to one a core and 8.
+    `device` is "cpu" or "cuda" ("cuda:1" for the second). Without the native core the reference runs, with a
+    warning.
     """
-    if threads is not None and (type(threads) is not int or threads < 1):
-        raise ValueError(f"`threads` (={threads!r}) must be a positive integer or None")
+    check_threads(threads)
     program = source if isinstance(source, Program) else read(source)
     if device != "cpu" and device.split(":")[0] != "cuda":
         raise ValueError(f"`device` (={device!r}) must be 'cpu', 'cuda' or 'cuda:N'")
@@ -98,4 +108,9 @@ def load(
             stacklevel=2,
         )
         return ReferenceModel(program)
-    return CpuModel(program, threads, chosen)
+    try:
+        return CpuModel(program, threads, chosen)
+    except ValueError as error:
+        if str(error).startswith("`isa`"):  # it ends with the core's own kernels
+            raise ValueError(f"{error}, reference") from None
+        raise

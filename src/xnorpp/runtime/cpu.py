@@ -38,7 +38,7 @@ from .plan import (
 )
 from .program import INPUT, Program, ProgramError
 from .reference import check_input, normalise
-from .work import threads_worth
+from .work import check_threads, threads_worth
 
 _core: Any = importlib.import_module("xnorpp.runtime._core")  # ImportError where it is not built
 
@@ -73,6 +73,7 @@ class CpuModel:
     """
 
     def __init__(self, program: Program, threads: int | None = None, isa: str | None = None) -> None:
+        check_threads(threads)
         self.program = program
         steps = make_steps(program)
         if threads is not None:

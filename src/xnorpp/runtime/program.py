@@ -231,10 +231,10 @@ def write(program: Program, path: str | os.PathLike[str]) -> int:
     return len(blob)
 
 
-def read(source: str | os.PathLike[str] | bytes) -> Program:
+def read(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Program:
     """Read and check a packed file (a path, or its bytes); `ProgramError` says what is wrong with another."""
-    if isinstance(source, bytes):
-        return _decode(source)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _decode(bytes(source))
     try:
         size = os.stat(source).st_size
         if size > MAX_FILE:
@@ -254,6 +254,8 @@ def _decode(blob: bytes) -> Program:
         raise ProgramError(f"the header needs {8 + length} bytes and the file has {len(blob)}; it is cut off")
     header = _object(_json(blob[8 : 8 + length], "the header"), "the header")
     meta = _object(header.pop("__metadata__", None), "`__metadata__`")
+    if meta.get("format") == "xnorpp-checkpoint":
+        raise ProgramError("this is an xnorpp checkpoint; pack it first with `xnorpp pack`")
     if meta.get("format") != "xnorpp":
         raise ProgramError("`format` is not xnorpp; this is a safetensors file of something else")
     if meta.get("version") != VERSION:

@@ -15,13 +15,21 @@ from .ops import filter_products
 from .plan import Step
 from .program import Program
 
-__all__ = ["UNITS_A_THREAD", "picture_work", "threads_worth"]
+__all__ = ["MAX_THREADS", "UNITS_A_THREAD", "check_threads", "picture_work", "threads_worth"]
+
+MAX_THREADS = 1024  # that a caller may ask for; a million would take the machine down, not make it faster
 
 BINARY_A_UNIT = 64
 UNITS_A_NUMBER = 24
 # Below twice this, some 0.15 ms, two threads were at most 1.3 times as fast as one at best, and slower where
 # another program wanted a core, or where they slept since the last call.
 UNITS_A_THREAD = 1 << 21
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse a number of threads that no engine is made with, before any thread is made."""
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= MAX_THREADS):
+        raise ValueError(f"`threads` (={threads!r}) must be an integer from 1 to {MAX_THREADS}, or None")
 
 
 def picture_work(program: Program, steps: Sequence[Step]) -> float:

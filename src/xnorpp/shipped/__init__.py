@@ -1,6 +1,6 @@
 """Trained models that come with the package: `NAME.xnor`, the packed file, and `NAME.json`, its model card.
 
-Neither torch nor numpy is needed to list them. `xnorpp.load(shipped_path(NAME))` runs one.
+Neither torch nor numpy is needed to list them. `xnorpp.load(NAME)` runs one.
 `xnorpp.experiments.ship` makes the two files from a checkpoint.
 """
 
@@ -10,14 +10,18 @@ import difflib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xnorpp.shipped.card import check_card, render_card, short_card, summary_rows
+
+if TYPE_CHECKING:
+    from xnorpp.runtime import Model, Program
 
 __all__ = [
     "check_card",
     "find_model",
     "list_shipped",
+    "load",
     "render_card",
     "shipped_card",
     "shipped_path",
@@ -70,6 +74,23 @@ def find_model(text: str | os.PathLike[str]) -> Path:
         return shipped_path(str(text))
     near = f"those are {_nearest(str(text), known)}" if known else "this copy of the package has none"
     raise ValueError(f"there is no file or folder {text!s}, and no shipped model of that name ({near})")
+
+
+def load(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview | Program,
+    threads: int | None = None,
+    isa: str | None = None,
+    device: str = "cpu",
+) -> Model:
+    """`xnorpp.runtime.load`, which also takes a shipped model's name where there is no file of that name."""
+    from xnorpp import runtime
+
+    if isinstance(source, str):
+        try:
+            source = find_model(source)
+        except ValueError as error:
+            raise FileNotFoundError(str(error)) from None
+    return runtime.load(source, threads, isa, device)
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> str:

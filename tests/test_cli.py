@@ -11,6 +11,7 @@ import pytest
 
 import xnorpp
 from xnorpp import cli
+from xnorpp.command import check_file
 
 QUICK = ("--set", "model.options.width=4", "--set", "schedule.max_steps=2", "--set", "run.tensorboard=false")
 
@@ -55,7 +56,17 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (("train", "digits-small-case4", "--set", "model.options.widht=3"), "its options are width"),
         (("train", "digits-small-case4", "--device", "abacus"), "`device` (='abacus') must be auto"),
         (("train", "digits-small-case4", "--unknown"), "unrecognized arguments: --unknown"),
+        (("train", "digits-small-case4", "--init-from", "nope"), "There is no file nope"),
+        (("train", "digits-small-case4", "--set", "loss.teacher=nope"), "nope"),
+        (("train", "digits-small-case4", "--data", "nope"), "`--data` (='nope') must be a folder"),
         (("recipes", "x.toml"), "The recipe x.toml cannot be read"),
+        (("recipes", "--set", "optimizer.lr=3"), "`--set` (='optimizer.lr=3') needs a NAME"),
+        (("recipes", "digits-small-case4", "--set", "model.name=smal"), "must be one of 'small'"),
+        (("recipes", "digits-small-case4", "--set", "data.dataset=digit"), "must be one of digits"),
+        (("recipes", "digits-small-case4", "--set", "model.options.widht=3"), "its options are width"),
+        (("recipes", "digits-small-case4", "--set", "model.scale=chanel"), "must be one of 'channel'"),
+        (("shards", "digits", "--out", "x", "--workers", "-1"), "--workers: '-1' is not a whole number of"),
+        (("shards", "digits", "--out", "x", "--data", "nope"), "`--data` (='nope') must be a folder"),
     ],
 )
 def test_bad_input_is_one_sentence_and_status_2(
@@ -69,6 +80,42 @@ def test_bad_input_is_one_sentence_and_status_2(
     assert err.startswith("xnorpp")
     assert len(err.strip().splitlines()) == 1
     assert not out
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("train digits-small-case4 --out FILE", "`--out` (='FILE') must be a folder, and FILE is a file"),
+        ("train digits-small-case4 --out FILE/run", "`--out` (='FILE/run') must be a folder, and FILE is a"),
+        (
+            "train digits-small-case4 --out FOLDER/run --record FOLDER",
+            "`--record` (='FOLDER') must be a file",
+        ),
+        ("demo --out FILE", "`--out` (='FILE') must be a folder"),
+        ("shards digits --out FILE", "`--out` (='FILE') must be a folder"),
+        ("eval FILE --json FOLDER/no/x.json", "folder that exists, and FOLDER/no does not exist"),
+        ("paper table2 --out FILE", "`--out` (='FILE') must be a folder"),
+        ("paper table1 --runs FILE", "`--runs` (='FILE') must be a folder"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(
+    command: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    for name in ("folder", "file"):
+        command, words = (text.replace(name.upper(), str(tmp_path / name)) for text in (command, words))
+    status, out, err = run(capsys, *command.split())
+    assert (status, out) == (2, "")
+    assert words in err
+    assert len(err.strip().splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+def test_a_record_may_be_in_a_folder_that_is_still_to_be_made(tmp_path: Path) -> None:
+    check_file("--record", str(tmp_path / "new" / "results.jsonl"), makes_folder=True)
+    with pytest.raises(ValueError, match="must be in a folder that exists"):
+        check_file("--record", str(tmp_path / "new" / "results.jsonl"))
 
 
 def test_a_data_set_that_is_missing_says_how_to_get_it(
@@ -122,7 +169,7 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     newest = max((tmp_path / "run" / "checkpoints").iterdir())
     newest.write_bytes(newest.read_bytes()[:-10])
     status, _, err = run(capsys, "eval", str(newest))
-    assert status == 1
+    assert status == 2
     assert "damaged or truncated" in err
 
 
@@ -169,7 +216,29 @@ def test_recipes_are_listed_where_torch_cannot_be_imported() -> None:
     )
 
 
-def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_a_failed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xnorpp.train.checkpoint import load_checkpoint, write_atomically
+
+    def both(arguments: list[str]) -> int:
+        if arguments == ["write"]:
+            write_atomically(tmp_path / "x", b"content")
+        load_checkpoint(tmp_path / "x")
+        return 0
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setitem(cli.COMMANDS, "both", both)
+    monkeypatch.setattr("os.replace", full)
+    assert cli.main(["both", "write"]) == 1
+    assert cli.main(["both", "read"]) == 2
+
+
+def test_a_fault_of_ours_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def broken(arguments: list[str]) -> int:
         raise {"k": KeyError("x"), "v": ValueError("x"), "i": KeyboardInterrupt()}[arguments[0]]
 
@@ -177,7 +246,9 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(KeyError):
         cli.main(["broken", "k"])
     assert cli.main(["broken", "v"]) == 2
+    capsys.readouterr()
     assert cli.main(["broken", "i"]) == 130
+    assert capsys.readouterr().err == "xnorpp broken: stopped.\n"
     monkeypatch.setenv(cli.SHOW_TRACEBACK, "1")
     with pytest.raises(ValueError):
         cli.main(["broken", "v"])

@@ -68,7 +68,7 @@ def test_pack_says_what_it_did(checkpoint: Path, tmp_path: Path, capsys: pytest.
 
 
 def test_pack_without_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pack", str(tmp_path / "nothing"), "-o", str(tmp_path / "x.xnor")]) != 0
+    assert main(["pack", str(tmp_path / "nothing"), "-o", str(tmp_path / "x.xnor")]) == 2
     assert "no checkpoint" in capsys.readouterr().err
     assert not (tmp_path / "x.xnor").exists()
 
@@ -76,13 +76,18 @@ def test_pack_without_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_pack_to_where_no_file_can_be(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The place that was asked for is named, not the temporary file beside it, and none is left."""
-    assert main(["pack", str(checkpoint), "-o", str(tmp_path / "no" / "x.xnor")]) == 2
-    assert capsys.readouterr().err == f"xnorpp pack: there is no file or folder {tmp_path / 'no'}.\n"
+    """The output is named, not the temporary file beside it, and none is left."""
+    out = str(tmp_path / "no" / "x.xnor")
+    assert main(["pack", str(checkpoint), "-o", out]) == 2
+    assert capsys.readouterr().err == (
+        f"xnorpp pack: `--output` (={out!r}) must be in a folder that exists, and {tmp_path / 'no'} does not "
+        "exist.\n"
+    )
     folder = tmp_path / "folder"
     folder.mkdir()
     assert main(["pack", str(checkpoint), "-o", str(folder)]) == 2
-    assert capsys.readouterr().err == f"xnorpp pack: {folder} is a folder, and a file is needed.\n"
+    said = capsys.readouterr().err
+    assert said == f"xnorpp pack: `--output` (={str(folder)!r}) must be a file, and is a folder.\n"
     assert list(tmp_path.iterdir()) == [folder]
 
 
@@ -91,11 +96,70 @@ def test_a_model_that_is_not_there(command: str, tmp_path: Path, capsys: pytest.
     """One sentence that names it, nothing of the system's error numbers."""
     missing = tmp_path / "missing.xnor"
     more = {"predict": ["picture.png"], "pack": ["-o", str(tmp_path / "x.xnor")]}.get(command, [])
-    assert main([command, str(missing), *more]) != 0
+    assert main([command, str(missing), *more]) == 2
     said = capsys.readouterr().err
     assert said.lower().startswith(f"xnorpp {command}: there is no ")
     assert said.endswith(f"{missing}.\n")
     assert "Errno" not in said
+
+
+@pytest.mark.parametrize("command", ["eval", "pack", "inspect"])
+def test_what_is_no_checkpoint_is_input_that_cannot_be_used(
+    command: str, packed: Path, images: list[str], tmp_path: Path
+) -> None:
+    more = ["-o", str(tmp_path / "x.xnor")] if command == "pack" else []
+    assert main([command, str(tmp_path), *more]) == 2
+    if command == "pack":
+        assert main([command, images[0], *more]) == 2
+        assert main([command, str(packed), *more]) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("eval MODEL --device foo", "`device` (='foo') must be auto, cpu, cuda or cuda:N."),
+        ("eval MODEL --device cuda:99", ""),
+        ("eval MODEL --device cuda --threads 1", "`--threads` (=1) is for the CPU engine"),
+        ("eval MODEL --workers -1", "--workers: '-1' is not a whole number of at least 0"),
+        ("eval MODEL --batch-size 0", "--batch-size: '0' is not a whole number of at least 1"),
+        ("eval MODEL --isa foo", "foo"),
+        ("eval MODEL --data nowhere", "`--data` (='nowhere') must be a folder"),
+        ("eval CHECKPOINT --data nowhere", "`--data` (='nowhere') must be a folder"),
+        ("eval CHECKPOINT --threads 1", "`--threads` (=1) is for a packed file"),
+        ("eval CHECKPOINT --isa generic", "`--isa` (='generic') is for a packed file"),
+        ("predict MODEL a.png --device foo", "`device` (='foo') must be auto, cpu, cuda or cuda:N."),
+        ("predict MODEL a.png --top 0", "--top: '0' is not a whole number of at least 1"),
+        ("inspect MODEL --threads 0", "--threads: '0' is not a whole number of at least 1"),
+        ("inspect MODEL --threads 2", "`--threads` (=2) is for --time"),
+        ("inspect MODEL --isa foo", "`--isa` (='foo') is for --time"),
+        ("bench --layers --startup", "--startup: not allowed with argument --layers"),
+        ("bench MODEL --layers", "must not be given with --layers"),
+        ("bench --layers --batch 2", "`--batch` (=2) is for the race of whole networks"),
+        ("bench --layers --device cuda", "`device` (='cuda') must be 'cpu' with --layers"),
+        ("bench --startup --threads 1,2", "`--threads` (='1,2') must be one number with --startup"),
+        ("bench --startup --plot x.png", "`--plot` (='x.png') is for the race of whole networks"),
+        ("bench --device cuda --rounds 2", "`--rounds` (=2) is for the race of whole networks on the CPU"),
+        ("bench --device cpu:0", "`device` (='cpu:0') must be 'cpu', 'cuda' or 'cuda:N'"),
+        ("bench MODEL --json FOLDER", "must be a file, and is a folder"),
+        ("bench MODEL --append FOLDER", "must be a file, and is a folder"),
+        ("bench MODEL --json nowhere/b.json", "must be in a folder that exists, and nowhere does not exist"),
+        ("bench MODEL --plot b.foo", "`--plot` (='b.foo') must end in one of"),
+        ("bench MODEL --plot b", "`--plot` (='b') must end in one of"),
+    ],
+)
+def test_an_argument_is_never_ignored(
+    command: str, words: str, packed: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    places = {"MODEL": packed, "CHECKPOINT": checkpoint, "FOLDER": packed.parent}
+    try:
+        status = main([str(places.get(word, word)) for word in command.split()])
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    out, err = capsys.readouterr()
+    assert (status, out) == (2, "")
+    assert words in err
+    assert len(err.strip().splitlines()) == 1
 
 
 def test_a_folder_for_a_packed_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,6 +242,21 @@ def test_eval_of_both_forms_agrees(
     assert "359 pictures" in ours
 
 
+def test_eval_writes_what_it_measured(
+    packed: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "accuracy.json"
+    more = ["--device", "cpu", "--json", str(out)]
+    assert main(["eval", str(packed), *more, "--threads", "1", "--isa", "generic"]) == 0
+    ours = json.loads(out.read_text())
+    assert (ours["engine"], ours["threads"], ours["images"]) == ("generic", 1, 359)
+    assert f"359 pictures, generic): top-1 {ours['top1']:.2f} %" in capsys.readouterr().out
+    assert main(["eval", str(checkpoint), *more]) == 0
+    trained = json.loads(out.read_text())
+    assert trained["top1"] == pytest.approx(ours["top1"], abs=0.3)
+    assert (trained["recipe"], trained["dataset"], trained["split"]) == ("made-up", "digits", "test")
+
+
 def test_eval_needs_matching_classes(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(packed), "--dataset", "nonsense"]) == 2
     assert "nonsense" in capsys.readouterr().err
@@ -234,4 +313,11 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
-    assert "examples:" in capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
+    assert "examples:" in text
+    threads = {
+        "predict": "threads of one call (as many as its work is worth, at most one a core and 8)",
+        "inspect": "threads of --time (1)",
+        "eval": "a packed file, or a shipped model's name",
+    }
+    assert threads.get(command, "") in text

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import xnorpp
-from xnorpp import cli_deploy, cli_paper
-from xnorpp.command import Parser, print_table
+from xnorpp import cli_bench, cli_deploy, cli_eval, cli_paper
+from xnorpp.command import Parser, at_least, check_data, check_file, check_folder, print_table
 
 SHOW_TRACEBACK = "XNORPP_TRACEBACK"
 
@@ -67,13 +67,17 @@ def train(arguments: list[str]) -> int:
     from xnorpp.train.recipes import load_recipe
 
     recipe = load_recipe(given.recipe, given.overrides)
+    out = given.out or Path("runs") / recipe.name
+    check_folder("--out", out)
+    check_file("--record", given.record, makes_folder=True)
+    check_data(recipe.data.dataset, given.data)
     from xnorpp.train import record_result
     from xnorpp.train import train as run_training
 
     summary = run_training(
         recipe,
         data=given.data,
-        out=given.out or Path("runs") / recipe.name,
+        out=out,
         resume=given.resume,
         init_from=given.init_from,
         device=given.device,
@@ -85,86 +89,6 @@ def train(arguments: list[str]) -> int:
     return 0
 
 
-def evaluate(arguments: list[str]) -> int:
-    """Measure the top-1 and top-5 accuracy of a checkpoint or a packed model.
-
-    MODEL is a .safetensors file of a run, the run's folder, or a packed file, which is run packed and needs
-    no torch; or --model names one that ships with the package. The data set is the one it was trained on, if
-    no other is named.
-    """
-    parser = Parser(
-        "eval",
-        evaluate,
-        """
-        xnorpp eval runs/digits
-        xnorpp eval runs/case4/model.safetensors --data /data/imagenet --batch-size 512
-        xnorpp eval case4.xnor --data /data/imagenet --workers 2
-        xnorpp eval --model cifar10-resnet18 --data /data/cifar10
-        """,
-    )
-    parser.add_argument(
-        "checkpoint", metavar="MODEL", nargs="?",
-        help="a run's folder, one of its .safetensors files, or a packed file",
-    )  # fmt: skip
-    parser.add_argument(
-        "--model", metavar="NAME", help="a model that ships with the package, instead of MODEL"
-    )
-    parser.add_argument("--data", metavar="DIR", help="where the data set lies")
-    parser.add_argument("--dataset", metavar="NAME", help="another data set than it was trained on")
-    parser.add_argument(
-        "--split", default="test", choices=("train", "test"), help="what to measure on (test)"
-    )
-    parser.add_argument("--batch-size", type=int, default=256, help="pictures at a time (256)")
-    parser.add_argument("--workers", type=int, default=0, help="processes that decode pictures (0)")
-    parser.add_argument("--download", action="store_true", help="get the data set if it is missing")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
-    given = parser.parse_args(arguments)
-
-    from xnorpp.inspect.source import is_packed
-
-    given.checkpoint = cli_deploy.one_model(given.checkpoint, given.model)
-    if Path(given.checkpoint).is_file() and is_packed(given.checkpoint):
-        return cli_deploy.evaluate_packed(given)
-    from xnorpp.data import load_dataset, make_loader
-    from xnorpp.train import evaluate as measure
-    from xnorpp.train import load_model
-    from xnorpp.train.distributed import choose_device
-
-    device = choose_device(given.device)
-    model, meta = load_model(given.checkpoint, device)
-    name = given.dataset or meta["dataset"]
-    dataset = load_dataset(name, given.data, given.split, download=given.download)
-    _check_fits(meta["model"], name, len(dataset.classes), dataset.info.channels)
-    loader = make_loader(
-        dataset,
-        batch_size=given.batch_size,
-        train=False,
-        device=device,
-        workers=given.workers,
-        size=meta["preprocess"]["crop"],
-    )
-    found = measure(model, loader)
-    for lost in loader.skipped:
-        print(f"xnorpp eval: {lost.name} cannot be read ({lost.reason}) and is left out.", file=sys.stderr)
-    print(
-        f"{meta['recipe']['name']} on {name} ({given.split}, {found['images']:.0f} pictures): "
-        f"top-1 {found['top1']:.2f} %, top-5 {found['top5']:.2f} %, loss {found['loss']:.4f}"
-    )
-    return 0
-
-
-def _check_fits(config: dict[str, Any], name: str, classes: int, channels: int) -> None:
-    if config["num_classes"] != classes:
-        raise ValueError(
-            f"the model has {config['num_classes']} outputs and data set {name!r} {classes} classes"
-        )
-    if config["in_channels"] != channels:
-        raise ValueError(
-            f"the model takes pictures of {config['in_channels']} channels and those of {name!r} have "
-            f"{channels}"
-        )
-
-
 def demo(arguments: list[str]) -> int:
     """Train a one-bit network on scikit-learn's digits, beside its real-valued twin.
 
@@ -174,6 +98,7 @@ def demo(arguments: list[str]) -> int:
     parser.add_argument("--out", metavar="DIR", help="keep the runs here (a temporary folder)")
     parser.add_argument("--seed", type=int, default=0, help="seed (0)")
     given = parser.parse_args(arguments)
+    check_folder("--out", given.out)
 
     from xnorpp.demo import run_demo
 
@@ -203,14 +128,44 @@ def recipes(arguments: list[str]) -> int:
     from xnorpp.train.recipes import list_recipes, load_recipe, show_recipe
 
     if given.recipe is not None:
-        print(show_recipe(load_recipe(given.recipe, given.overrides)))
+        recipe = load_recipe(given.recipe, given.overrides)
+        if given.overrides or given.recipe not in list_recipes():
+            _check_names(recipe)
+        print(show_recipe(recipe))
         return 0
+    if given.overrides:
+        raise ValueError(f"`--set` (={given.overrides[0]!r}) needs a NAME, the recipe to show it in")
     rows = []
     for name in list_recipes():
         recipe = load_recipe(name)
         rows.append((name, recipe.about, " ".join(recipe.paper.rows)))
     print_table(rows)
     return 0
+
+
+def _check_names(recipe: Any) -> None:
+    """Refuse a data set, a network, a scale or an option that does not exist, as a run would: by making the
+    network, without memory for its weights. Without torch only the data set can be checked.
+    """
+    from xnorpp.data import dataset_info
+
+    info, part = dataset_info(recipe.data.dataset), recipe.model
+    try:
+        import torch
+
+        from xnorpp.models import create_model
+    except ModuleNotFoundError:
+        return
+    with torch.device("meta"):
+        create_model(
+            part.name,
+            method=part.method,
+            scale=None if part.scale == "default" else part.scale,
+            input_size=recipe.data.size or info.image_size or None,
+            num_classes=info.classes or None,
+            in_channels=info.channels,
+            **part.options,
+        )
 
 
 def datasets(arguments: list[str]) -> int:
@@ -250,9 +205,12 @@ def shards(arguments: list[str]) -> int:
     parser.add_argument("--out", metavar="DIR", required=True, help="where the shards go")
     parser.add_argument("--format", choices=("jpg", "npy"), default="jpg", help="how a picture is stored")
     parser.add_argument(
-        "--workers", type=int, metavar="N", help="processes that decode (default: one a core)"
-    )
+        "--workers", type=at_least(0), metavar="N",
+        help="processes that decode; 0: this one (default: one a core)",
+    )  # fmt: skip
     given = parser.parse_args(arguments)
+    check_folder("--out", given.out)
+    check_data(given.dataset, given.data)
 
     from xnorpp.data import load_dataset, write_shards
 
@@ -267,11 +225,11 @@ def shards(arguments: list[str]) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
-    "eval": evaluate,
+    "eval": cli_eval.evaluate,
     "pack": cli_deploy.pack,
     "predict": cli_deploy.predict,
     "inspect": cli_deploy.inspect,
-    "bench": cli_deploy.bench,
+    "bench": cli_bench.bench,
     "demo": demo,
     "recipes": recipes,
     "models": cli_deploy.models,
@@ -322,7 +280,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return COMMANDS[name](rest)
         except KeyboardInterrupt:
-            print(f"xnorpp {name}: stopped by the keyboard.", file=sys.stderr)
+            print(f"xnorpp {name}: stopped.", file=sys.stderr)
             return 130
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -339,10 +297,13 @@ def _status(error: Exception) -> int | None:
     """2 for input that cannot be used, 1 for a run that failed on the way, None for a fault of ours."""
     if isinstance(error, (ValueError, OSError)):
         return 2
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "CheckpointError" in kinds:  # what could not be written has the system's error as its cause
+        return 1 if isinstance(error.__cause__, OSError) else 2
     if isinstance(error, ModuleNotFoundError):
         return 2 if (error.name or "").partition(".")[0] != "xnorpp" else None
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    return 1 if kinds & {"CheckpointError", "LostWorker", "NonFiniteLoss"} else None
+    on_the_way = {"CudaError", "LostWorker", "NonFiniteLoss", "QueueError", "WorkerDiedError"}
+    return 1 if kinds & on_the_way else None
 
 
 def _sentence(error: Exception) -> str:

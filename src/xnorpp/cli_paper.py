@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from xnorpp.cli_runs import TRAINING
-from xnorpp.command import Parser
+from xnorpp.command import Parser, at_least, check_folder
 
 RESULTS, QUICK = Path("results"), Path("runs") / "quick"
 
@@ -60,9 +60,12 @@ def table2(arguments: list[str]) -> int:
     """
     parser = paper_parser("table2", table2, "xnorpp paper table2 --setup stated --repetitions 20")
     parser.add_argument("--setup", metavar="NAME", action="append", default=[], help="this set-up only")
-    parser.add_argument("--repetitions", metavar="N", type=int, help="draws of weights and inputs (100)")
+    parser.add_argument(
+        "--repetitions", metavar="N", type=at_least(1), help="draws of weights and inputs (100)"
+    )
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="seed (0)")
     given = parser.parse_args(arguments)
+    check_folder("--out", given.out)
 
     from xnorpp.experiments.layer_tables import table2_block
     from xnorpp.experiments.plots import table2_plot
@@ -79,13 +82,16 @@ def figure1(arguments: list[str]) -> int:
     over channels and kernel sizes. Alone on the machine, please.
     """
     parser = paper_parser("figure1", figure1, "xnorpp paper figure1 --against torch --rounds 40")
-    parser.add_argument("--threads", metavar="N", type=int, default=1, help="threads of every engine (1)")
+    parser.add_argument(
+        "--threads", metavar="N", type=at_least(1), default=1, help="threads of every engine (1)"
+    )
     parser.add_argument("--isa", metavar="NAME", help="force our kernels of this instruction set")
     parser.add_argument(
         "--against", metavar="NAMES", default="torch,xnorpp", help="whose real convolution (torch,xnorpp)"
     )
-    parser.add_argument("--rounds", metavar="N", type=int, help="turns of each engine (20)")
+    parser.add_argument("--rounds", metavar="N", type=at_least(1), help="turns of each engine (20)")
     given = parser.parse_args(arguments)
+    check_folder("--out", given.out)
 
     from xnorpp.experiments.figure1 import run
     from xnorpp.experiments.layer_tables import figure1_block

@@ -113,7 +113,7 @@ def decode(
 
 
 def _turn(image: Image) -> None:
-    """Apply the EXIF orientation in place; a damaged EXIF block says nothing, and the pixels are still good."""
+    """Apply the EXIF orientation in place; a damaged EXIF block says nothing, and the pixels are good."""
     from PIL import ImageOps
 
     try:

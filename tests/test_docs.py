@@ -341,6 +341,14 @@ def test_tables_are_drawn_from_what_the_commands_keep(
     table = drawing.gpu_layers([row])
     assert "| conv1 | stem | 10.0 (2.0, 3.0) | 8.0 (2.0, 3.0) |" in table
     assert "| sum | | 10 | 8 |" in table
+    step = {"kind": "cuda training", "what": "step", "commit": "new", "hardware": {"gpu": "a GPU"},
+            "batch": 8, "date": "2026-01-01", "size": 64, "variant": "real compiled", "images_per_second": 100.0,
+            "peak_bytes": 10_000_000}  # fmt: skip
+    fused = {**step, "variant": "fused graph", "images_per_second": 120.0, "peak_bytes": 7_000_000}
+    table = drawing.gpu_training([{**fused, "commit": "old", "images_per_second": 1.0}, step, fused])
+    assert "| 64 | real compiled | 100 (1.00) | 10 (1.00) |" in table
+    assert "| 64 | fused graph | 120 (1.20) | 7 (0.70) |" in table
+    assert drawing.gpu_training([]) == drawing.NOTHING
 
 
 def test_packed_comparisons_are_drawn(drawing: ModuleType) -> None:
@@ -350,7 +358,7 @@ def test_packed_comparisons_are_drawn(drawing: ModuleType) -> None:
            "top1_packed": 50.1, "same_class": 99.9}  # fmt: skip
     older = {**row, "same_class": 12.0}
     table = drawing.packed([older, row, {**row, "fed": "bytes", "same_class": 97.5}])
-    assert "| small | bnn | d | 1,000 | 50.00 | 50.10 | 99.90 | 97.50 |" in table
+    assert "| small | bnn | d | 1 | 1,000 | 50.00 | 50.10 | 99.90 | **97.50** |" in table
     assert "12.00" not in table
 
 

@@ -135,7 +135,7 @@ def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> lis
             rows += report.layers_rows(chains, count)
         return rows
     if given.device != "cpu":
-        from xnorpp.bench.cuda import as_record, compare_cuda
+        from xnorpp.bench.cuda import as_record, compare_cuda, gpu_name
         from xnorpp.runtime.cuda import CudaError
 
         def show(line: str) -> None:
@@ -145,7 +145,10 @@ def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> lis
             found_rows = compare_cuda(open_program(given.model), device=given.device, say=show)
         except CudaError as error:
             raise ValueError(str(error).rstrip(".")) from None
-        return [{"device": given.device, **as_record(row)} for row in found_rows]
+        gpu = gpu_name(given.device)
+        return [
+            {"kind": "cuda bench", "device": given.device, "gpu": gpu, **as_record(row)} for row in found_rows
+        ]
     title = Path(given.model).name if given.model else "resnet18 224x224 xnor++ case 4, binary downsampling"
     program = open_program(given.model)
     if given.startup:

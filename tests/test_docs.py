@@ -342,8 +342,8 @@ def test_tables_are_drawn_from_what_the_commands_keep(
     assert "| conv1 | stem | 10.0 (2.0, 3.0) | 8.0 (2.0, 3.0) |" in table
     assert "| sum | | 10 | 8 |" in table
     step = {"kind": "cuda training", "what": "step", "commit": "new", "hardware": {"gpu": "a GPU"},
-            "batch": 8, "date": "2026-01-01", "size": 64, "variant": "real compiled", "images_per_second": 100.0,
-            "peak_bytes": 10_000_000}  # fmt: skip
+            "batch": 8, "date": "2026-01-01", "size": 64, "variant": "real compiled",
+            "images_per_second": 100.0, "peak_bytes": 10_000_000}  # fmt: skip
     fused = {**step, "variant": "fused graph", "images_per_second": 120.0, "peak_bytes": 7_000_000}
     table = drawing.gpu_training([{**fused, "commit": "old", "images_per_second": 1.0}, step, fused])
     assert "| 64 | real compiled | 100 (1.00) | 10 (1.00) |" in table

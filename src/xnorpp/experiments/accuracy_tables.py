@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from xnorpp.experiments import published
 from xnorpp.experiments.kept import Interval, Row, Seeds, accuracy, of_kind, welch
 from xnorpp.experiments.layer_tables import NOT_MEASURED, claims, markdown
+from xnorpp.experiments.runs import ABLATION
 
 DATASETS = {"tiny_imagenet": "Tiny-ImageNet-200", "cifar10": "CIFAR-10"}
 TABLE1 = ("bnn", "xnor-alpha", "xnor", "case1", "case2", "case3", "case4", "real")
@@ -28,6 +29,10 @@ def top1(row: Row) -> float:
 
 def top5(row: Row) -> float:
     return float(row["metrics"]["top5"])
+
+
+def loss(row: Row) -> float:
+    return float(row["metrics"]["loss"])
 
 
 def by_row(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -55,14 +60,14 @@ def table1_block(rows: Sequence[Row]) -> str:
                 printed = published.RESNET18.get(row)
                 paper = f"{printed[0]} / {printed[1]}" if printed else "not printed"
                 if row not in found:
-                    body.append([published.METHODS[row], NOT_MEASURED, "", "", paper])
+                    body.append([published.METHODS[row], NOT_MEASURED, "", "", "", paper])
                     continue
                 seeds = Seeds.of(found[row], top1)
                 behind = f"{seeds.mean - real:+.2f}" if real is not None and row != "real" else ""
-                body.append(
-                    [published.METHODS[row], seeds.text(), Seeds.of(found[row], top5).text(), behind, paper]
-                )
-            head = ["method", "top-1 %", "top-5 %", "minus real", "paper, ImageNet: top-1 / top-5 %"]
+                others = [Seeds.of(found[row], top5).text(), Seeds.of(found[row], loss).text(3)]
+                body.append([published.METHODS[row], seeds.text(), *others, behind, paper])
+            head = ["method", "top-1 %", "top-5 %", "test loss", "minus real, top-1",
+                    "paper, ImageNet: top-1 / top-5 %"]  # fmt: skip
             parts.append(f"**ResNet-18 on {name}, {epochs} epochs**\n\n{markdown(head, body)}")
             parts.append(differences(found))
     return "\n\n".join(parts)
@@ -140,18 +145,17 @@ def ablation_block(rows: Sequence[Row]) -> str:
     chosen = accuracy(rows, experiment="ablation", split=None)
     if not chosen:
         return f"The ablation: {NOT_MEASURED}."
-    defaults = [row for row in chosen if row.get("default")]
+    default = next((row for row in chosen if row.get("default")), None)
     body = []
-    for factor in dict.fromkeys(str(row["factor"]) for row in chosen):
-        own = [row for row in chosen if row["factor"] == factor]
-        reference = next((row for row in own if row.get("default")), defaults[0] if defaults else None)
-        for row in sorted(own, key=lambda row: not row.get("default")):
-            gap = "" if reference in (None, row) else f"{top1(row) - top1(reference):+.2f}"
-            mark = "default" if row.get("default") else gap
-            body.append([factor, str(row["level"]), f"{top1(row):.2f}", f"{top5(row):.2f}", mark])
-        if reference is not None and reference not in own:
-            cells = [factor, "the default", f"{top1(reference):.2f}", f"{top5(reference):.2f}", "default"]
-            body.insert(len(body) - len(own), cells)
+    for factor, levels in ABLATION.items():
+        for level, changes in levels.items():
+            own = [row for row in chosen if (row["factor"], str(row["level"])) == (factor, level)]
+            row = own[-1] if changes and own else None if changes else default
+            if row is None:
+                body.append([factor, level, NOT_MEASURED, "", ""])
+                continue
+            gap = "default" if not changes else f"{top1(row) - top1(default):+.2f}" if default else ""
+            body.append([factor, level, f"{top1(row):.2f}", f"{top5(row):.2f}", gap])
     first = chosen[0]
     where = "the held-out tenth of the training set" if first["split"] == "held" else "the test set"
     head = ["factor", "level", "top-1 %", "top-5 %", "minus default"]

@@ -119,9 +119,9 @@ def test_the_quick_mode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     [
         (("tabel2",), "there is no experiment 'tabel2'; the experiments are table2,"),
         (("table2", "--setup", "state"), "`setup` (='state') must be one of 'stated', 'stated-he'"),
-        (("table2", "--repetitions", "-1"), "argument --repetitions: '-1' is not a whole number of at least 1"),
+        (("table2", "--repetitions", "-1"), "--repetitions: '-1' is not a whole number of at least 1"),
         (("figure1", "--against", "abacus"), "`against` (='abacus') must be among torch, xnorpp"),
-        (("figure1", "--threads", "0"), "argument --threads: '0' is not a whole number of at least 1"),
+        (("figure1", "--threads", "0"), "--threads: '0' is not a whole number of at least 1"),
         ((), "the following arguments are required: NAME"),
     ],
 )

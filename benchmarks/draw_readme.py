@@ -239,8 +239,9 @@ def packed(rows: Sequence[Row]) -> str:
         method = ", ".join(str(row[key]) for key in ("method", "scale") if row.get(key))
         alike = [_marked(fed[kind]["same_class"]) if kind in fed else "" for kind in ("floats", "bytes")]
         epochs = "" if row.get("epochs") is None else row["epochs"] or "below 1"
+        older = "" if "batch_norm" in row else " (older)"
         lines.append(
-            f"| {row.get('name') or row['recipe']} | {method} | {row['dataset']} | {epochs} | "
+            f"| {row.get('name') or row['recipe']}{older} | {method} | {row['dataset']} | {epochs} | "
             f"{row['pictures']:,} | {row['top1_trained']:.2f} | {row['top1_packed']:.2f} | "
             f"{' | '.join(alike)} |"
         )

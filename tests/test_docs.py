@@ -355,11 +355,13 @@ def test_packed_comparisons_are_drawn(drawing: ModuleType) -> None:
     assert drawing.packed([]) == drawing.NOTHING
     row = {"kind": "packed against trained", "recipe": "r", "name": "small", "method": "bnn", "scale": None,
            "dataset": "d", "epochs": 1, "seed": 0, "pictures": 1000, "top1_trained": 50.0, "fed": "floats",
-           "top1_packed": 50.1, "same_class": 99.9}  # fmt: skip
+           "top1_packed": 50.1, "same_class": 99.9, "batch_norm": "torch's numbers"}  # fmt: skip
     older = {**row, "same_class": 12.0}
     table = drawing.packed([older, row, {**row, "fed": "bytes", "same_class": 97.5}])
     assert "| small | bnn | d | 1 | 1,000 | 50.00 | 50.10 | 99.90 | **97.50** |" in table
     assert "12.00" not in table
+    del row["batch_norm"]
+    assert "| small (older) | bnn |" in drawing.packed([row])
 
 
 def test_shipped_models_are_drawn(drawing: ModuleType) -> None:

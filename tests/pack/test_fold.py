@@ -163,6 +163,23 @@ def test_batch_norm_goes_into_a_real_convolution() -> None:
     assert verify(model, np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)).holds
 
 
+def test_batch_norm_behind_a_convolution_without_bias_is_torchs_to_the_bit() -> None:
+    """Multiply and add are torch's own numbers (where it fuses them, as on any processor of ours)."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3, bias=False), wild(nn.BatchNorm2d(32), torch.Generator().manual_seed(0))
+    ).eval()
+    program = pack(model, (3, 12, 12))
+    assert [op.op for op in program.ops] == ["conv2d", "affine"]
+    x = torch.randn(4, 3, 12, 12)
+    with torch.inference_mode():
+        sums, want = model[0](x).numpy().astype(np.float64), model(x).numpy()
+    op = program.ops[1]
+    mult, add = (program.tensors[op.tensors[role]].reshape(1, -1, 1, 1) for role in ("mult", "add"))
+    np.testing.assert_array_equal((sums * mult + add).astype(np.float32), want)
+    assert verify(model, x.numpy()).holds
+
+
 def test_equal_signs_are_taken_once() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:

@@ -279,7 +279,8 @@ class BinaryConv2d(nn.Conv2d, BinaryLayer):
 
     def _scales(self, x: Tensor) -> tuple[Tensor, ...]:
         if isinstance(self.scale, LearnedScale):
-            return (self.scale.tensor(),)
+            # One product while training; in evaluation the order, and so the rounding, of the packed network.
+            return (self.scale.tensor(),) if self.training else self.scale.in_turn()
         if isinstance(self.scale, AnalyticScale) and self.scale.uses_input:
             kernel, stride, dilation = (
                 (pair[0], pair[1]) for pair in (self.kernel_size, self.stride, self.dilation)
@@ -287,7 +288,7 @@ class BinaryConv2d(nn.Conv2d, BinaryLayer):
             k = input_scale(x, kernel, stride, self.pads, dilation, self.groups)
             if self.groups > 1:
                 k = k.repeat_interleave(self.out_channels // self.groups, dim=-3)
-            return (*self.scale_factors(), k)
+            return (k, *self.scale_factors())
         return self.scale_factors()
 
     def extra_repr(self) -> str:

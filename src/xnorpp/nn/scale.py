@@ -81,6 +81,16 @@ class LearnedScale(nn.Module):
             first = first * factor
         return first
 
+    def in_turn(self) -> tuple[Tensor, ...]:
+        """Gamma as a packed network applies it: the product of the factors a pixel, then the channel's."""
+        first, *others = self.factors()
+        if not others:
+            return (first,)
+        pixel = others[0]
+        for factor in others[1:]:
+            pixel = pixel * factor
+        return pixel, first
+
     @torch.no_grad()
     def start_(self, alpha: Tensor | None = None) -> None:
         """Sets the channel factor to `alpha` ((o,1,1) or (o,); None means ones), the others to ones."""

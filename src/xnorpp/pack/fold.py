@@ -4,7 +4,8 @@ In this order, each in float64 and rounded once at the end:
 1. affine behind affine becomes one:  ((x*s)*m1 + a1)*m2 + a2 = (x*s)*(m1*m2) + (a1*m2 + a2).
    So the learned scale, the bias and the batch norm of a binary convolution are one multiply-add a number.
    The factor s a pixel (row*col, map or full) stays factored: merged maps would cost ResNet-18 some 6 MB.
-2. an affine behind a real convolution or linear layer goes into its weight and bias.
+2. an affine behind a linear layer, or behind a real convolution with a bias, goes into weight and bias.
+   Behind one without it stays: sums and batch norm are then torch's own numbers, and so are the signs.
 3. a monotone chain in front of a sign becomes its threshold (`threshold.py`). The chain ends at a value that
    something else reads too (a residual sum), at a PReLU with a negative slope, and behind a factor a pixel,
    which the sign then multiplies by itself: `dot*row*col > t`, not divided, so that the factor's sign counts.
@@ -104,6 +105,7 @@ def _into_weights(output: Node) -> Node:
             node.op != "affine"
             or node.spatial
             or source.op not in ("conv2d", "linear")
+            or (source.op == "conv2d" and "bias" not in source.tensors)
             or len(readers[id(original.inputs[0])]) > 1
         ):
             return node

@@ -151,14 +151,13 @@ def batch_norm(
     mean, var = trace.constant(running_mean), trace.constant(running_var)
     w = np.ones_like(mean) if weight is None else trace.constant(weight)
     b = np.zeros_like(mean) if bias is None else trace.constant(bias)
-    wide = [x.astype(np.float64) for x in (mean, var, w, b)]
-    mult = wide[2] / np.sqrt(wide[1] + eps)
-    # torch's own order in float32: x*alpha + (bias - mean*alpha)
-    alpha = (w / np.sqrt(var + np.asarray(eps, var.dtype))).astype(np.float32)
-    beta = (b - mean * alpha).astype(np.float32)
-    shift = wide[0] * mult
-    size = np.abs(wide[3]) + np.abs(shift)
-    return affine(trace, source, mult, wide[3] - shift, None, lambda v: v * alpha + beta, size)
+    # As torch computes it on a processor: alpha = weight * (1/std), beta = bias - mean*alpha, x*alpha + beta,
+    # in float32, a multiply with its add rounded once. (float64 holds a product of two float32 exactly.)
+    alpha = (w * (1 / np.sqrt(var + np.asarray(eps, var.dtype)))).astype(np.float32)
+    wide, shift = alpha.astype(np.float64), mean.astype(np.float64) * alpha
+    beta = (b - shift).astype(np.float32).astype(np.float64)
+    size = np.abs(b.astype(np.float64)) + np.abs(shift)
+    return affine(trace, source, wide, beta, None, lambda v: (v * wide + beta).astype(np.float32), size)
 
 
 def _constant_parts(trace: Trace, node: Node, constant: Any) -> tuple[Array | None, dict[str, Array]]:

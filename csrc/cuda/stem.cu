@@ -49,7 +49,7 @@ constexpr int LOWEST = -2147483647 - 1;
 #define word0 words[0]
 #define word1 words[1]
 
-XN_INLINE u32 opaque(u32 rgb) { return (rgb & 0xFFFFFFu) | 0xFF000000u; }
+#include "stem_picture.cuh"
 
 XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args) {
     XN_SHARED;
@@ -77,48 +77,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
     const u8* source = args.input + (size_t)image * IH * IW * 3;
     dependency_wait();
     dependency_release();
-#if IW % 4 == 0
-    // Four pixels are three words; FLIGHT of them are asked for before the first is needed.
-    constexpr int FLIGHT = 6;
-    for (int begin = threadIdx.x; begin < DEEP * (WIDE / 4); begin += FLIGHT * THREADS) {
-        u32 words[FLIGHT][3];
-#pragma unroll
-        for (int k = 0; k < FLIGHT; ++k) {
-            const int i = begin + k * THREADS, row = i / (WIDE / 4), quad = i % (WIDE / 4);
-            const int y = top + row, x = 4 * quad - LEFT + 28 * xg0;
-            const bool in = row < DEEP && y >= 0 && y < IH && x >= 0 && x < IW;
-            const u32* from = (const u32*)(source + (in ? (y * IW + x) * 3 : 0));
-#pragma unroll
-            for (int j = 0; j < 3; ++j) words[k][j] = in ? from[j] : 0;
-        }
-#pragma unroll
-        for (int k = 0; k < FLIGHT; ++k) {
-            const int i = begin + k * THREADS, row = i / (WIDE / 4), quad = i % (WIDE / 4);
-            const int y = top + row, x = 4 * quad - LEFT + 28 * xg0;
-            if (row >= DEEP) continue;
-            const u32 solid = y >= 0 && y < IH && x >= 0 && x < IW ? 0xFF000000u : 0u;
-            const u32 w0 = words[k][0], w1 = words[k][1], w2 = words[k][2];
-            *(uint4*)(picture + row * WIDE + 4 * quad) =
-                make_uint4((w0 & 0xFFFFFFu) | solid, (__byte_perm(w0, w1, 0x0543) & 0xFFFFFFu) | solid,
-                           (__byte_perm(w1, w2, 0x0432) & 0xFFFFFFu) | solid, w2 >> 8 | solid);
-        }
-    }
-#else
-    for (int i = threadIdx.x; i < DEEP * (WIDE / 4); i += THREADS) {
-        const int row = i / (WIDE / 4), quad = i % (WIDE / 4);
-        const int y = top + row, x = 4 * quad - LEFT + 28 * xg0;
-        uint4 four = make_uint4(0, 0, 0, 0);
-        if (y >= 0 && y < IH && x >= 0 && x < IW) {
-            u32 pixels[4];
-            for (int k = 0; k < 4; ++k) {
-                const u8* from = source + (y * IW + x + k) * 3;
-                pixels[k] = x + k < IW ? opaque(from[0] | from[1] << 8 | from[2] << 16) : 0;
-            }
-            four = make_uint4(pixels[0], pixels[1], pixels[2], pixels[3]);
-        }
-        *(uint4*)(picture + row * WIDE + 4 * quad) = four;
-    }
-#endif
+    load_picture<6>(picture, source, top, xg0);
     __syncthreads();
 
     int carry[2 * NP][4];

@@ -86,10 +86,7 @@ XN_INLINE void both_bytes(Sums& sums, const u32 (*rows)[4], u32 high, u32 low) {
     wgmma_wait<0>(sums);
 }
 
-XN_INLINE uint4 four_pixels(u32 w0, u32 w1, u32 w2, u32 solid) {
-    return make_uint4((w0 & 0xFFFFFFu) | solid, (__byte_perm(w0, w1, 0x0543) & 0xFFFFFFu) | solid,
-                      (__byte_perm(w1, w2, 0x0432) & 0xFFFFFFu) | solid, w2 >> 8 | solid);
-}
+#include "stem_picture.cuh"
 
 XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem_wgmma(const StemArguments args) {
     XN_SHARED;
@@ -109,37 +106,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem_wgmma(const StemArguments
     const u8* source = args.input + (size_t)image * IH * IW * 3;
     dependency_wait();
     dependency_release();
-#if IW % 4 == 0
-    // Four pixels are three words; FLIGHT of them are asked for before the first is needed.
-    constexpr int FLIGHT = 11;
-    for (int begin = threadIdx.x; begin < DEEP * (WIDE / 4); begin += FLIGHT * THREADS) {
-        u32 words[FLIGHT][3];
-#pragma unroll
-        for (int k = 0; k < FLIGHT; ++k) {
-            const int i = begin + k * THREADS, row = i / (WIDE / 4), quad = i % (WIDE / 4);
-            const int y = top + row, x = 4 * quad - LEFT + 28 * xg0;
-            const bool in = row < DEEP && y >= 0 && y < IH && x >= 0 && x < IW;
-            const u32* from = (const u32*)(source + (in ? (y * IW + x) * 3 : 0));
-#pragma unroll
-            for (int j = 0; j < 3; ++j) words[k][j] = in ? from[j] : 0;
-        }
-#pragma unroll
-        for (int k = 0; k < FLIGHT; ++k) {
-            const int i = begin + k * THREADS, row = i / (WIDE / 4), quad = i % (WIDE / 4);
-            const int y = top + row, x = 4 * quad - LEFT + 28 * xg0;
-            if (row >= DEEP) continue;
-            const u32 solid = y >= 0 && y < IH && x >= 0 && x < IW ? 0xFF000000u : 0u;
-            *(uint4*)(picture + row * WIDE + 4 * quad) = four_pixels(words[k][0], words[k][1], words[k][2], solid);
-        }
-    }
-#else
-    for (int i = threadIdx.x; i < DEEP * WIDE; i += THREADS) {
-        const int y = top + i / WIDE, x = i % WIDE - LEFT + 28 * xg0;
-        const u8* from = source + (y * IW + x) * 3;
-        const bool in = y >= 0 && y < IH && x >= 0 && x < IW;
-        picture[i] = in ? from[0] | from[1] << 8 | from[2] << 16 | 0xFF000000u : 0;
-    }
-#endif
+    load_picture<11>(picture, source, top, xg0);
     __syncthreads();
     copy_wait(barrier, 0, 0);
 

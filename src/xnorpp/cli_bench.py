@@ -135,8 +135,9 @@ def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> lis
             rows += report.layers_rows(chains, count)
         return rows
     if given.device != "cpu":
-        from xnorpp.bench.cuda import as_record, compare_cuda, gpu_name
+        from xnorpp.bench.cuda import as_record, compare_cuda
         from xnorpp.runtime.cuda import CudaError
+        from xnorpp.train.record import describe_hardware
 
         def show(line: str) -> None:
             print(line, flush=True)
@@ -145,7 +146,7 @@ def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> lis
             found_rows = compare_cuda(open_program(given.model), device=given.device, say=show)
         except CudaError as error:
             raise ValueError(str(error).rstrip(".")) from None
-        gpu = gpu_name(given.device)
+        gpu = describe_hardware(given.device)["gpu"]
         return [
             {"kind": "cuda bench", "device": given.device, "gpu": gpu, **as_record(row)} for row in found_rows
         ]

@@ -8,11 +8,15 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xnorpp.cli_deploy import THREADS, engine_options, load_packed, one_model, refuse_ignored
 from xnorpp.command import Parser, at_least, check_data, check_file
+
+if TYPE_CHECKING:
+    from xnorpp.data.dataset import Skipped
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -85,8 +89,7 @@ def evaluate(arguments: list[str]) -> int:
         size=meta["preprocess"]["crop"],
     )
     found = measure(model, loader)
-    for lost in loader.skipped:
-        print(f"xnorpp eval: {lost.name} cannot be read ({lost.reason}) and is left out.", file=sys.stderr)
+    _name_skipped(loader.skipped)
     print(
         f"{meta['recipe']['name']} on {name} ({given.split}, {found['images']:.0f} pictures): "
         f"top-1 {found['top1']:.2f} %, top-5 {found['top5']:.2f} %, loss {found['loss']:.4f}"
@@ -107,6 +110,12 @@ def evaluate(arguments: list[str]) -> int:
         },
     )
     return 0
+
+
+def _name_skipped(skipped: Iterable[Skipped]) -> None:
+    """One line for each picture that could not be read."""
+    for lost in skipped:
+        print(f"xnorpp eval: {lost.name} cannot be read ({lost.reason}) and is left out.", file=sys.stderr)
 
 
 def _check_fits(config: dict[str, Any], name: str, classes: int, channels: int) -> None:
@@ -138,8 +147,7 @@ def _evaluate_packed(given: Namespace) -> int:
         model, dataset, batch=given.batch_size, workers=max(given.workers, 1), progress=progress.advance
     )
     progress.close()
-    for lost in found.skipped:
-        print(f"xnorpp eval: {lost.name} cannot be read ({lost.reason}) and is left out.", file=sys.stderr)
+    _name_skipped(found.skipped)
     print(
         f"{Path(given.checkpoint).name} on {name} ({given.split}, {found.images} pictures, {model.isa}): "
         f"top-1 {found.top1:.2f} %, top-5 {found.top5:.2f} %"

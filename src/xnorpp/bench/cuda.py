@@ -263,11 +263,5 @@ def compare_cuda(
     return rows
 
 
-def gpu_name(device: str) -> str:
-    import torch
-
-    return torch.cuda.get_device_name(device)
-
-
 def as_record(row: GpuRow) -> dict[str, Any]:
     return {**asdict(row), "images_per_second": row.images_per_second}

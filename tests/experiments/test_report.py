@@ -158,6 +158,18 @@ def test_the_ablation_measures_from_its_default() -> None:
     ) in text
 
 
+def test_the_trials_measure_from_their_default() -> None:
+    def trial(name: str, top1: float) -> Row:
+        return run(name, 0, top1, experiment="trial", split="held", dataset="cifar10", network="resnet20")
+
+    assert report.BLOCKS["trials"]([]) == "The trials: not measured yet."
+    text = report.BLOCKS["trials"]([trial("default", 83.0), trial("batch-128", 84.5)])
+    assert "a held-out tenth of the training set" in text
+    assert "| default |  | 83.00 |" in text
+    assert re.search(r"\| batch-128 \| data.batch_size=128 \| 84.50 \| [0-9.]+ \| \+1.50 \|", text)
+    assert "| lr-0.001 | optimizer.lr=0.001 | not measured yet |  |  |" in text
+
+
 def test_models_that_ship_from_their_cards_or_their_runs() -> None:
     name = "cifar10-resnet18"
     facts = {"experiment": "shipped", "dataset": "cifar10", "name": name}

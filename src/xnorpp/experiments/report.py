@@ -18,6 +18,7 @@ from xnorpp.experiments.accuracy_tables import (
     shipped_block,
     table1_block,
     table3_block,
+    trials_block,
 )
 from xnorpp.experiments.kept import Row
 from xnorpp.experiments.layer_tables import (
@@ -58,6 +59,7 @@ BLOCKS: dict[str, Draw] = {
     "figure1": with_plot("figure1", figure1_block),
     "storage": storage_block,
     "ablation": ablation_block,
+    "trials": trials_block,
     "imagenet": imagenet_block,
     "runs": runs_block,
 }

@@ -43,6 +43,7 @@ inline F clamp(F v, F lo, F hi) { return _mm256_min_ps(hi, _mm256_max_ps(lo, v))
 inline F prelu(F v, F slope) {
     return _mm256_blendv_ps(_mm256_mul_ps(v, slope), v, _mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_GT_OQ));
 }
+inline F leaky(F v, F slope) { return _mm256_max_ps(_mm256_mul_ps(v, slope), v); }
 // Either order of operands gives the other one where one is NaN; or-ing both keeps the NaN.
 inline F max_nan(F a, F b) { return _mm256_or_ps(_mm256_max_ps(a, b), _mm256_max_ps(b, a)); }
 inline F absolute(F v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
@@ -62,6 +63,10 @@ inline I zero_ints() { return _mm256_setzero_si256(); }
 inline F load_sums(const int32_t *p, const int32_t *q) {
     return _mm256_cvtepi32_ps(add_ints(_mm256_loadu_si256((const __m256i *)p), q));
 }
+inline F to_floats(I v) { return _mm256_cvtepi32_ps(v); }
+inline I load_ints(const int32_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+inline I max_ints(I a, I b) { return _mm256_max_epi32(a, b); }
+inline I xor_ints(I a, I b) { return _mm256_xor_si256(a, b); }
 inline void store_ints(int32_t *p, I v) { _mm256_storeu_si256((__m256i *)p, v); }
 inline I load_pairs(const int16_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 inline I set1_pair(const int16_t *p) {
@@ -90,6 +95,9 @@ constexpr Tables kTables{};
 
 // In a register, here and now: left alone, GCC loads a weight again for each use, regroups the sums and runs out of registers.
 inline void keep(__m256i &v) { __asm__ volatile("" : "+x"(v)); }
+
+// A sum that stays in its register.
+inline void add_to(__m256i &sum, __m256i v) { __asm__("vpaddb %1, %0, %0" : "+x"(sum) : "x"(v)); }
 
 inline __m256i table(uint16_t offset) {
     return _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)(kTables.rows + offset)));
@@ -184,6 +192,102 @@ struct BitDot {
             for (int b = 0; b < B; b++) flush(a[i][b], m[i][b], result + (b * kTile + i) * 2 * kBlock, first);
     }
 
+    // Three columns of a kernel row at a time, the same channels of each: the three look-ups of a sum. `across` units lie
+    // between neighbouring columns. Where the second pair is the first one's neighbour (kNeighbours), its first column is the
+    // other's third, and one table serves both.
+    template <int P, int B, bool kNeighbours>
+    __attribute__((always_inline)) static inline void look_across(const uint16_t *const (&p)[P][3], const uint8_t *const *w, int at,
+                                                                  __m256i (&a)[P][B], __m256i (&m)[P][B]) {
+        __m256i x[P][B], v[B];
+        const auto weights = [&](int column) __attribute__((always_inline)) {
+#pragma GCC unroll 2
+            for (int b = 0; b < B; b++) {
+                v[b] = _mm256_load_si256((const __m256i *)(w[b] + (at * 3 + column) * kBlock));
+                keep(v[b]);
+            }
+        };
+        const auto count = [&](int i, __m256i t, bool first) __attribute__((always_inline)) {
+#pragma GCC unroll 2
+            for (int b = 0; b < B; b++) {
+                const __m256i counted = _mm256_shuffle_epi8(t, v[b]);
+                x[i][b] = first ? counted : _mm256_add_epi8(x[i][b], counted);
+                keep(x[i][b]);
+            }
+        };
+        weights(0);
+        count(0, table(p[0][0][at]), true);
+        if constexpr (kNeighbours) {
+            __m256i shared = table(p[0][2][at]);
+            keep(shared);
+            count(1, shared, true);
+            weights(2);
+            count(0, shared, false);
+            count(1, table(p[1][2][at]), false);
+        } else {
+#pragma GCC unroll 4
+            for (int i = 1; i < P; i++) count(i, table(p[i][0][at]), true);
+            weights(2);
+#pragma GCC unroll 4
+            for (int i = 0; i < P; i++) count(i, table(p[i][2][at]), false);
+        }
+        weights(1);
+#pragma GCC unroll 4
+        for (int i = 0; i < P; i++) count(i, table(p[i][1][at]), false);
+#pragma GCC unroll 4
+        for (int i = 0; i < P; i++)
+#pragma GCC unroll 2
+            for (int b = 0; b < B; b++) {
+                add_to(a[i][b], x[i][b]);
+                add_to(m[i][b], _mm256_srli_epi16(x[i][b], 4));
+            }
+    }
+
+    template <int P, int B, bool kNeighbours>
+    static void dot_across(const uint16_t *const *bases, long across, const uint8_t *const *w, int n, uint16_t *result, bool first) {
+        __m256i a[P][B], m[P][B];
+        const uint16_t *p[P][3];
+        for (int i = 0; i < P; i++) {
+            for (int j = 0; j < 3; j++) p[i][j] = bases[i] + j * across;
+            for (int b = 0; b < B; b++) a[i][b] = m[i][b] = _mm256_setzero_si256();
+        }
+        for (int k = 0; k < n; k++) look_across<P, B, kNeighbours>(p, w, k, a, m);
+#pragma GCC unroll 4
+        for (int i = 0; i < P; i++)
+#pragma GCC unroll 2
+            for (int b = 0; b < B; b++) flush(a[i][b], m[i][b], result + (b * kTile + i) * 2 * kBlock, first);
+    }
+
+    // A 3-wide kernel's panels lie in the order [row][unit][column] instead of [row][column][unit].
+    static long across(const Conv &k) {
+        return k.kw == 3 && k.dw == 1 && k.groups == 1 && k.segment_count == k.kh ? k.units : 0;
+    }
+
+    template <int B>
+    static void dot_rows(const uint16_t *const *bases, int pairs, const Segment *segments, int count, long across,
+                         const uint8_t *const *panels, uint16_t *result, Ahead ahead) {
+        const uint8_t *w[B];
+        for (int b = 0; b < B; b++) w[b] = panels[b];
+        bool first = true;
+        const int pieces = ((int)across + kLookups / 3 - 1) / (kLookups / 3), piece = ((int)across + pieces - 1) / pieces;
+        for (int s = 0; s < count; s++)
+            for (int done = 0; done < across; done += piece, first = false) {
+                const int now = (int)across - done < piece ? (int)across - done : piece;
+                if (ahead.at) {
+                    const char *end = ahead.at + B * now * 3 * kBlock / ahead.share;
+                    for (; ahead.at < end; ahead.at += kLine) _mm_prefetch(ahead.at, _MM_HINT_T1);
+                }
+                const uint16_t *p[kTile];
+                for (int i = 0; i < kTile; i++) p[i] = bases[i] + segments[s].offset + done;
+                int i = 0;
+                for (; i + 2 <= pairs; i += 2) {
+                    if (p[i + 1] - p[i] == 2 * across) dot_across<2, B, true>(p + i, across, w, now, result + i * 2 * kBlock, first);
+                    else dot_across<2, B, false>(p + i, across, w, now, result + i * 2 * kBlock, first);
+                }
+                if (i < pairs) dot_across<1, B, false>(p + i, across, w, now, result + i * 2 * kBlock, first);
+                for (int b = 0; b < B; b++) w[b] += now * 3 * kBlock;
+            }
+    }
+
     // All of a tile's pairs over one piece of the window: the piece's weights are read from the first-level cache by all
     // pairs but the first.
     template <int B>
@@ -215,10 +319,12 @@ struct BitDot {
     }
 
     // result[block][pixel of 2*kTile][32]; the panels lie `stride` bytes apart.
-    static void dot(const uint16_t *const *bases, int n, const Segment *segments, int count, const void *panel, size_t stride,
-                    int blocks, uint16_t *result, Ahead ahead) {
+    static void dot(const uint16_t *const *bases, int n, const Segment *segments, int count, long across, const void *panel,
+                    size_t stride, int blocks, uint16_t *result, Ahead ahead) {
         const uint8_t *panels[2] = {(const uint8_t *)panel, (const uint8_t *)panel + stride};
-        if (blocks == 2) dot_blocks<2>(bases, n, segments, count, panels, result, ahead);
+        if (across && blocks == 2) dot_rows<2>(bases, n, segments, count, across, panels, result, ahead);
+        else if (across) dot_rows<1>(bases, n, segments, count, across, panels, result, ahead);
+        else if (blocks == 2) dot_blocks<2>(bases, n, segments, count, panels, result, ahead);
         else dot_blocks<1>(bases, n, segments, count, panels, result, ahead);
     }
 };
@@ -229,6 +335,7 @@ struct BitDot {
 #include "conv.inl"
 #include "picture_pair.inl"
 #include "pool.inl"
+#include "pooled.inl"
 
 namespace {
 
@@ -252,7 +359,9 @@ void BitDot::prepare(const Conv &k, const void *in, int row, uint16_t *out, char
 void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {
     each_weight(k, panels, k.units, [&](char *panel, int o, int lane, int tap, int j) {
         const int at = lane < 16 ? 2 * lane : 2 * (lane - 16) + 1;
-        panel[((size_t)tap * k.units + j) * kBlock + at] = (char)weight_bits(k, weight, o, tap, j * 4, 4);
+        const int row = tap / k.kw, column = tap % k.kw;
+        const size_t unit = BitDot::across(k) ? ((size_t)row * k.units + j) * 3 + column : (size_t)tap * k.units + j;
+        panel[unit * kBlock + at] = (char)weight_bits(k, weight, o, tap, j * 4, 4);
     });
 }
 
@@ -274,6 +383,8 @@ const Kernels *avx2_kernels() {
         conv_rows<PictureDot>,
         conv_rows<PicturePairDot>,
         pool_row,
+        conv_pooled,
+        pool_lines,
         global_mean,
         abs_mean,
         finish_pixels,

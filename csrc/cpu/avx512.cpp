@@ -31,6 +31,7 @@ inline F clamp(F v, F lo, F hi) { return _mm512_min_ps(hi, _mm512_max_ps(lo, v))
 inline F prelu(F v, F slope) {
     return _mm512_mask_mul_ps(v, _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_NGT_UQ), v, slope);
 }
+inline F leaky(F v, F slope) { return prelu(v, slope); }
 // Either order of operands gives the other one where one is NaN; or-ing both keeps the NaN.
 inline F max_nan(F a, F b) { return _mm512_or_ps(_mm512_max_ps(a, b), _mm512_max_ps(b, a)); }
 inline F absolute(F v) { return _mm512_abs_ps(v); }
@@ -47,6 +48,10 @@ inline F from_counts16(const float *base, const uint16_t *counts) {
 inline I add_ints(I v, const int32_t *p) { return _mm512_add_epi32(v, _mm512_loadu_si512(p)); }
 inline I zero_ints() { return _mm512_setzero_si512(); }
 inline F load_sums(const int32_t *p, const int32_t *q) { return _mm512_cvtepi32_ps(add_ints(_mm512_loadu_si512(p), q)); }
+inline F to_floats(I v) { return _mm512_cvtepi32_ps(v); }
+inline I load_ints(const int32_t *p) { return _mm512_loadu_si512(p); }
+inline I max_ints(I a, I b) { return _mm512_max_epi32(a, b); }
+inline I xor_ints(I a, I b) { return _mm512_xor_si512(a, b); }
 inline void store_ints(int32_t *p, I v) { _mm512_storeu_si512(p, v); }
 inline I load_pairs(const int16_t *p) { return _mm512_loadu_si512(p); }
 inline I set1_pair(const int16_t *p) {
@@ -116,6 +121,7 @@ struct BitDot {
 #include "conv.inl"
 #include "picture_pair.inl"
 #include "pool.inl"
+#include "pooled.inl"
 
 namespace {
 
@@ -148,6 +154,8 @@ const Kernels *avx512_kernels() {
         conv_rows<PictureDot>,
         conv_rows<PicturePairDot>,
         pool_row,
+        conv_pooled,
+        pool_lines,
         global_mean,
         abs_mean,
         finish_pixels,

@@ -3,8 +3,8 @@
 //   kTile, kPair        base pointers a tile, and pixels a base pointer (2 where one look-up serves two pixels)
 //   prepare(k, in, r, row, scratch)   row `r` of the padded picture (may lie outside) -> units
 //   dot(bases, n, segments, count, panel, result)   n base pointers (all kTile are readable) -> result[pixel][32]
-//   kBlocks             bits: blocks of filters that dot can take together. With 2 it also takes the distance of two panels,
-//                       the number of blocks (results: [block][kTile*kPair pixels][32]) and an Ahead
+//   kBlocks             bits: blocks of filters that dot can take together. With 2 it also takes across(k), the distance of
+//                       two panels, the number of blocks (results: [block][kTile*kPair pixels][32]) and an Ahead
 //   kLimits             bits: whether there is below(counts, limits), which compares 32 counts
 //
 // A band of output rows needs the rows y0*s - p ... of the picture; they are brought into units once, with their
@@ -211,9 +211,9 @@ constexpr bool has_limits() {
 
 // One block's counts of a tile; for a kernel that takes more, of `blocks` of them.
 template <class D>
-void bit_dot(const typename D::Unit *const *bases, int n, const Segment *segments, int count, const char *panel, size_t stride,
+void bit_dot(const Conv &k, const typename D::Unit *const *bases, int n, const Segment *segments, int count, const char *panel, size_t stride,
              int blocks, typename D::Result *result, Ahead ahead) {
-    if constexpr (D::kBlocks == 2) D::dot(bases, n, segments, count, panel, stride, blocks, result, ahead);
+    if constexpr (D::kBlocks == 2) D::dot(bases, n, segments, count, D::across(k), panel, stride, blocks, result, ahead);
     else D::dot(bases, n, segments, count, panel, result);
 }
 
@@ -226,7 +226,7 @@ void tile_sums(const Conv &k, Tile<D> &tile, int group, int block, int blocks, c
     for (int i = 0; i < D::kTile; i++) bases[i] = tile.bases[i < tile.n ? i : 0] + (size_t)group * k.units;
     if constexpr (D::kBits) {
         if (k.total_units <= D::kMostUnits) {
-            bit_dot<D>(bases, tile.n, k.segments, k.segment_count, panel, k.panel_bytes, blocks, result, tile.ahead);
+            bit_dot<D>(k, bases, tile.n, k.segments, k.segment_count, panel, k.panel_bytes, blocks, result, tile.ahead);
             for (int b = 0; b < blocks; b++, result += D::kTile * D::kPair * kBlock)
                 if constexpr (sizeof(typename D::Result) == 2) use(BaseMinus{result, tile.base}, block + b);
                 else use(WideBaseMinus{result, tile.base}, block + b);
@@ -243,7 +243,7 @@ void tile_sums(const Conv &k, Tile<D> &tile, int group, int block, int blocks, c
                 int end = s;
                 while (end < k.segment_count && units + k.segments[end].length <= D::kMostUnits)
                     units += k.segments[end++].length;
-                bit_dot<D>(bases, tile.n, k.segments + s, end - s, from, 0, 1, result, Ahead());
+                bit_dot<D>(k, bases, tile.n, k.segments + s, end - s, from, 0, 1, result, Ahead());
                 for (int i = 0; i < pixels * kBlock; i++) wide[i] += result[i];
                 from += (size_t)units * D::kWeightBytes;
                 s = end;
@@ -310,8 +310,24 @@ void pair_below(const Conv &k, const typename D::Unit *rows, int count, typename
     }
 }
 
+// The rows of the picture that output rows top..bottom need. False where all of them lay ready.
 template <class D>
-void conv_rows(const Conv &k, const Epilogue &e, const void *in, int y0, int y1, int b0, int b1, char *scratch, int *prepared) {
+bool bring_rows(const Conv &k, const void *in, int top, int bottom, typename D::Unit *rows, char *spare, Prepared *prepared) {
+    const int count = (bottom - top - 1) * k.sh + (k.kh - 1) * k.dh + 1;
+    const int first = top * k.sh - k.ph, gone = prepared ? first - prepared->first : 0;
+    int made = prepared && gone >= 0 && gone < prepared->rows ? prepared->rows - gone : 0;
+    if (gone == 0 && made >= count) return false;
+    if (made > count) made = count;
+    const size_t row = (size_t)k.row_units;
+    if (made && gone) __builtin_memmove(rows, rows + gone * row, made * row * sizeof(typename D::Unit));
+    for (int r = made; r < count; r++) D::prepare(k, in, first + r, rows + r * row, spare);
+    if (prepared) *prepared = Prepared{first, count};
+    return true;
+}
+
+template <class D>
+void conv_rows(const Conv &k, const Epilogue &e, const void *in, int y0, int y1, int b0, int b1, char *scratch,
+               Prepared *prepared) {
     using Unit = typename D::Unit;
     scratch = (char *)round_up((size_t)scratch, kLine);
     char *memory = scratch;
@@ -325,12 +341,9 @@ void conv_rows(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
     for (int top = y0; top < y1; top += k.band) {
         const int bottom = top + k.band < y1 ? top + k.band : y1;
         const int count = (bottom - top - 1) * k.sh + (k.kh - 1) * k.dh + 1;
-        const bool ready = prepared && *prepared == top;
-        if (prepared) *prepared = top;
-        for (int r = 0; r < count && !ready; r++)
-            D::prepare(k, in, top * k.sh - k.ph + r, rows + (size_t)r * k.row_units, spare);
+        const bool brought = bring_rows<D>(k, in, top, bottom, rows, spare, prepared);
         if constexpr (D::kBits && D::kPair == 2)
-            if (below && !ready) pair_below<D>(k, rows, count, below);
+            if (below && brought) pair_below<D>(k, rows, count, below);
         for (int block = b0, blocks; block < b1; block += blocks) {
             blocks = b1 - block < most_blocks<D>() ? b1 - block : most_blocks<D>();
             Tile<D> tile;

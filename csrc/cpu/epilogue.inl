@@ -18,7 +18,7 @@ constexpr unsigned kStoredTail = (unsigned)Tail::Out;
 constexpr unsigned kPooledTails = (unsigned)Tail::Bits | (unsigned)Tail::Out | (unsigned)Tail::OutBits;
 
 inline Tail tail_of(const Epilogue &e) {
-    if (e.act2 != Act::None || e.sign_map) return Tail::Any;
+    if (e.mult2 || e.act2 != Act::None || e.sign_map) return Tail::Any;
     if (!e.residual && !e.out && e.bits) return Tail::Bits;
     if (!e.residual && e.out) return e.bits ? Tail::OutBits : Tail::Out;
     return e.residual && e.out && e.bits ? Tail::ResidualOutBits : Tail::Any;
@@ -58,6 +58,19 @@ struct Dequantised {  // scale[c]*(sum + shift[case][c]) + bias[c]; rounded one 
         return bias ? v + bias[c] : v;
     }
 };
+struct Pooled {  // the same from whole sums whose maxima along rows are in three lines (pooled.inl), border's part included
+    static constexpr unsigned kTails = kPooledTails;
+    const int32_t *upper, *middle, *lower;
+    int stride;
+    const int32_t *toward;
+    const float *scale, *bias;
+    F get(int i, int, int c) const {
+        const size_t at = (size_t)i * stride + c;
+        const I most = max_ints(max_ints(load_ints(upper + at), load_ints(middle + at)), load_ints(lower + at));
+        const F v = mul(to_floats(xor_ints(most, load_ints(toward + c))), load(scale + c));
+        return bias ? add(v, load(bias + c)) : v;
+    }
+};
 struct Plain {  // a float value in memory
     static constexpr unsigned kTails = kPooledTails;
     const float *src;
@@ -90,42 +103,57 @@ inline void clear_tail_bits(const Epilogue &e, uint8_t *pixel, int c0, int from)
     for (int c = c0 + from; c < c0 + kBlock && c < end; c += N) put_bits(pixel, c, 0);
 }
 
-// One pixel, `count` vectors of channels (known at compile time for a whole block). The constants of a channel are read
-// again for each pixel: they are in the first-level cache, and registers are scarce.
-template <bool kMap, bool kAffine, Act A, Tail T, class Src>
-__attribute__((always_inline)) inline void fused_pixel(const Epilogue &e, const Src &src, int i, int p, int c0, int count) {
+// `kVectors` vectors of channels from c on, of every pixel of the tile: their constants stay in registers.
+template <int kVectors, bool kMap, bool kAffine, Act A, Tail T, class Src>
+__attribute__((always_inline)) inline void fused_vectors(const Epilogue &e, const Src &src, const int *pixels, int n, int c0, int lane0) {
     const bool has_residual = T == Tail::Any ? e.residual != nullptr : T == Tail::ResidualOutBits;
     const bool has_out = T == Tail::Any ? e.out != nullptr : T != Tail::Bits;
     const bool has_bits = T == Tail::Any ? e.bits != nullptr : T != Tail::Out;
     const Act act2 = T == Tail::Any ? e.act2 : Act::None;
-    const F map = kMap ? set1(e.map[p]) : zero();
-    const F sign_map = T == Tail::Any && e.sign_map ? set1(e.sign_map[p]) : set1(1.0f);
-    const float *residual = has_residual ? e.residual + (size_t)p * e.residual_stride + c0 : nullptr;
-    float *out = has_out ? e.out + (size_t)p * e.out_stride + c0 : nullptr;
-    uint32_t word = 0;
-#pragma GCC unroll 4
-    for (int j = 0; j < count; j++) {
-        const int lane = j * N, c = c0 + lane;
-        F v = src.get(i, lane, c);
-        if (kMap) v = mul(v, map);
-        if (kAffine) v = add(mul(v, load(e.mult + c)), load(e.add + c));
-        if (A == Act::Relu) v = relu(v);
-        if (A == Act::Prelu) v = prelu(v, load(e.slope + c));
-        if (A == Act::Hardtanh) v = clamp(v, set1(e.lo), set1(e.hi));
-        if (has_residual) v = add(v, load(residual + lane));
-        if (act2 == Act::Relu) v = relu(v);
-        else if (act2 == Act::Prelu) v = prelu(v, load(e.slope2 + c));
-        else if (act2 == Act::Hardtanh) v = clamp(v, set1(e.lo2), set1(e.hi2));
-        if (has_out) store(out + lane, v);
-        if (has_bits) {
-            if (T == Tail::Any && e.sign_map) v = mul(v, sign_map);
-            word |= (uint32_t)greater(xor_sign(v, load((const float *)e.flip + c)), load(e.threshold + c)) << lane;
-        }
+    const int first = c0 + lane0;
+    F mult[kVectors], shift[kVectors], slope[kVectors], flip[kVectors], threshold[kVectors];
+    unsigned real = 0;
+    for (int j = 0; j < kVectors; j++) {
+        const int c = first + j * N;
+        if (kAffine) mult[j] = load(e.mult + c), shift[j] = load(e.add + c);
+        if (A == Act::Prelu || A == Act::Leaky) slope[j] = load(e.slope + c);
+        flip[j] = has_bits ? load((const float *)e.flip + c) : zero();
+        threshold[j] = has_bits ? load(e.threshold + c) : zero();
+        real |= channel_mask(e.channels, c) << j * N;
     }
-    if (has_bits) {  // a block is a word; the tail behind the last channel is 0
-        const int left = e.channels - c0;
-        if (left < kBlock) word &= (1u << left) - 1;
-        __builtin_memcpy(e.bits + (size_t)p * e.bits_stride + c0 / 8, &word, 4);
+    for (int i = 0; i < n; i++) {
+        const int p = pixels[i];
+        if (p < 0) continue;
+        const F map = kMap ? set1(e.map[p]) : zero();
+        const F sign_map = T == Tail::Any && e.sign_map ? set1(e.sign_map[p]) : set1(1.0f);
+        const float *residual = has_residual ? e.residual + (size_t)p * e.residual_stride + first : nullptr;
+        float *out = has_out ? e.out + (size_t)p * e.out_stride + first : nullptr;
+        unsigned word = 0;
+#pragma GCC unroll 2
+        for (int j = 0; j < kVectors; j++) {
+            const int c = first + j * N;
+            F v = src.get(i, lane0 + j * N, c);
+            if (kMap) v = mul(v, map);
+            if (kAffine) v = add(mul(v, mult[j]), shift[j]);
+            if (A == Act::Relu) v = relu(v);
+            if (A == Act::Prelu) v = prelu(v, slope[j]);
+            if (A == Act::Leaky) v = leaky(v, slope[j]);
+            if (A == Act::Hardtanh) v = clamp(v, set1(e.lo), set1(e.hi));
+            if (has_residual) v = add(v, load(residual + j * N));
+            if (T == Tail::Any && e.mult2) v = add(mul(v, load(e.mult2 + c)), load(e.add2 + c));
+            if (act2 == Act::Relu) v = relu(v);
+            else if (act2 == Act::Prelu) v = prelu(v, load(e.slope2 + c));
+            else if (act2 == Act::Hardtanh) v = clamp(v, set1(e.lo2), set1(e.hi2));
+            if (has_out) store(out + j * N, v);
+            if (has_bits) {
+                if (T == Tail::Any && e.sign_map) v = mul(v, sign_map);
+                word |= greater(xor_sign(v, flip[j]), threshold[j]) << j * N;
+            }
+        }
+        if (has_bits) {  // the tail behind the last channel is 0
+            word &= real;
+            __builtin_memcpy(e.bits + (size_t)p * e.bits_stride + first / 8, &word, kVectors * N / 8);
+        }
     }
 }
 
@@ -134,11 +162,12 @@ void fused_tile(const Epilogue &line, const Src &source, const int *pixels, int 
     const Epilogue e = line;  // copies: a vector store might change the originals, and they would be read again after each
     const Src src = source;
     const int count = vectors_in(e, c0);
-    for (int i = 0; i < n; i++) {
-        if (pixels[i] < 0) continue;
-        if (count == kBlock / N) fused_pixel<kMap, kAffine, A, T>(e, src, i, pixels[i], c0, kBlock / N);
-        else fused_pixel<kMap, kAffine, A, T>(e, src, i, pixels[i], c0, count);
-    }
+    int j = 0;
+    for (; j + 2 <= count; j += 2) fused_vectors<2, kMap, kAffine, A, T>(e, src, pixels, n, c0, j * N);
+    if (j < count) fused_vectors<1, kMap, kAffine, A, T>(e, src, pixels, n, c0, j * N);
+    if (e.bits && count < kBlock / N)
+        for (int i = 0; i < n; i++)
+            if (pixels[i] >= 0) clear_tail_bits(e, e.bits + (size_t)pixels[i] * e.bits_stride, c0, count * N);
 }
 
 // The general line: the tile is materialised and each stage passes over it.
@@ -194,6 +223,7 @@ void with_act(const Epilogue &e, const Src &src, const int *pixels, int n, int c
         case Act::Relu: return fused_tile<kMap, kAffine, Act::Relu, T>(e, src, pixels, n, c0);
         case Act::Prelu: return fused_tile<kMap, kAffine, Act::Prelu, T>(e, src, pixels, n, c0);
         case Act::Hardtanh: return fused_tile<kMap, kAffine, Act::Hardtanh, T>(e, src, pixels, n, c0);
+        case Act::Leaky: return fused_tile<kMap, kAffine, Act::Leaky, T>(e, src, pixels, n, c0);
     }
 }
 

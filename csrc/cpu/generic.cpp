@@ -41,6 +41,7 @@ inline F clamp(F a, F lo, F hi) {
     return each([&](int i) { return a.v[i] < lo.v[i] ? lo.v[i] : a.v[i] > hi.v[i] ? hi.v[i] : a.v[i]; });
 }
 inline F prelu(F a, F slope) { return each([&](int i) { return a.v[i] > 0.0f ? a.v[i] : a.v[i] * slope.v[i]; }); }
+inline F leaky(F a, F slope) { return prelu(a, slope); }
 inline F max_nan(F a, F b) { return each([&](int i) { return a.v[i] >= b.v[i] || a.v[i] != a.v[i] ? a.v[i] : b.v[i]; }); }
 inline F absolute(F a) { return each([&](int i) { return __builtin_fabsf(a.v[i]); }); }
 inline F xor_sign(F a, F mask) {
@@ -64,6 +65,20 @@ inline I add_ints(I a, const int32_t *p) {
 }
 inline I zero_ints() { return I{}; }
 inline F load_sums(const int32_t *p, const int32_t *q) { return each([&](int i) { return (float)(p[i] + q[i]); }); }
+inline F to_floats(I a) { return each([&](int i) { return (float)a.v[i]; }); }
+inline I load_ints(const int32_t *p) {
+    I r;
+    __builtin_memcpy(r.v, p, sizeof r.v);
+    return r;
+}
+inline I max_ints(I a, I b) {
+    for (int i = 0; i < N; i++) a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i];
+    return a;
+}
+inline I xor_ints(I a, I b) {
+    for (int i = 0; i < N; i++) a.v[i] ^= b.v[i];
+    return a;
+}
 inline void store_ints(int32_t *p, I a) { __builtin_memcpy(p, a.v, sizeof a.v); }
 inline I load_pairs(const int16_t *p) {
     I r;
@@ -123,6 +138,7 @@ struct BitDot {
 #include "conv.inl"
 #include "picture_pair.inl"
 #include "pool.inl"
+#include "pooled.inl"
 
 namespace {
 
@@ -155,6 +171,8 @@ const Kernels *generic_kernels() {
         conv_rows<PictureDot>,
         conv_rows<PicturePairDot>,
         pool_row,
+        conv_pooled,
+        pool_lines,
         global_mean,
         abs_mean,
         finish_pixels,

@@ -51,7 +51,8 @@ struct Conv {
     const float *scale, *bias; // a picture's bias may be null
 };
 
-enum class Act : int { None, Relu, Prelu, Hardtanh };
+// Leaky: a PReLU whose slopes are all above 0 and at most 1, which is the greater one of v and slope*v.
+enum class Act : int { None, Relu, Prelu, Hardtanh, Leaky };
 
 enum class StageKind : int { Map, Full, Mult, Add, Relu, Prelu, Hardtanh, AddValue, MulValue, MulPixel, Store, Sign };
 
@@ -67,7 +68,7 @@ struct Stage {
 };
 
 // The straight line behind a producer. `fused` says that it is
-//   v*map, v*mult + add, act, + residual, act2, store, sign(v*sign_map)
+//   v*map, v*mult + add, act, + residual, v*mult2 + add2, act2, store, sign(v*sign_map)
 // with any part absent, and is then done in registers in one go; otherwise `stages` run one by one on the tile.
 struct Epilogue {
     const Stage *stages;
@@ -75,7 +76,7 @@ struct Epilogue {
     int channels;
     int full_stride;
     bool fused;
-    const float *map, *mult, *add, *slope, *residual, *slope2, *sign_map, *threshold;
+    const float *map, *mult, *add, *slope, *residual, *mult2, *add2, *slope2, *sign_map, *threshold;
     const uint32_t *flip;
     Act act, act2;
     float lo, hi, lo2, hi2;
@@ -86,6 +87,15 @@ struct Epilogue {
     // bit = (count < limits[case][c]) ^ turn. Null otherwise.
     const int16_t *limits;
     const uint32_t *turn;    // a word a block
+    // A convolution over a picture whose maxima are taken before they are floats (see engine/pooled_sums.cpp): the lines of
+    // maxima, of sums xor-ed with `toward`, which is -1 in channels where a greater sum is a smaller float.
+    int32_t *sums;
+    const int32_t *toward;
+};
+
+// What of a convolution's prepared rows lies ready in a thread's scratch: rows `first`.. of the picture.
+struct Prepared {
+    int first = 0, rows = 0;
 };
 
 struct Pool {
@@ -109,12 +119,17 @@ struct Kernels {
     void (*pack_float)(const Conv &, const float *weight, void *panels);
     void (*pack_picture)(const Conv &, const int16_t *weight, void *panels);
     void (*pack_picture_pair)(const Conv &, const int16_t *weight, void *panels);
-    // Output rows y0..y1 of the channel blocks b0..b1 (all blocks where groups > 1). Whoever goes through the blocks of one
-    // whole band in several calls gives `prepared`: the band's first row if it lies ready in `scratch`, -1 at first.
-    void (*conv_bits)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch, int *prepared);
+    // Output rows y0..y1 of the channel blocks b0..b1 (all blocks where groups > 1). Whoever comes back for other blocks of
+    // the same rows, or for the rows behind them, gives `prepared`: what lies ready in `scratch` is not made again.
+    void (*conv_bits)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch,
+                      Prepared *prepared);
     decltype(conv_bits) conv_float, conv_picture, conv_picture_pair;
     // One row of a pool into `row` (stride as the input's). `in` points at row 0; `ring` > 0: rows live in a ring of so many.
     void (*pool_row)(const Pool &, const float *in, int stride, int ring, int y, float *row);
+    // A stem of Source::PicturePair together with its max pool (pooled.inl): rows y0..y1 into lines of maxima, and row y of
+    // the pool from a ring of lines.
+    void (*conv_pooled)(const Conv &, const Epilogue &, const void *in, int y0, int y1, char *scratch, Prepared *prepared);
+    void (*pool_lines)(const Pool &, const Conv &, const Epilogue &, const int32_t *lines, int stride, int ring, int y);
     void (*global_mean)(const float *in, int pixels, int stride, int channels, float *out);
     void (*abs_mean)(const float *in, int pixels, int stride, int channels, float *out, int out_stride);
     // The epilogue over pixels first..first+n whose registers start as src[i*stride + channel].

@@ -39,6 +39,7 @@ inline F prelu(F v, F slope) {
     const F scaled = mul(v, slope);
     return {vbslq_f32(vcgtzq_f32(v.a), v.a, scaled.a), vbslq_f32(vcgtzq_f32(v.b), v.b, scaled.b)};
 }
+inline F leaky(F v, F slope) { return prelu(v, slope); }
 inline F absolute(F v) { return {vabsq_f32(v.a), vabsq_f32(v.b)}; }
 inline float32x4_t xor4(float32x4_t v, float32x4_t m) {
     return vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(v), vreinterpretq_u32_f32(m)));
@@ -64,6 +65,10 @@ inline F load_sums(const int32_t *p, const int32_t *q) {
     const I sum = add_ints({vld1q_s32(p), vld1q_s32(p + 4)}, q);
     return {vcvtq_f32_s32(sum.a), vcvtq_f32_s32(sum.b)};
 }
+inline F to_floats(I v) { return {vcvtq_f32_s32(v.a), vcvtq_f32_s32(v.b)}; }
+inline I load_ints(const int32_t *p) { return {vld1q_s32(p), vld1q_s32(p + 4)}; }
+inline I max_ints(I a, I b) { return {vmaxq_s32(a.a, b.a), vmaxq_s32(a.b, b.b)}; }
+inline I xor_ints(I a, I b) { return {veorq_s32(a.a, b.a), veorq_s32(a.b, b.b)}; }
 inline void store_ints(int32_t *p, I v) { vst1q_s32(p, v.a), vst1q_s32(p + 4, v.b); }
 inline I load_pairs(const int16_t *p) {
     return {vreinterpretq_s32_s16(vld1q_s16(p)), vreinterpretq_s32_s16(vld1q_s16(p + 8))};
@@ -137,6 +142,7 @@ struct BitDot {
 #include "conv.inl"
 #include "picture_pair.inl"
 #include "pool.inl"
+#include "pooled.inl"
 
 namespace {
 
@@ -171,6 +177,8 @@ const Kernels *neon_kernels() {
         conv_rows<PictureDot>,
         conv_rows<PicturePairDot>,
         pool_row,
+        conv_pooled,
+        pool_lines,
         global_mean,
         abs_mean,
         finish_pixels,

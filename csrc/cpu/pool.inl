@@ -56,7 +56,9 @@ void pool_row(const Pool &p, const float *in, int stride, int ring, int y, float
     for (int x = 0; x < p.ow; x++) {
         const int left = x * p.sw - p.pw;
         const Clip wide = clip(left, p.kw, p.dw, p.w);
-        const F count = set1((float)(rows * counted(p, wide, left, p.kw, p.w, p.pw)));
+        const int numbers = rows * counted(p, wide, left, p.kw, p.w, p.pw);
+        const F count = set1((float)numbers), part = set1(1.0f / (float)numbers);
+        const bool exact = (numbers & (numbers - 1)) == 0;  // a power of two: its reciprocal rounds as the division does
         const size_t step = (size_t)p.dw * stride;
         float *to = row + (size_t)x * stride;
         for (int v = 0; v < vectors; v++) {
@@ -70,7 +72,7 @@ void pool_row(const Pool &p, const float *in, int stride, int ring, int y, float
                 else
                     for (int j = wide.begin; j < wide.end; j++, at += step) value = add(value, load(at));
             }
-            store(to + v * N, p.max ? value : div(value, count));
+            store(to + v * N, p.max ? value : exact ? mul(value, part) : div(value, count));
         }
     }
 }

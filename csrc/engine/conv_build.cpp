@@ -96,6 +96,7 @@ ConvStore lay_out(const Kernels &kernels, const ConvSpec &s, Source source) {
     while (k.band < k.oh && ((size_t)k.band * s.sh + least_rows) * row_units * t.unit_bytes <= 24 * 1024) k.band++;
     const int bands = (k.oh + k.band - 1) / k.band;
     k.band = (k.oh + bands - 1) / bands;
+    if (source == Source::PicturePair && k.band < 2 && k.oh > 1) k.band = 2;  // two rows share most of what is prepared
 
     const bool whole_rows = s.groups == 1 && s.dw == 1;
     if (source == Source::PicturePair) {

@@ -56,6 +56,8 @@ void Engine::finish(int input, int output, size_t arena_bytes, std::vector<float
         for (Step &step : steps_) make_limits(step);
     fused_pool_.assign(steps_.size(), false);
     for (size_t i = 0; i < steps_.size(); i++) fused_pool_[i] = fuses_pool(i);
+    for (size_t i = 0; i < steps_.size(); i++)
+        if (fused_pool_[i]) make_toward(steps_[i], steps_[i + 1]);
     for (size_t i = 0; i < values_.size(); i++) {
         bool passing = false;  // between a convolution and its pool: never in the arena
         for (size_t j = 0; j + 1 < steps_.size(); j++) passing |= fused_pool_[j] && steps_[j + 1].in == (int)i;
@@ -67,11 +69,29 @@ void Engine::finish(int input, int output, size_t arena_bytes, std::vector<float
         const size_t need = scratch_bytes(i);
         scratch_bytes_ = need > scratch_bytes_ ? need : scratch_bytes_;
     }
+    gather_weights();
     for (size_t i = 0; i < steps_.size(); i++) splits_.push_back(split_of(i));
     splits_.push_back({values_[(size_t)input].h, true, values_[(size_t)input].h});
     free_.reserve(64);
     if (threads_ > 1) pool_ = std::make_unique<ThreadPool>(threads_);
     give_context(take_context());
+}
+
+// All weight panels side by side in one block, in the order of the steps.
+void Engine::gather_weights() {
+    std::vector<ConvStore *> stores;
+    size_t bytes = 0;
+    for (Step &step : steps_)
+        for (ConvStore *conv : {step.picture.get(), step.conv.get()})
+            if (conv) stores.push_back(conv), bytes += round_up(conv->weights.size(), kLine) + kLine;
+    weights_ = Buffer(bytes);
+    char *to = weights_.as();
+    for (ConvStore *conv : stores) {
+        std::memcpy(to, conv->weights.as(), conv->weights.size());
+        conv->conv.weights = to;
+        to += round_up(conv->weights.size(), kLine) + kLine;  // a line of slack behind each
+        conv->weights = Buffer();
+    }
 }
 
 size_t Engine::scratch_bytes(size_t index) const {
@@ -87,6 +107,7 @@ size_t Engine::scratch_bytes(size_t index) const {
     if (fused_pool_[index]) {  // a ring of rows and a row of the pool beside the convolution's own
         const Step &next = steps_[index + 1];
         bytes += round_up((size_t)next.pool.kh * step.w * stride * 4, kLine) + round_up((size_t)next.w * stride * 4, kLine) + 4 * kLine;
+        if (step.toward.as()) bytes += (size_t)2 * next.w * stride * 4;  // four lines of half a row
     }
     return bytes;
 }
@@ -119,11 +140,11 @@ void Engine::give_context(std::unique_ptr<Context> context) {
 }
 
 size_t Engine::memory() const {
-    size_t bytes = made_ * (arena_bytes_ + (size_t)threads_ * scratch_bytes_);
+    size_t bytes = made_ * (arena_bytes_ + (size_t)threads_ * scratch_bytes_) + weights_.size();
     for (const Step &step : steps_) {
         for (const auto *conv : {step.conv.get(), step.picture.get()})
-            if (conv) bytes += conv->weights.size() + conv->base.size() + conv->offset.size() + conv->scale.size();
-        bytes += step.limits.size() + step.turn.size();
+            if (conv) bytes += conv->base.size() + conv->offset.size() + conv->scale.size();
+        bytes += step.limits.size() + step.turn.size() + step.toward.size();
         for (const StageSpec &s : step.stages) bytes += s.a.size() + s.map.size() + s.full.size() + s.flip.size();
     }
     return bytes;
@@ -186,7 +207,7 @@ void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces
     // Pieces in the order of threads, then bands, then a thread's blocks: it brings each band into its scratch once.
     blocks /= split.width;
     const int height = step.conv->conv.band, bands = split.count / blocks;
-    int prepared = -1;
+    Prepared prepared;
     while (pieces.next(share, split.most))
         for (int at = share.begin; at < share.end;) {
             int owner = 0;
@@ -230,6 +251,38 @@ void Engine::run_conv_pool(const Call &call, size_t index, int thread, Pieces &p
             done = end > done ? end : done;
             kernels_.pool_row(next.pool, lines, stride, ring, y, pooled);
             kernels_.finish(call.context->epilogues[index + 1], pooled, stride, y * next.w, next.w);
+        }
+}
+
+// The same over a picture, where the pool takes the maxima of whole sums: two rows of the convolution at a time, which
+// the ring of four lines holds side by side.
+void Engine::run_pooled_sums(const Call &call, size_t index, int thread, Pieces &pieces) const {
+    constexpr int kRing = 4;
+    const Step &step = steps_[index], &next = steps_[index + 1];
+    const Conv &k = step.picture->conv;
+    const int stride = (int)round_up((size_t)step.c, 16);
+    char *scratch = (char *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
+    int32_t *lines = (int32_t *)scratch;
+    char *rest = scratch + round_up((size_t)kRing * next.w * stride * 4, kLine);
+    const Epilogue &first = call.context->epilogues[index];
+    Epilogue e = call.context->epilogues[index + 1];  // what is left of the first one stands in front of the pool's
+    e.mult = first.mult, e.add = first.add, e.act = first.act, e.slope = first.slope, e.lo = first.lo, e.hi = first.hi;
+    e.toward = step.toward.as<const int32_t>();
+    Epilogue sums{};
+    sums.channels = step.c, sums.out_stride = stride, sums.toward = e.toward;
+    Prepared prepared;
+    int done = 0, last = -1;  // rows of the convolution below `done` are in the ring or gone, where the rows follow each other
+    for (Share rows; pieces.next(rows, splits_[index].most);)
+        for (int y = rows.begin; y < rows.end; last = y++) {
+            const int begin = y > 0 ? 2 * y - 1 : 0, end = 2 * y + 2 < step.h ? 2 * y + 2 : step.h;
+            if (y != last + 1) done = 0;
+            for (int r = begin > done ? begin : done, count; r < end; r += count) {
+                count = r % 2 == 0 && r + 1 < end ? 2 : 1;
+                sums.sums = lines + ((long)(r % kRing) - r) * next.w * stride;  // line r lands in its place
+                kernels_.conv_pooled(k, sums, call.x, r, r + count, rest, &prepared);
+            }
+            done = end;
+            kernels_.pool_lines(next.pool, k, e, lines, stride, kRing, y);
         }
 }
 
@@ -295,6 +348,7 @@ void Engine::run_single(const Call &call, size_t index, int thread, Pieces &piec
 }
 
 void Engine::run_step(const Call &call, size_t index, int thread, Pieces pieces) const {
+    if (fused_pool_[index] && call.picture && steps_[index].toward.as()) return run_pooled_sums(call, index, thread, pieces);
     if (fused_pool_[index]) return run_conv_pool(call, index, thread, pieces);
     if (index > 0 && fused_pool_[index - 1]) return;
     switch (steps_[index].kind) {

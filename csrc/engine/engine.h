@@ -36,7 +36,7 @@ struct Step {
     int c = 0, h = 0, w = 0;  // shape of the register
     std::vector<StageSpec> stages;
     std::unique_ptr<ConvStore> conv, picture;
-    Buffer limits, turn;      // of Epilogue
+    Buffer limits, turn, toward;  // of Epilogue
     Pool pool{};
     int pad[6] = {};          // front, back, top, bottom, left, right
     float pad_value = 0;
@@ -104,9 +104,11 @@ class Engine {
     void run_step(const Call &call, size_t index, int thread, Pieces pieces) const;
     void run_conv(const Call &call, size_t index, int thread, Pieces &pieces) const;
     void run_conv_pool(const Call &call, size_t index, int thread, Pieces &pieces) const;
+    void run_pooled_sums(const Call &call, size_t index, int thread, Pieces &pieces) const;
     void run_rows(const Call &call, size_t index, int thread, Pieces &pieces) const;
     void run_single(const Call &call, size_t index, int thread, Pieces &pieces) const;
     size_t scratch_bytes(size_t index) const;
+    void gather_weights();
     bool fuses_pool(size_t index) const;
 
     const Kernels &kernels_;
@@ -115,6 +117,7 @@ class Engine {
     std::vector<ValueSpec> values_;
     std::vector<Step> steps_;
     std::vector<float> table_;
+    Buffer weights_;                // of all convolutions
     std::vector<bool> fused_pool_;  // step i runs with step i+1
     std::vector<Split> splits_;     // of every step, and of bringing the picture in
     int input_ = -1, output_ = -1;
@@ -127,7 +130,11 @@ class Engine {
 // Fills a binary convolution's `limits` and `turn` where its only result is bits that follow from the counts.
 void make_limits(Step &step);
 
-// Whether the stages are v*map, v*mult + add, act, + value, act, store, sign, each at most once and in this order.
+// Fills `toward` of a convolution over a picture where the max pool behind it may take whole sums in place of floats.
+void make_toward(Step &step, const Step &pool);
+
+// Whether the stages are v*map, v*mult + add, act, + value, v*mult + add, act, store, sign, each at most once and in this
+// order.
 bool is_fusable(const std::vector<StageSpec> &stages);
 
 }  // namespace xnorpp

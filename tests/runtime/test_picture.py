@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,34 @@ def by_hand(net: Program, x: np.ndarray) -> np.ndarray:
     if "b" in t:
         y = y + t["b"][:, None, None]
     return np.asarray(y * t["m"][:, None, None] + t["a"][:, None, None])
+
+
+def pooled(net: Program, slope: float | None) -> Program:
+    """`net` with PReLU, unless there is no slope, and the max pool of an ImageNet stem behind it."""
+    act, tensors = (), dict(net.tensors)
+    if slope is not None:
+        act = (Op("prelu", "act", ("y",), "z", {}, {"slope": "s"}),)
+        tensors["s"] = np.full(40, slope, np.float32)
+    attrs = {"kernel": [3, 3], "stride": [2, 2], "padding": [1, 1], "ceil_mode": False}
+    pool = Op("max_pool2d", "pool", ("z" if act else "y",), "p", attrs)
+    return replace(net, ops=(*net.ops, *act, pool), output="p", tensors=tensors)
+
+
+@pytest.mark.parametrize("isa", available_isas())
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("slope", [0.25, 0.0, 1.5, -0.5, None])
+def test_maxima_of_sums_are_maxima_of_floats(slope: float | None, threads: int, isa: str) -> None:
+    """Factors of both signs, and slopes with which a greater sum need not be a greater float."""
+    net = program(7, 2, True)
+    assert (net.tensors["m"] < 0).any()
+    x = np.random.default_rng(1).integers(0, 256, (2, 23, 30, 3), dtype=np.uint8)
+    want = by_hand(net, x)
+    if slope is not None:
+        want = np.where(want > 0, want, want * np.float32(slope))
+    want = np.pad(want, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(want, (3, 3), (2, 3))[:, :, ::2, ::2]
+    got = CpuModel(pooled(net, slope), threads=threads, isa=isa)(x)
+    np.testing.assert_array_equal(got, windows.max((4, 5)))
 
 
 @pytest.mark.parametrize("isa", available_isas())

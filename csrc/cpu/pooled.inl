@@ -1,0 +1,74 @@
+// The stem of ImageNet networks together with its max pool, 3x3 with stride 2: maxima are taken of the whole sums, before
+// they are floats (engine/pooled_sums.cpp says when that is allowed). A window of the pool is three columns, of which the
+// stem makes the last two as one pair, and the third is the pair's before: so a line keeps one number a pair, the maximum of
+// the three, and a row of the pool is the maxima of three lines.
+
+namespace {
+
+// Rows y0..y1 of the stem: line y of `e.sums`, [pair][out_stride], gets the maxima along the row.
+void conv_pooled(const Conv &k, const Epilogue &e, const void *in, int y0, int y1, char *scratch, Prepared *prepared) {
+    using D = PicturePairDot;
+    scratch = (char *)round_up((size_t)scratch, kLine);
+    int32_t *result = (int32_t *)scratch;
+    int16_t *rows = (int16_t *)(scratch + tile_bytes(k));
+    bring_rows<D>(k, in, y0, y1, rows, nullptr, prepared);
+    const int pairs = (k.ow + 1) / 2;
+    alignas(64) int32_t carried[kBlock] = {};  // the column before the tile's first
+    for (int block = 0; block < k.blocks_per_group; block++) {
+        const char *panel = (const char *)k.weights + (size_t)block * k.panel_bytes;
+        const int c0 = block * kBlock, count = vectors_in(e, c0);
+        for (int y = y0; y < y1; y++) {
+            const int16_t *row = rows + (size_t)(y - y0) * k.sh * k.row_units;
+            const int32_t *borders = k.shift + (size_t)k.row_case[y] * k.col_cases * k.channels_padded + c0;
+            int32_t *line = e.sums + ((long)y * pairs) * e.out_stride + c0;
+            for (int first = 0; first < pairs; first += D::kTile) {
+                const int n = pairs - first < D::kTile ? pairs - first : D::kTile;
+                const int16_t *bases[D::kTile];
+                const int32_t *shift[2 * D::kTile];
+                for (int i = 0; i < D::kTile; i++) {
+                    const int x = 2 * (first + (i < n ? i : 0));
+                    bases[i] = row + (size_t)x * k.sw * k.units;
+                    shift[2 * i] = borders + (size_t)k.col_case[x] * k.channels_padded;
+                    shift[2 * i + 1] = borders + (size_t)k.col_case[x + 1 < k.ow ? x + 1 : x] * k.channels_padded;
+                }
+                D::dot(bases, D::kTile, k.segments, k.segment_count, panel, result);
+                for (int j = 0; j < count; j++) {
+                    const int lane = j * N;
+                    const I toward = load_ints(e.toward + c0 + lane);
+                    I last = load_ints(carried + lane);
+                    for (int i = 0; i < n; i++) {
+                        const int x = 2 * (first + i);
+                        const int32_t *sums = result + 2 * i * kBlock + lane;
+                        I most = xor_ints(add_ints(load_ints(sums), shift[2 * i] + lane), toward);
+                        if (x) most = max_ints(most, last);
+                        if (x + 1 < k.ow) {
+                            last = xor_ints(add_ints(load_ints(sums + kBlock), shift[2 * i + 1] + lane), toward);
+                            most = max_ints(most, last);
+                        }
+                        store_ints(line + (size_t)(first + i) * e.out_stride + lane, most);
+                    }
+                    store_ints(carried + lane, last);
+                }
+            }
+        }
+    }
+}
+
+// Row y of the pool from a ring of such lines, and the epilogue of both steps.
+void pool_lines(const Pool &p, const Conv &k, const Epilogue &e, const int32_t *in, int stride, int ring, int y) {
+    const int32_t *lines[3];
+    for (int i = 0; i < 3; i++) {  // a row outside is replaced by the middle one, which changes no maximum
+        const int r = 2 * y - 1 + i >= 0 && 2 * y - 1 + i < p.h ? 2 * y - 1 + i : 2 * y;
+        lines[i] = in + (size_t)(r % ring) * p.ow * stride;
+    }
+    int pixels[kMaxTile];
+    for (int at = 0; at < p.ow; at += kMaxTile) {
+        const int n = p.ow - at < kMaxTile ? p.ow - at : kMaxTile;
+        for (int i = 0; i < n; i++) pixels[i] = y * p.ow + at + i;
+        const size_t from = (size_t)at * stride;
+        const Pooled source{lines[0] + from, lines[1] + from, lines[2] + from, stride, e.toward, k.scale, k.bias};
+        for (int c0 = 0; c0 < e.channels; c0 += kBlock) finish_tile(e, source, pixels, n, c0);
+    }
+}
+
+}  // namespace

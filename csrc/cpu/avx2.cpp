@@ -340,20 +340,40 @@ struct BitDot {
 namespace {
 
 // Sixteen nibbles at a time; what is written behind a pixel's last unit is overwritten by the next pixel.
+// Of every byte of two pixels: the lower nibbles as a pair, and the upper ones.
+inline void pair_nibbles(__m128i a, __m128i b, __m128i &even, __m128i &odd) {
+    const __m128i low = _mm_set1_epi8(15);
+    even = _mm_or_si128(_mm_and_si128(a, low), _mm_slli_epi16(_mm_and_si128(b, low), 4));
+    odd = _mm_or_si128(_mm_and_si128(_mm_srli_epi16(a, 4), low), _mm_andnot_si128(low, b));
+}
+
 void BitDot::prepare(const Conv &k, const void *in, int row, uint16_t *out, char *spare) {
     const uint32_t *words = padded_words(k, (const uint32_t *)in, row, (uint32_t *)spare);
-    const __m128i low = _mm_set1_epi8(15);
     const size_t partner = (size_t)k.sw * k.groups * k.words;
-    const int pixels = k.cols * k.groups;
-    for (int x = 0; x < pixels; x++, words += k.words, out += k.units)
-        for (int u = 0; u < k.units; u += 16) {
+    // Whole words: a row is one run of units. Otherwise each pixel's last word has units that do not count.
+    const bool whole = k.units == 8 * k.words;
+    const int runs = whole ? 1 : k.cols * k.groups, units = whole ? k.cols * k.groups * k.units : k.units;
+    for (int x = 0; x < runs; x++, words += k.words, out += k.units) {
+        int u = 0;
+        for (; u + 32 <= units; u += 32) {
+            const __m128i a = _mm_loadu_si128((const __m128i *)(words + u / 8));
+            const __m128i b = _mm_loadu_si128((const __m128i *)(words + partner + u / 8));
+            __m128i even, odd;
+            pair_nibbles(a, b, even, odd);
+            const __m256i first = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(even, odd));
+            const __m256i second = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(even, odd));
+            _mm256_storeu_si256((__m256i *)(out + u), _mm256_slli_epi16(first, 4));
+            _mm256_storeu_si256((__m256i *)(out + u + 16), _mm256_slli_epi16(second, 4));
+        }
+        for (; u < units; u += 16) {
             const __m128i a = _mm_loadl_epi64((const __m128i *)(words + u / 8));
             const __m128i b = _mm_loadl_epi64((const __m128i *)(words + partner + u / 8));
-            const __m128i even = _mm_or_si128(_mm_and_si128(a, low), _mm_slli_epi16(_mm_and_si128(b, low), 4));
-            const __m128i odd = _mm_or_si128(_mm_and_si128(_mm_srli_epi16(a, 4), low), _mm_andnot_si128(low, b));
+            __m128i even, odd;
+            pair_nibbles(a, b, even, odd);
             const __m256i wide = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(even, odd));
             _mm256_storeu_si256((__m256i *)(out + u), _mm256_slli_epi16(wide, 4));
         }
+    }
 }
 
 void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {

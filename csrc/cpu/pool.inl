@@ -39,6 +39,17 @@ void max_pool_3x3(const Pool &p, const float *const *lines, int stride, float *r
     }
 }
 
+// The mean of two by two numbers, the pool of downsampling shortcuts; summed in the order of the general way below.
+void mean_pool_2x2(const Pool &p, const float *upper, const float *lower, int stride, float *row) {
+    const F part = set1(0.25f);
+    const int width = (p.c + N - 1) / N * N;
+    for (int x = 0; x < p.ow; x++, upper += 2 * stride, lower += 2 * stride, row += stride)
+        for (int v = 0; v < width; v += N) {
+            const F sum = add(add(zero(), load(upper + v)), load(upper + stride + v));
+            store(row + v, mul(add(add(sum, load(lower + v)), load(lower + stride + v)), part));
+        }
+}
+
 void pool_row(const Pool &p, const float *in, int stride, int ring, int y, float *row) {
     if (p.max && p.kh == 3 && p.kw == 3 && p.sw == 2 && p.pw == 1 && p.dh == 1 && p.dw == 1 && (p.ow - 1) * 2 < p.w) {
         const int first = y * p.sh - p.ph;
@@ -48,6 +59,11 @@ void pool_row(const Pool &p, const float *in, int stride, int ring, int y, float
             lines[i] = in + (size_t)(ring > 0 ? r % ring : r) * p.w * stride;
         }
         if (first + 1 >= 0 && first + 1 < p.h) return max_pool_3x3(p, lines, stride, row);
+    }
+    const bool square = p.kh == 2 && p.kw == 2 && p.sw == 2 && p.ph == 0 && p.pw == 0 && p.dh == 1 && p.dw == 1;
+    if (!p.max && square && ring == 0 && y * p.sh + 2 <= p.h && p.ow * 2 <= p.w) {
+        const float *upper = in + (size_t)y * p.sh * p.w * stride;
+        return mean_pool_2x2(p, upper, upper + (size_t)p.w * stride, stride, row);
     }
     const int vectors = (p.c + N - 1) / N;
     const int top = y * p.sh - p.ph;

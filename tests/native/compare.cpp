@@ -83,7 +83,7 @@ Output run(const Kernels &kernels, const Case &c, const ConvStore &store, const 
     Buffer scratch(conv_scratch(k, traits_of(kernels, store.source), store.source == Source::Bits));
     const ConvFunction conv = function_of(kernels, store.source);
     if (k.groups == 1 && k.oh % 2) {  // block by block, each band prepared once
-        int prepared = -1;
+        Prepared prepared;
         for (int top = 0; top < k.oh; top += k.band)
             for (int b = 0; b < k.blocks_per_group; b++)
                 conv(k, e, in, top, top + k.band < k.oh ? top + k.band : k.oh, b, b + 1, scratch.as(), &prepared);

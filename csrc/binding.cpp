@@ -40,8 +40,8 @@ Buffer copy(nb::handle object, size_t least, const char *message) {
 
 StageKind stage_kind(const std::string &name) {
     static const std::pair<const char *, StageKind> names[] = {
-        {"map", StageKind::Map},           {"full", StageKind::Full},           {"mult", StageKind::Mult},
-        {"add", StageKind::Add},           {"relu", StageKind::Relu},           {"prelu", StageKind::Prelu},
+        {"map", StageKind::Map},           {"full", StageKind::Full},           {"affine", StageKind::Affine},
+        {"relu", StageKind::Relu},         {"prelu", StageKind::Prelu},
         {"hardtanh", StageKind::Hardtanh}, {"add_value", StageKind::AddValue},  {"mul_value", StageKind::MulValue},
         {"mul_pixel", StageKind::MulPixel}, {"store", StageKind::Store},        {"sign", StageKind::Sign},
     };
@@ -50,7 +50,7 @@ StageKind stage_kind(const std::string &name) {
     throw std::invalid_argument("unknown stage " + name);
 }
 
-// A stage is a dict: kind, and where needed a, map, full, flip (float32 arrays), lo, hi, value.
+// A stage is a dict: kind, and where needed a, b, map, full, flip (float32 arrays), lo, hi, value.
 std::vector<StageSpec> stages_of(const Engine &engine, const nb::list &list, int c, int h, int w) {
     std::vector<StageSpec> stages;
     for (nb::handle item : list) {
@@ -63,6 +63,7 @@ std::vector<StageSpec> stages_of(const Engine &engine, const nb::list &list, int
         const size_t pixels = (size_t)h * w, stride = round_up((size_t)c, 16);
         const size_t size = stage.kind == StageKind::Map ? pixels : stage.kind == StageKind::Full ? pixels * stride : (size_t)c;
         stage.a = copy(get("a"), size, "a stage's constants have a wrong size");
+        stage.b = copy(get("b"), (size_t)c, "a stage's summands have a wrong size");
         stage.map = copy(get("map"), pixels, "a stage's map has a wrong size");
         stage.full = copy(get("full"), pixels * stride, "a stage's factor has a wrong size");
         stage.flip = copy(get("flip"), (size_t)c, "a stage's flip mask has a wrong size");

@@ -37,6 +37,7 @@ inline F add(F a, F b) { return _mm256_add_ps(a, b); }
 inline F mul(F a, F b) { return _mm256_mul_ps(a, b); }
 inline F div(F a, F b) { return _mm256_div_ps(a, b); }
 inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+inline F multiply_add(F a, F b, F c) { return fma(a, b, c); }  // an affine step: rounded once
 // max and min give the second operand where one is NaN.
 inline F relu(F v) { return _mm256_max_ps(_mm256_setzero_ps(), v); }
 inline F clamp(F v, F lo, F hi) { return _mm256_min_ps(hi, _mm256_max_ps(lo, v)); }
@@ -46,7 +47,6 @@ inline F prelu(F v, F slope) {
 inline F leaky(F v, F slope) { return _mm256_max_ps(_mm256_mul_ps(v, slope), v); }
 // Either order of operands gives the other one where one is NaN; or-ing both keeps the NaN.
 inline F max_nan(F a, F b) { return _mm256_or_ps(_mm256_max_ps(a, b), _mm256_max_ps(b, a)); }
-inline F absolute(F v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
 inline F xor_sign(F v, F mask) { return _mm256_xor_ps(v, mask); }
 inline unsigned greater(F a, F b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
 // base - 2*count: integers below 2**24, so nothing is rounded.

@@ -25,6 +25,7 @@ inline F add(F a, F b) { return _mm512_add_ps(a, b); }
 inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
 inline F div(F a, F b) { return _mm512_div_ps(a, b); }
 inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+inline F multiply_add(F a, F b, F c) { return fma(a, b, c); }  // an affine step: rounded once
 // max and min give the second operand where one is NaN.
 inline F relu(F v) { return _mm512_max_ps(_mm512_setzero_ps(), v); }
 inline F clamp(F v, F lo, F hi) { return _mm512_min_ps(hi, _mm512_max_ps(lo, v)); }
@@ -34,7 +35,6 @@ inline F prelu(F v, F slope) {
 inline F leaky(F v, F slope) { return prelu(v, slope); }
 // Either order of operands gives the other one where one is NaN; or-ing both keeps the NaN.
 inline F max_nan(F a, F b) { return _mm512_or_ps(_mm512_max_ps(a, b), _mm512_max_ps(b, a)); }
-inline F absolute(F v) { return _mm512_abs_ps(v); }
 inline F xor_sign(F v, F mask) { return _mm512_xor_ps(v, mask); }
 inline unsigned greater(F a, F b) { return (unsigned)_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 // base - 2*count: integers below 2**24, so nothing is rounded.

@@ -3,7 +3,7 @@
 //
 // The arithmetic. A register starts as the dot product, exact in float32 (below 2**24). With batch norm, scale
 // and bias folded by the packer it becomes  v = (dot*map[pixel])*mult[c] + add[c], then an activation, then the
-// shortcut is added. Each operation rounds as numpy does (multiply and add are not contracted), so the
+// shortcut is added. The multiply-add rounds once, as PyTorch's batch norm does, every other operation by itself, so the
 // result equals reference.py's bit for bit. The next layer's sign is a comparison: bit = v*map > t[c], or < t[c] in a flipped
 // channel, which is -v*map > -t[c]: `flip` holds the sign bit that is xor-ed in, and the stored threshold is already
 // negated. A NaN compares false either way, so its bit is 0 (-1).
@@ -134,13 +134,13 @@ __attribute__((always_inline)) inline void fused_vectors(const Epilogue &e, cons
             const int c = first + j * N;
             F v = src.get(i, lane0 + j * N, c);
             if (kMap) v = mul(v, map);
-            if (kAffine) v = add(mul(v, mult[j]), shift[j]);
+            if (kAffine) v = multiply_add(v, mult[j], shift[j]);
             if (A == Act::Relu) v = relu(v);
             if (A == Act::Prelu) v = prelu(v, slope[j]);
             if (A == Act::Leaky) v = leaky(v, slope[j]);
             if (A == Act::Hardtanh) v = clamp(v, set1(e.lo), set1(e.hi));
             if (has_residual) v = add(v, load(residual + j * N));
-            if (T == Tail::Any && e.mult2) v = add(mul(v, load(e.mult2 + c)), load(e.add2 + c));
+            if (T == Tail::Any && e.mult2) v = multiply_add(v, load(e.mult2 + c), load(e.add2 + c));
             if (act2 == Act::Relu) v = relu(v);
             else if (act2 == Act::Prelu) v = prelu(v, load(e.slope2 + c));
             else if (act2 == Act::Hardtanh) v = clamp(v, set1(e.lo2), set1(e.hi2));
@@ -190,8 +190,7 @@ void staged_tile(const Epilogue &e, const Src &src, const int *pixels, int n, in
                 switch (g.kind) {
                     case StageKind::Map: store(at, mul(v, set1(g.a[p]))); break;
                     case StageKind::Full: store(at, mul(v, load(g.a + (size_t)p * e.full_stride + c))); break;
-                    case StageKind::Mult: store(at, mul(v, load(g.a + c))); break;
-                    case StageKind::Add: store(at, add(v, load(g.a + c))); break;
+                    case StageKind::Affine: store(at, multiply_add(v, load(g.a + c), load(g.b + c))); break;
                     case StageKind::Relu: store(at, relu(v)); break;
                     case StageKind::Prelu: store(at, prelu(v, load(g.a + c))); break;
                     case StageKind::Hardtanh: store(at, clamp(v, set1(g.lo), set1(g.hi))); break;

@@ -35,6 +35,8 @@ inline F add(F a, F b) { return each([&](int i) { return a.v[i] + b.v[i]; }); }
 inline F mul(F a, F b) { return each([&](int i) { return a.v[i] * b.v[i]; }); }
 inline F div(F a, F b) { return each([&](int i) { return a.v[i] / b.v[i]; }); }
 inline F fma(F a, F b, F c) { return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; }); }
+// An affine step: rounded once. The product is exact in double, the sum as good as.
+inline F multiply_add(F a, F b, F c) { return each([&](int i) { return (float)((double)a.v[i] * b.v[i] + c.v[i]); }); }
 // Written so that a NaN fails the comparison and stays.
 inline F relu(F a) { return each([&](int i) { return a.v[i] < 0.0f ? 0.0f : a.v[i]; }); }
 inline F clamp(F a, F lo, F hi) {
@@ -43,7 +45,6 @@ inline F clamp(F a, F lo, F hi) {
 inline F prelu(F a, F slope) { return each([&](int i) { return a.v[i] > 0.0f ? a.v[i] : a.v[i] * slope.v[i]; }); }
 inline F leaky(F a, F slope) { return prelu(a, slope); }
 inline F max_nan(F a, F b) { return each([&](int i) { return a.v[i] >= b.v[i] || a.v[i] != a.v[i] ? a.v[i] : b.v[i]; }); }
-inline F absolute(F a) { return each([&](int i) { return __builtin_fabsf(a.v[i]); }); }
 inline F xor_sign(F a, F mask) {
     uint32_t x[N], m[N];
     __builtin_memcpy(x, a.v, sizeof x);

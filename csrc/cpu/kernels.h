@@ -54,12 +54,13 @@ struct Conv {
 // Leaky: a PReLU whose slopes are all above 0 and at most 1, which is the greater one of v and slope*v.
 enum class Act : int { None, Relu, Prelu, Hardtanh, Leaky };
 
-enum class StageKind : int { Map, Full, Mult, Add, Relu, Prelu, Hardtanh, AddValue, MulValue, MulPixel, Store, Sign };
+enum class StageKind : int { Map, Full, Affine, Relu, Prelu, Hardtanh, AddValue, MulValue, MulPixel, Store, Sign };
 
 // One micro-operation on the register; `a` holds its constants, `value` the memory it reads or writes.
 struct Stage {
     StageKind kind;
-    const float *a;          // map [pixel], full [pixel][stride], mult/add/slope/threshold [channel]
+    const float *a;          // map [pixel], full [pixel][stride], factor/slope/threshold [channel]
+    const float *b;          // Affine: the summand [channel]
     const float *map, *full; // Sign: its own spatial factor, [pixel] or [pixel][stride], or null
     const uint32_t *flip;    // Sign: 0x80000000 where the comparison is turned round
     float lo, hi;

@@ -28,6 +28,7 @@ inline F add(F x, F y) { return {vaddq_f32(x.a, y.a), vaddq_f32(x.b, y.b)}; }
 inline F mul(F x, F y) { return {vmulq_f32(x.a, y.a), vmulq_f32(x.b, y.b)}; }
 inline F div(F x, F y) { return {vdivq_f32(x.a, y.a), vdivq_f32(x.b, y.b)}; }
 inline F fma(F x, F y, F z) { return {vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)}; }
+inline F multiply_add(F a, F b, F c) { return fma(a, b, c); }  // an affine step: rounded once
 // fmax and fmin give NaN where one operand is NaN.
 inline F max_nan(F x, F y) { return {vmaxq_f32(x.a, y.a), vmaxq_f32(x.b, y.b)}; }
 inline F relu(F v) { return max_nan(v, zero()); }
@@ -40,7 +41,6 @@ inline F prelu(F v, F slope) {
     return {vbslq_f32(vcgtzq_f32(v.a), v.a, scaled.a), vbslq_f32(vcgtzq_f32(v.b), v.b, scaled.b)};
 }
 inline F leaky(F v, F slope) { return prelu(v, slope); }
-inline F absolute(F v) { return {vabsq_f32(v.a), vabsq_f32(v.b)}; }
 inline float32x4_t xor4(float32x4_t v, float32x4_t m) {
     return vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(v), vreinterpretq_u32_f32(m)));
 }

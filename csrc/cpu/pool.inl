@@ -13,9 +13,8 @@ inline Clip clip(int first, int kernel, int dilation, int size) {
     return c;
 }
 
-// Rows or columns a mean counts: with the padding (never beyond it), without it, or (box) all of the kernel.
+// Rows or columns a mean counts: with the padding (never beyond it) or without it.
 inline int counted(const Pool &p, const Clip &inside, int first, int kernel, int size, int padding) {
-    if (p.box) return kernel;
     if (!p.include_pad) return inside.end - inside.begin;
     const int end = size + padding - first;
     return end < kernel ? end : kernel;
@@ -50,7 +49,27 @@ void mean_pool_2x2(const Pool &p, const float *upper, const float *lower, int st
         }
 }
 
+// XNOR-Net's filter k: every tap counts, also outside.
+void box_row(const Pool &p, const float *in, int stride, int ring, int y, float *row) {
+    const int top = y * p.sh - p.ph;
+    const Clip tall = clip(top, p.kh, p.dh, p.h);
+    for (int x = 0; x < p.ow; x++) {
+        const int left = x * p.sw - p.pw;
+        const Clip wide = clip(left, p.kw, p.dw, p.w);
+        for (int c = 0; c < p.c; c++) {
+            double sum = 0;
+            for (int i = tall.begin; i < tall.end; i++) {
+                const int r = top + i * p.dh;
+                const float *line = in + (size_t)(ring > 0 ? r % ring : r) * p.w * stride + c;
+                for (int j = wide.begin; j < wide.end; j++) sum += line[(size_t)(left + j * p.dw) * stride];
+            }
+            row[(size_t)x * stride + c] = (float)(sum / (p.kh * p.kw));
+        }
+    }
+}
+
 void pool_row(const Pool &p, const float *in, int stride, int ring, int y, float *row) {
+    if (p.box) return box_row(p, in, stride, ring, y, row);
     if (p.max && p.kh == 3 && p.kw == 3 && p.sw == 2 && p.pw == 1 && p.dh == 1 && p.dw == 1 && (p.ow - 1) * 2 < p.w) {
         const int first = y * p.sh - p.ph;
         const float *lines[3];
@@ -102,18 +121,19 @@ void global_mean(const float *in, int pixels, int stride, int channels, float *o
     }
 }
 
+// XNOR-Net's K, the mean of |x| over the channels and then over a window, is summed in double and rounded once at each of
+// the two: whatever the order, the same number, here as in the trained network.
 void abs_mean(const float *in, int pixels, int stride, int channels, float *out, int out_stride) {
     for (int p = 0; p < pixels; p++) {
         const float *x = in + (size_t)p * stride;
-        F sums = zero();
+        double lanes[8] = {};
         int c = 0;
-        for (; c + N <= channels; c += N) sums = add(sums, absolute(load(x + c)));
-        alignas(64) float lanes[N];
-        store(lanes, sums);
-        float sum = 0;
-        for (int i = 0; i < N; i++) sum += lanes[i];
-        for (; c < channels; c++) sum += x[c] < 0 ? -x[c] : x[c];
-        out[(size_t)p * out_stride] = sum / (float)channels;
+        for (; c + 8 <= channels; c += 8)
+            for (int i = 0; i < 8; i++) lanes[i] += __builtin_fabsf(x[c + i]);
+        double sum = 0;
+        for (int i = 0; i < 8; i++) sum += lanes[i];
+        for (; c < channels; c++) sum += __builtin_fabsf(x[c]);
+        out[(size_t)p * out_stride] = (float)(sum / channels);
     }
 }
 

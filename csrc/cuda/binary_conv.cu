@@ -165,6 +165,7 @@ typedef Four<STREAM>::type Waiting;
 // The fused shortcut z joins the stream as a residual would.
 #define SIDE_SCALE(k) { float m_[4]; table(k, m_); EACH4(z[e] = __fmul_rn(z[e], m_[e])) }
 #define SIDE_SHIFT(k) { float s_[4]; table(k, s_); EACH4(z[e] = __fadd_rn(z[e], s_[e])) }
+#define SIDE_AFFINE(k, l) { float m_[4], s_[4]; table(k, m_); table(l, s_); EACH4(z[e] = __fmaf_rn(z[e], m_[e], s_[e])) }
 #define SIDE_ADD EACH4(y[e] = __fadd_rn(y[e], z[e]))
 
 XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) binary_conv(const Arguments args) {

@@ -5,7 +5,8 @@
 // (`table(k)`: four values of this lane), a stream buffer or an output. In scope: float y[4], float v of the current
 // row's constants, bool live (the pixel exists), long pixel (index of the pixel), int channel (first of the four).
 //
-// Every product and sum is rounded on its own, as in the numpy reference (no fused multiply-add), so that signs agree.
+// An affine step that multiplies and adds rounds once, as batch norm in PyTorch does; every other product and sum is
+// rounded on its own. So it is in the numpy reference, and so signs agree.
 #pragma once
 
 #define EACH4(statement)                                   \
@@ -13,7 +14,7 @@
 
 #define SCALE(k) { float m_[4]; table(k, m_); EACH4(y[e] = __fmul_rn(y[e], m_[e])) }
 #define SHIFT(k) { float s_[4]; table(k, s_); EACH4(y[e] = __fadd_rn(y[e], s_[e])) }
-#define AFFINE(k, l) SCALE(k) SHIFT(l)
+#define AFFINE(k, l) { float m_[4], s_[4]; table(k, m_); table(l, s_); EACH4(y[e] = __fmaf_rn(y[e], m_[e], s_[e])) }
 #define RELU EACH4(y[e] = max_or_nan(y[e], 0.0f))
 #define PRELU(k) { float p_[4]; table(k, p_); EACH4(y[e] = y[e] > 0.0f ? y[e] : __fmul_rn(p_[e], y[e])) }
 // The bounds are given as the bits of a float.

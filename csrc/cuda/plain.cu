@@ -127,22 +127,32 @@ XN_INLINE void max_values(const PlainArguments& a, const Place& p, float (&v)[8]
         }
 }
 
-// Sum over the window; its size counts the padding where `include` says so (1), or is kh*kw everywhere (2: box filter).
+// Sum over the window; its size counts the padding where `include` says so.
 XN_INLINE void mean_values(const PlainArguments& a, const Place& p, float (&v)[8]) {
     int count = 0;
     for (int ky = 0; ky < a.kh; ++ky)
         for (int kx = 0; kx < a.kw; ++kx) {
             const int y = p.y * a.sy - a.py + ky * a.dy, x = p.x * a.sx - a.px + kx * a.dx;
             const bool in = y >= 0 && y < a.h && x >= 0 && x < a.w;
-            count += a.include == 2 || in || (a.include == 1 && y < a.h + a.py && x < a.w + a.px);
+            count += in || (a.include && y < a.h + a.py && x < a.w + a.px);
             if (in) { EACH_CHANNEL(v[i] = __fadd_rn(v[i], fetch(a, p.image, y, x, c))) }
         }
     EACH8(v[i] = __fdiv_rn(v[i], __int2float_rn(count)))
 }
 
+// XNOR-Net's K, the mean of |x| over the channels and then over a window, is summed in double and rounded once at each of
+// the two: whatever the order, the same number as on the CPU.
 XN_INLINE void channel_mean(const PlainArguments& a, const Place& p, float (&v)[8]) {
-    for (int k = 0; k < a.c; ++k) v[0] = __fadd_rn(v[0], fabsf(fetch(a, p.image, p.y, p.x, k)));
-    v[0] = __fdiv_rn(v[0], __int2float_rn(a.c));
+    double sum = 0.0;
+    for (int k = 0; k < a.c; ++k) sum += fabsf(fetch(a, p.image, p.y, p.x, k));
+    v[0] = (float)(sum / a.c);
+}
+
+XN_INLINE void box_values(const PlainArguments& a, const Place& p, float (&v)[8]) {
+    EACH_CHANNEL(double sum = 0.0; for (int tap = 0; tap < a.kh * a.kw; ++tap) {
+        const int y = p.y * a.sy - a.py + tap / a.kw * a.dy, x = p.x * a.sx - a.px + tap % a.kw * a.dx;
+        if (y >= 0 && y < a.h && x >= 0 && x < a.w) sum += fetch(a, p.image, y, x, c);
+    } v[i] = (float)(sum / (a.kh * a.kw)))
 }
 
 XN_INLINE void soft_values(const PlainArguments& a, const Place& p, float (&v)[8]) {
@@ -178,6 +188,7 @@ PLAIN(picture_conv, picture_values(a, p, v))
 PLAIN(bit_conv, bit_values(a, p, v))
 PLAIN(max_pool, max_values(a, p, v))
 PLAIN(mean_pool, mean_values(a, p, v))
+PLAIN(box_filter, box_values(a, p, v))
 PLAIN(abs_mean, channel_mean(a, p, v))
 PLAIN(softmax, soft_values(a, p, v))
 PLAIN(flatten, flat_values(a, p, v))

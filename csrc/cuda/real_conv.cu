@@ -148,8 +148,9 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) real_conv_tiled(const PlainArg
 #define STAGE(s, kind)                                                                                      \
     {                                                                                                       \
         const Stage& g = a.stage[s];                                                                        \
-        if (kind == MULT || kind == SHIFT || kind == PRELU || kind == SIGN) hold(g.a, p, OC, numbers.a);    \
-        if (kind == SIGN) hold(g.flip, p, OC, numbers.flip);                                                \
+        if (kind == MULT || kind == SHIFT || kind == AFFINE || kind == PRELU || kind == SIGN)               \
+            hold(g.a, p, OC, numbers.a);                                                                    \
+        if (kind == AFFINE || kind == SIGN) hold(g.flip, p, OC, numbers.flip);                              \
         EACH8(const long pixel = first + i % 4 + i / 4 * 64; if (pixel < all) {                             \
             p.image = (int)(pixel / (OH * OW));                                                             \
             const int inside = (int)(pixel - (long)p.image * (OH * OW));                                    \

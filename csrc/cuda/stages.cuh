@@ -3,7 +3,7 @@
 #pragma once
 #include "device.cuh"
 
-enum StageKind { MULT, SHIFT, MAP, FULL, RELU, PRELU, HARDTANH, ADD, MUL, MUL_PIXEL, STORE, SIGN };
+enum StageKind { MULT, SHIFT, AFFINE, MAP, FULL, RELU, PRELU, HARDTANH, ADD, MUL, MUL_PIXEL, STORE, SIGN };
 
 // The numbers of a picture of bits: bytes a pixel, bytes a row, halo, rows an image, and whether a pixel carries its right
 // neighbour.
@@ -17,7 +17,7 @@ struct Stage {
     BitsPlace place;      // SIGN
     int half;             // ADD, MUL, STORE: the stream is half
     const float* a;       // a number a channel, a pixel (MAP), or each (FULL, [pixel][channel]); the operand of ADD, MUL
-    const float* flip;    // SIGN: 1 where the comparison is turned round
+    const float* flip;    // SIGN: 1 where the comparison is turned round; AFFINE: the summand a channel
     const float* map;     // SIGN: a factor a pixel, or
     const float* full;    //       each
     void* out;
@@ -98,6 +98,8 @@ struct HeldNumbers {
 };
 XN_INLINE float number_of(const StageNumbers& n, int, int c) { return n.g.a[c]; }
 XN_INLINE float number_of(const HeldNumbers& n, int i, int) { return n.a[i]; }
+XN_INLINE float second_of(const StageNumbers& n, int, int c) { return n.g.flip[c]; }
+XN_INLINE float second_of(const HeldNumbers& n, int i, int) { return n.flip[i]; }
 XN_INLINE bool flipped(const StageNumbers& n, int, int c) { return n.g.flip && n.g.flip[c] != 0.0f; }
 XN_INLINE bool flipped(const HeldNumbers& n, int i, int) { return n.flip[i] != 0.0f; }
 
@@ -127,6 +129,7 @@ XN_INLINE void run_stage(const Stage& g, int kind, const Place& p, int oc, int i
         if (c < oc) switch (kind) {
             case MULT: v[i] = __fmul_rn(v[i], number_of(numbers, i, c)); break;
             case SHIFT: v[i] = __fadd_rn(v[i], number_of(numbers, i, c)); break;
+            case AFFINE: v[i] = __fmaf_rn(v[i], number_of(numbers, i, c), second_of(numbers, i, c)); break;
             case MAP: v[i] = __fmul_rn(v[i], g.a[inside]); break;
             case FULL: v[i] = __fmul_rn(v[i], g.a[(long)inside * oc + c]); break;
             case RELU: v[i] = v[i] < 0.0f ? 0.0f : v[i]; break;

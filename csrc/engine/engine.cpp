@@ -145,7 +145,7 @@ size_t Engine::memory() const {
         for (const auto *conv : {step.conv.get(), step.picture.get()})
             if (conv) bytes += conv->base.size() + conv->offset.size() + conv->scale.size();
         bytes += step.limits.size() + step.turn.size() + step.toward.size();
-        for (const StageSpec &s : step.stages) bytes += s.a.size() + s.map.size() + s.full.size() + s.flip.size();
+        for (const StageSpec &s : step.stages) bytes += s.a.size() + s.b.size() + s.map.size() + s.full.size() + s.flip.size();
     }
     return bytes;
 }

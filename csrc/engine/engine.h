@@ -25,7 +25,7 @@ enum class StepKind { Conv, MaxPool, AvgPool, BoxFilter, GlobalMean, AbsMean, Po
 // A stage with its constants, before memory is known.
 struct StageSpec {
     StageKind kind{};
-    Buffer a, map, full, flip;
+    Buffer a, b, map, full, flip;
     float lo = 0, hi = 0;
     int value = -1;
 };

@@ -20,14 +20,13 @@ bool is_leaky(const Stage &stage, int channels) {
 }
 
 // The places of the fused line, in order.
-enum Place { kMap, kMult, kAdd, kAct, kResidual, kMult2, kAdd2, kAct2, kStore, kSign, kEnd };
+enum Place { kMap, kAffine, kAct, kResidual, kAffine2, kAct2, kStore, kSign, kEnd };
 
 // Where a stage fits at or behind `from`; kEnd where it does not.
 Place place_of(const StageSpec &stage, int from) {
     Place place = kEnd;
     if (stage.kind == StageKind::Map) place = kMap;
-    else if (stage.kind == StageKind::Mult) place = from <= kMult ? kMult : kMult2;
-    else if (stage.kind == StageKind::Add) place = from <= kAdd ? kAdd : kAdd2;
+    else if (stage.kind == StageKind::Affine) place = from <= kAffine ? kAffine : kAffine2;
     else if (is_act(stage.kind)) place = from <= kAct ? kAct : kAct2;
     else if (stage.kind == StageKind::AddValue) place = kResidual;
     else if (stage.kind == StageKind::Store) place = kStore;
@@ -52,6 +51,7 @@ Epilogue Engine::resolve(const Step &step, char *arena, std::vector<Stage> &stag
         Stage stage{};
         stage.kind = spec.kind;
         stage.a = spec.a.as<const float>();
+        stage.b = spec.b.as<const float>();
         stage.map = spec.map.as<const float>();
         stage.full = spec.full.as<const float>();
         stage.flip = spec.flip.as<const uint32_t>();
@@ -77,14 +77,12 @@ Epilogue Engine::resolve(const Step &step, char *arena, std::vector<Stage> &stag
         from = place + 1;
         switch (place) {
             case kMap: e.map = s.a; break;
-            case kMult: e.mult = s.a; break;
-            case kAdd: e.add = s.a; break;
+            case kAffine: e.mult = s.a, e.add = s.b; break;
             case kAct:
                 e.act = is_leaky(s, step.c) ? Act::Leaky : act_of(s.kind);
                 e.slope = s.a, e.lo = s.lo, e.hi = s.hi;
                 break;
-            case kMult2: e.mult2 = s.a; break;
-            case kAdd2: e.add2 = s.a; break;
+            case kAffine2: e.mult2 = s.a, e.add2 = s.b; break;
             case kAct2: e.act2 = act_of(s.kind), e.slope2 = s.a, e.lo2 = s.lo, e.hi2 = s.hi; break;
             case kResidual: e.residual = (const float *)s.value, e.residual_stride = s.stride; break;
             case kStore: e.out = (float *)s.value, e.out_stride = s.stride; break;
@@ -95,10 +93,8 @@ Epilogue Engine::resolve(const Step &step, char *arena, std::vector<Stage> &stag
             case kEnd: break;
         }
     }
-    // Multiply and add come together, or the line is not fused.
-    e.fused = (e.mult == nullptr) == (e.add == nullptr) && (e.mult2 == nullptr) == (e.add2 == nullptr);
     // A sign that is all there is: its own factor is as good as the line's, and that line is known at compile time.
-    const bool sign_alone = !e.map && !e.mult && !e.add && e.act == Act::None && !e.residual && !e.mult2 && e.act2 == Act::None &&
+    const bool sign_alone = !e.map && !e.mult && e.act == Act::None && !e.residual && !e.mult2 && e.act2 == Act::None &&
                             !e.out;
     if (e.sign_map && sign_alone) e.map = e.sign_map, e.sign_map = nullptr;
     e.limits = step.limits.as<const int16_t>(), e.turn = step.turn.as<const uint32_t>();

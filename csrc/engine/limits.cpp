@@ -14,8 +14,7 @@ constexpr size_t kMostLimits = (size_t)1 << 18;  // more are not worth the time 
 
 bool never_falls(const StageSpec &stage, int channels) {
     switch (stage.kind) {
-        case StageKind::Mult:  // falls where negative: in all counts alike
-        case StageKind::Add:
+        case StageKind::Affine:  // falls where the factor is negative: in all counts alike
         case StageKind::Relu: return true;
         case StageKind::Hardtanh: return stage.lo <= stage.hi;
         case StageKind::Prelu:
@@ -46,8 +45,7 @@ class Line {
     float after(const StageSpec &stage, float v) const {
         const float *a = stage.a.as<const float>();
         switch (stage.kind) {
-            case StageKind::Mult: return v * a[c_];
-            case StageKind::Add: return v + a[c_];
+            case StageKind::Affine: return std::fma(v, a[c_], stage.b.as<const float>()[c_]);
             case StageKind::Relu: return v < 0 ? 0 : v;
             case StageKind::Prelu: return v > 0 ? v : v * a[c_];
             default: return v < stage.lo ? stage.lo : v > stage.hi ? stage.hi : v;

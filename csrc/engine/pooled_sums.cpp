@@ -12,8 +12,7 @@ namespace {
 float after(const StageSpec &stage, int c, float v) {
     const float *a = stage.a.as<const float>();
     switch (stage.kind) {
-        case StageKind::Mult: return v * a[c];
-        case StageKind::Add: return v + a[c];
+        case StageKind::Affine: return std::fma(v, a[c], stage.b.as<const float>()[c]);
         case StageKind::Prelu: return v > 0 ? v : v * a[c];
         default: return v;
     }
@@ -23,8 +22,7 @@ bool rises(const StageSpec &stage, int channels) {
     if (stage.kind == StageKind::Hardtanh) return stage.lo <= stage.hi;
     for (int c = 0; c < channels && stage.kind == StageKind::Prelu; c++)
         if (!(stage.a.as<const float>()[c] >= 0)) return false;
-    return stage.kind == StageKind::Mult || stage.kind == StageKind::Add || stage.kind == StageKind::Relu ||
-           stage.kind == StageKind::Prelu;
+    return stage.kind == StageKind::Affine || stage.kind == StageKind::Relu || stage.kind == StageKind::Prelu;
 }
 
 }  // namespace
@@ -39,13 +37,12 @@ void make_toward(Step &step, const Step &next) {
     for (const StageSpec &stage : next.stages)
         if (stage.kind != StageKind::Store && (stage.kind != StageKind::Sign || stage.map.as() || stage.full.as())) return;
     if (!is_fusable(next.stages)) return;
-    int factors = 0, sums = 0, acts = 0;
+    int affines = 0, acts = 0;
     for (size_t i = 0; i + 1 < step.stages.size(); i++) {
         const StageSpec &stage = step.stages[i];
         if (!rises(stage, step.c)) return;
-        if (stage.kind == StageKind::Mult ? acts || sums || factors++ : stage.kind == StageKind::Add ? acts || sums++ : acts++) return;
+        if (stage.kind == StageKind::Affine ? acts || affines++ : acts++) return;
     }
-    if (factors != sums) return;
     const Conv &k = step.picture->conv;
     Buffer toward(round_up((size_t)step.c, kBlock) * 4);
     for (int c = 0; c < step.c; c++) {
@@ -56,7 +53,7 @@ void make_toward(Step &step, const Step &next) {
             for (const StageSpec &stage : step.stages) v = after(stage, c, v);
             if (!std::isfinite(v)) return;
         }
-        if (factors && step.stages[0].a.as<const float>()[c] < 0) toward.as<int32_t>()[c] = -1;
+        if (affines && step.stages[0].a.as<const float>()[c] < 0) toward.as<int32_t>()[c] = -1;
     }
     step.toward = std::move(toward);
 }

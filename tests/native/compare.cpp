@@ -62,17 +62,17 @@ Output run(const Kernels &kernels, const Case &c, const ConvStore &store, const 
     const size_t bytes = ((size_t)c.s.o + 31) / 32 * 4;
     Buffer floats(pixels * stride * 4), bits(pixels * bytes);
     std::memset(bits.as(), 0xff, pixels * bytes);
-    Stage stages[7] = {};
-    const StageKind kinds[7] = {StageKind::Map,      StageKind::Mult,  StageKind::Add, StageKind::Prelu,
-                                StageKind::AddValue, StageKind::Store, StageKind::Sign};
-    for (int i = 0; i < 7; i++) stages[i].kind = kinds[i];
-    stages[0].a = c.map.as<float>(), stages[1].a = c.mult.as<float>(), stages[2].a = c.add.as<float>();
-    stages[3].a = c.slope.as<float>(), stages[6].a = c.threshold.as<float>(), stages[6].flip = c.flip.as<uint32_t>();
-    stages[4].value = c.residual.as(), stages[4].stride = (int)stride;
-    stages[5].value = floats.as(), stages[5].stride = (int)stride;
-    stages[6].value = bits.as(), stages[6].stride = (int)bytes;
+    Stage stages[6] = {};
+    const StageKind kinds[6] = {StageKind::Map,      StageKind::Affine, StageKind::Prelu,
+                                StageKind::AddValue, StageKind::Store,  StageKind::Sign};
+    for (int i = 0; i < 6; i++) stages[i].kind = kinds[i];
+    stages[0].a = c.map.as<float>(), stages[1].a = c.mult.as<float>(), stages[1].b = c.add.as<float>();
+    stages[2].a = c.slope.as<float>(), stages[5].a = c.threshold.as<float>(), stages[5].flip = c.flip.as<uint32_t>();
+    stages[3].value = c.residual.as(), stages[3].stride = (int)stride;
+    stages[4].value = floats.as(), stages[4].stride = (int)stride;
+    stages[5].value = bits.as(), stages[5].stride = (int)bytes;
     Epilogue e{};
-    e.stages = stages, e.count = 7, e.channels = c.s.o, e.full_stride = (int)stride, e.fused = c.fused;
+    e.stages = stages, e.count = 6, e.channels = c.s.o, e.full_stride = (int)stride, e.fused = c.fused;
     e.map = c.map.as<float>(), e.mult = c.mult.as<float>(), e.add = c.add.as<float>();
     e.act = Act::Prelu, e.slope = c.slope.as<float>();
     e.residual = c.residual.as<float>(), e.residual_stride = (int)stride;

@@ -306,3 +306,19 @@ def test_the_representation_says_how_the_layer_is_binarized() -> None:
     text = repr(conv(surrogate="tanh", padding_value=-1))
     for part in ("padding_value=-1", "method='xnor++'", "scale='channel'", "surrogate='tanh'"):
         assert part in text
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_input_scale_in_evaluation_is_the_packed_networks(groups: int) -> None:
+    """Summed in float64 and rounded once: the same number in whatever order the channels come."""
+    generator = torch.Generator().manual_seed(0)
+    layer = BinaryConv2d(64, 8, 3, 1, 1, groups=groups, method="xnor", scale="alpha_k").eval()
+    sizes = 10.0 ** torch.randint(-3, 3, (64, 1, 1), generator=generator)
+    x = torch.randn(2, 64, 7, 9, generator=generator) * sizes
+    k = layer._scales(x)[0][:, ::4] if groups == 2 else layer._scales(x)[0]
+    means = x.double().abs().reshape(2, groups, -1, 7, 9).mean(2).float().double()
+    ones = torch.ones(groups, 1, 3, 3, dtype=torch.float64)
+    want = (torch.nn.functional.conv2d(means, ones, padding=1, groups=groups) / 9).float()
+    assert torch.equal(k, want)
+    mixed = torch.arange(63, -1, -1)  # a group's channels stay together
+    assert groups == 2 or torch.equal(layer._scales(x[:, mixed])[0], k)

@@ -253,3 +253,33 @@ def test_without_the_core_the_reference_runs() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
     assert done.stdout.split() == ["reference", "1", "RuntimeWarning"], done.stderr
+
+
+@pytest.mark.parametrize("isa", ["reference", *ISAS])
+@pytest.mark.parametrize("staged", [False, True])
+def test_an_affine_multiplies_and_adds_with_one_rounding(isa: str, staged: bool) -> None:
+    """(1 + 2^-12)^2 - 1 is 2^-11 + 2^-24; were the product rounded, the last bit would be gone.
+
+    `staged`: behind a product of values, which no fused line has.
+    """
+    one = np.full(40, 1 + 2.0**-12, np.float32)
+    b = Builder((40, 3, 5))
+    source = b.emit("mul", INPUT, b.emit("abs_mean", INPUT)) if staged else INPUT
+    y = b.emit("affine", source, tensors={"mult": one, "add": np.full(40, -1, np.float32)})
+    x = np.ones((1, 40, 3, 5), np.float32)
+    x[:, 0], x[:, 1] = 1 + 2.0**-12, 1 - 2.0**-12  # the mean of the sizes is 1
+    got = load(b.program(b.emit("flatten", y)), threads=1, isa=isa)(x).reshape(40, 3, 5)
+    np.testing.assert_array_equal(got[0], np.float32(2.0**-11 + 2.0**-24))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_input_scale_of_xnor_net_is_the_same_number_everywhere(isa: str) -> None:
+    """K is summed in float64 and rounded once, so that no order of summation shows."""
+    rng = np.random.default_rng(3)
+    for channels, kernel in ((3, 3), (64, 3), (77, 1), (256, 5)):
+        b = Builder((channels, 9, 11))
+        window = {"kernel": [kernel] * 2, "stride": [2, 1], "padding": [kernel // 2] * 2, "dilation": [1, 1]}
+        program = b.program(b.emit("flatten", b.emit("box_filter", b.emit("abs_mean", INPUT), attrs=window)))
+        sizes = 10.0 ** rng.integers(-3, 3, (1, channels, 1, 1))
+        x = (rng.standard_normal((2, channels, 9, 11)) * sizes).astype(np.float32)
+        np.testing.assert_array_equal(load(program, threads=1, isa=isa)(x), run(program, x))

@@ -19,6 +19,7 @@ from xnorpp.runtime import cuda_layout as lay
 from xnorpp.runtime import cuda_wgmma as wgmma
 from xnorpp.runtime.cuda_source import ConvArguments, StemArguments
 from xnorpp.runtime.picture import picture_filters
+from xnorpp.runtime.reference import multiply_add
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "csrc" / "cuda"
@@ -142,7 +143,7 @@ def test_bits_and_stream_equal_the_plain_convolution(name: str, tmp_path: Path) 
     library.launch(ctypes.byref(a), slots * oc // tile.block_n)
 
     dot = dots(shape, bits, weight).astype(np.float32)
-    y = (dot * spatial) * mult[:, None, None] + add[:, None, None]
+    y = multiply_add(dot * spatial, mult[:, None, None], add[:, None, None])
     y = np.where(y > 0, y, slope[:, None, None] * y)
     y = y + np.moveaxis(residual.reshape(images, shape.out_height, shape.out_width, oc), 3, 1)
     got = np.moveaxis(stream.reshape(images, shape.out_height, shape.out_width, oc), 3, 1)
@@ -204,7 +205,7 @@ def test_a_fused_shortcut_and_a_fused_mean(stream: str, tmp_path: Path) -> None:
     factors = rng.uniform(0.5, 2, (2, 6, 6)).astype(np.float32)
     channel = rng.normal(size=(7, oc)).astype(np.float32)
     fusion = lay.Fusion(
-        "AFFINE(0,1) SIDE_SCALE(2) SIDE_SHIFT(3) SIDE_ADD STORE(0) SIGN(0,4)", 7, 1,
+        "AFFINE(0,1) SIDE_AFFINE(2,3) SIDE_ADD STORE(0) SIGN(0,4)", 7, 1,
         pool=True, pooled="STORE(1) SIGN(2,5)", pool_bits=True, stream=stream,
     )  # fmt: skip
     macros = lay.conv_macros(shape, layout, out, tile, fusion, constant.shape[0], pooled, side)
@@ -227,8 +228,8 @@ def test_a_fused_shortcut_and_a_fused_mean(stream: str, tmp_path: Path) -> None:
     library.launch(ctypes.byref(a), tiles)
 
     c = channel[:, :, None, None]
-    y = (dots(shape, bits, weight).astype(np.float32) * factors[0]) * c[0] + c[1]
-    z = (dots(side_shape, side_bits, side_weight).astype(np.float32) * factors[1]) * c[2] + c[3]
+    y = multiply_add(dots(shape, bits, weight).astype(np.float32) * factors[0], c[0], c[1])
+    z = multiply_add(dots(side_shape, side_bits, side_weight).astype(np.float32) * factors[1], c[2], c[3])
     y = y + z
     q = ((y[..., ::2, ::2] + y[..., ::2, 1::2]) + y[..., 1::2, ::2]) + y[..., 1::2, 1::2]
     q = q * np.float32(0.25)
@@ -329,7 +330,7 @@ def check_stem(
         axis=0,
     )
     pooled = (pooled + filters.rest.view(np.int32)).astype(np.float32) * rounded.step
-    y = np.maximum(pooled * np.abs(mult) + add, np.float32(0))
+    y = np.maximum(multiply_add(pooled, np.abs(mult), add), np.float32(0))
     np.testing.assert_array_equal(stream, y)
     np.testing.assert_array_equal(np.moveaxis(out.unpack(words, images), 1, 3), y > threshold)
 

@@ -11,7 +11,7 @@ from xnorpp.runtime import plan as plans
 from xnorpp.runtime.ops import Value
 from xnorpp.runtime.plan import AddValue, Plan, Step, StoreBits, StoreFloat, make_plan
 from xnorpp.runtime.program import INPUT, Op, Program
-from xnorpp.runtime.reference import apply, per_channel, run
+from xnorpp.runtime.reference import affine, apply, per_channel, run
 from xnorpp.runtime.sample import Builder, random_program
 
 
@@ -66,8 +66,7 @@ def _run_step(program: Program, step: Step, arena: Arena) -> None:
             v = v + other if isinstance(micro, AddValue) else v * other
         elif isinstance(micro, plans.Affine):
             v = v if micro.spatial is None else v * micro.spatial.dense()
-            v = v if micro.mult is None else v * per_channel(micro.mult, v.ndim)
-            v = v if micro.add is None else v + per_channel(micro.add, v.ndim)
+            v = affine(v, micro.mult, micro.add)
         elif isinstance(micro, plans.Relu):
             v = np.maximum(v, np.float32(0))
         elif isinstance(micro, plans.Prelu):

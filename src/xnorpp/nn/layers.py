@@ -32,6 +32,7 @@ from xnorpp.nn.scale import (
     AnalyticScale,
     LearnedScale,
     at_least_float32,
+    exact_mean,
     filter_means,
     input_scale,
 )
@@ -144,6 +145,10 @@ class BinaryLayer(nn.Module):
             return latent, self.weight_surrogate
         means = filter_means(latent).reshape(-1, *(1,) * (latent.dim() - 1))
         return latent / means.clamp_min(torch.finfo(means.dtype).tiny).to(latent.dtype), None
+
+    def _means_are_exact(self, x: Tensor) -> bool:
+        """Whether K's means are those of the packed network: in evaluation, where there is float64."""
+        return not self.training and x.device.type != "mps"
 
     def _method_repr(self) -> str:
         text = f", method={self.method!r}"
@@ -285,7 +290,9 @@ class BinaryConv2d(nn.Conv2d, BinaryLayer):
             kernel, stride, dilation = (
                 (pair[0], pair[1]) for pair in (self.kernel_size, self.stride, self.dilation)
             )
-            k = input_scale(x, kernel, stride, self.pads, dilation, self.groups)
+            k = input_scale(
+                x, kernel, stride, self.pads, dilation, self.groups, exact=self._means_are_exact(x)
+            )
             if self.groups > 1:
                 k = k.repeat_interleave(self.out_channels // self.groups, dim=-3)
             return (k, *self.scale_factors())
@@ -344,7 +351,9 @@ class BinaryLinear(nn.Linear, BinaryLayer):
         weight, weight_surrogate = self._weight_and_surrogate()
         scales = tuple(factor.flatten() for factor in self.scale_factors())
         if isinstance(self.scale, AnalyticScale) and self.scale.uses_input:
-            scales = (*scales, at_least_float32(x).abs().mean(-1, keepdim=True))
+            sizes = at_least_float32(x).abs()
+            mean = exact_mean(sizes, -1) if self._means_are_exact(x) else sizes.mean(-1)
+            scales = (*scales, mean.unsqueeze(-1))
         return binary_linear(
             x,
             weight,

@@ -230,16 +230,31 @@ class AnalyticScale(nn.Module):
 
 
 def input_scale(
-    x: Tensor, kernel_size: Size, stride: Size, pads: tuple[int, int, int, int], dilation: Size, groups: int
+    x: Tensor,
+    kernel_size: Size,
+    stride: Size,
+    pads: tuple[int, int, int, int],
+    dilation: Size,
+    groups: int,
+    *,
+    exact: bool = False,
 ) -> Tensor:
     """K of Eq. 2: A = mean of |I| over the channels (of each group), averaged over the kernel's window.
 
     Outside the picture A is 0 and counts, so the divisor is always kh * kw. `pads` is (left, right, top,
-    bottom). Gives (N, groups, h_out, w_out) in float32.
+    bottom). Gives (N, groups, h_out, w_out) in float32. With `exact` both means are summed in float64 and
+    rounded once, as in a packed network.
     """
     channels, height, width = x.shape[-3:]
-    grouped = (
-        at_least_float32(x).abs().reshape(*x.shape[:-3], groups, channels // groups, height, width).mean(-3)
-    )
-    box = grouped.new_full((groups, 1, *kernel_size), 1.0 / (kernel_size[0] * kernel_size[1]))
-    return F.conv2d(F.pad(grouped, pads), box, None, stride, 0, dilation, groups)
+    sizes = at_least_float32(x).abs().reshape(*x.shape[:-3], groups, channels // groups, height, width)
+    taps = kernel_size[0] * kernel_size[1]
+    means = exact_mean(sizes, -3) if exact else sizes.mean(-3)
+    wide = means.double() if exact else means
+    box = wide.new_full((groups, 1, *kernel_size), 1.0 if exact else 1.0 / taps)
+    total = F.conv2d(F.pad(wide, pads), box, None, stride, 0, dilation, groups)
+    return (total / taps).to(means.dtype) if exact else total
+
+
+def exact_mean(x: Tensor, dim: int) -> Tensor:
+    """The mean, summed in float64 and rounded once: the same number in whatever order it is summed."""
+    return (x.sum(dim, dtype=torch.float64) / x.shape[dim]).to(x.dtype)

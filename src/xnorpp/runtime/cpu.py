@@ -290,8 +290,8 @@ def _stages(micro: MicroOp, step: Step, ids: dict[str, int]) -> list[Stage]:
         if micro.mult is not None or micro.add is not None:
             mult = np.ones(c, np.float32) if micro.mult is None else micro.mult
             add = np.zeros(c, np.float32) if micro.add is None else micro.add
-            stages.append({"kind": "mult", "a": np.ascontiguousarray(mult, np.float32)})
-            stages.append({"kind": "add", "a": np.ascontiguousarray(add, np.float32)})
+            rows = {key: np.ascontiguousarray(row, np.float32) for key, row in (("a", mult), ("b", add))}
+            stages.append({"kind": "affine", **rows})
         return stages
     if isinstance(micro, Relu):
         return [{"kind": "relu"}]

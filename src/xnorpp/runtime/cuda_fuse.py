@@ -92,10 +92,7 @@ class _Writer:
     def write(self, micro: MicroOp) -> None:
         """One micro-operation; the spatial factor, where it has one, was applied before the line."""
         if isinstance(micro, Affine):
-            if micro.mult is not None:
-                self.line.append(f"SCALE({self.table(micro.mult)})")
-            if micro.add is not None:
-                self.line.append(f"SHIFT({self.table(micro.add)})")
+            self.affine(micro)
         elif isinstance(micro, Relu):
             self.line.append("RELU")
         elif isinstance(micro, Prelu):
@@ -116,6 +113,15 @@ class _Writer:
         else:
             self.sign(micro, len(self.bits))
             self.bits.append(micro.value)
+
+    def affine(self, micro: Affine, prefix: str = "") -> None:
+        """A factor and a summand a channel; `prefix` names the value they are for (none: the main one)."""
+        if micro.mult is not None and micro.add is not None:
+            self.line.append(f"{prefix}AFFINE({self.table(micro.mult)}, {self.table(micro.add)})")
+        elif micro.mult is not None:
+            self.line.append(f"{prefix}SCALE({self.table(micro.mult)})")
+        elif micro.add is not None:
+            self.line.append(f"{prefix}SHIFT({self.table(micro.add)})")
 
     def sign(self, micro: StoreBits, place: int) -> None:
         flip = np.where(micro.flip != 0, np.float32(-1), np.float32(1)).astype(np.float32)
@@ -171,10 +177,7 @@ def conv_chain(step: Step, pool: Step | None, side: Step | None) -> Chain | None
             affine = side.epilogue[0]
             if isinstance(affine, Affine):
                 side_spatial = affine.spatial
-                if affine.mult is not None:
-                    writer.line.append(f"SIDE_SCALE({writer.table(affine.mult)})")
-                if affine.add is not None:
-                    writer.line.append(f"SIDE_SHIFT({writer.table(affine.add)})")
+                writer.affine(affine, "SIDE_")
             writer.line.append("SIDE_ADD")
         else:
             writer.write(micro)

@@ -38,7 +38,7 @@ FEW = 8  # images up to which a linear layer is shared out by inputs, not by ima
 _ENTRY = {
     "pointwise": "pointwise", "conv2d": "real_conv", "bitweight_conv2d": "real_conv", "linear": "linear",
     "bitweight_linear": "linear", "binary_conv2d": "bit_conv", "binary_linear": "bit_conv",
-    "max_pool2d": "max_pool", "avg_pool2d": "mean_pool", "box_filter": "mean_pool",
+    "max_pool2d": "max_pool", "avg_pool2d": "mean_pool", "box_filter": "box_filter",
     "global_avg_pool": "global_mean", "abs_mean": "abs_mean", "softmax": "softmax", "flatten": "flatten",
     "pad2d": "pad", "signs": "signs",
 }  # fmt: skip
@@ -164,7 +164,7 @@ def _window(step: Step) -> dict[str, int | float]:
         if key in a:
             found |= {names[0]: a[key][0], names[1]: a[key][1]}
     found |= {key: a[key] for key in ("groups", "pad_value") if key in a}
-    found["include"] = 2 if step.kind == "box_filter" else int(a.get("count_include_pad", False))
+    found["include"] = int(a.get("count_include_pad", False))
     return found
 
 
@@ -270,10 +270,14 @@ def _stages(maker: Maker, step: Step, micro: MicroOp, at: At) -> list[dict[str, 
         if micro.spatial is not None:
             kind, factor = _factor(maker, key, micro.spatial)
             found.append(stage(kind, a=factor))
-        for kind, row in (("mult", micro.mult), ("shift", micro.add)):
-            if row is not None:
-                found.append(stage(kind, a=maker.keep(f"{key}.{kind}", lambda row=row: row)))  # type: ignore[misc]
-        return found
+        rows = {
+            kind: maker.keep(f"{key}.{kind}", lambda row=row: row)  # type: ignore[misc]
+            for kind, row in (("mult", micro.mult), ("shift", micro.add))
+            if row is not None
+        }
+        if len(rows) == 2:
+            return [*found, stage("affine", a=rows["mult"], flip=rows["shift"])]
+        return [*found, *(stage(kind, a=row) for kind, row in rows.items())]
     if isinstance(micro, Relu):
         return [stage("relu")]
     if isinstance(micro, Prelu):

@@ -90,6 +90,7 @@ class Stage(ctypes.Structure):
 STAGES = (
     "mult",
     "shift",
+    "affine",
     "map",
     "full",
     "relu",

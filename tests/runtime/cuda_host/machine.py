@@ -19,8 +19,8 @@ HERE = Path(__file__).resolve().parent
 KERNELS = HERE.parents[2] / "csrc" / "cuda"
 FLAGS = ["-std=c++17", "-fpermissive", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC"]
 PLAIN = (
-    "pointwise", "real_conv", "picture_conv", "bit_conv", "max_pool", "mean_pool", "abs_mean", "softmax",
-    "flatten", "pad", "signs",
+    "pointwise", "real_conv", "picture_conv", "bit_conv", "max_pool", "mean_pool", "box_filter", "abs_mean",
+    "softmax", "flatten", "pad", "signs",
 )  # fmt: skip
 
 

@@ -339,7 +339,6 @@ struct BitDot {
 
 namespace {
 
-// Sixteen nibbles at a time; what is written behind a pixel's last unit is overwritten by the next pixel.
 // Of every byte of two pixels: the lower nibbles as a pair, and the upper ones.
 inline void pair_nibbles(__m128i a, __m128i b, __m128i &even, __m128i &odd) {
     const __m128i low = _mm_set1_epi8(15);
@@ -347,6 +346,7 @@ inline void pair_nibbles(__m128i a, __m128i b, __m128i &even, __m128i &odd) {
     odd = _mm_or_si128(_mm_and_si128(_mm_srli_epi16(a, 4), low), _mm_andnot_si128(low, b));
 }
 
+// Sixteen or 32 nibbles at a time; what is written behind a run's last unit is overwritten by the next one.
 void BitDot::prepare(const Conv &k, const void *in, int row, uint16_t *out, char *spare) {
     const uint32_t *words = padded_words(k, (const uint32_t *)in, row, (uint32_t *)spare);
     const size_t partner = (size_t)k.sw * k.groups * k.words;

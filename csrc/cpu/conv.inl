@@ -211,8 +211,8 @@ constexpr bool has_limits() {
 
 // One block's counts of a tile; for a kernel that takes more, of `blocks` of them.
 template <class D>
-void bit_dot(const Conv &k, const typename D::Unit *const *bases, int n, const Segment *segments, int count, const char *panel, size_t stride,
-             int blocks, typename D::Result *result, Ahead ahead) {
+void bit_dot(const Conv &k, const typename D::Unit *const *bases, int n, const Segment *segments, int count, const char *panel,
+             size_t stride, int blocks, typename D::Result *result, Ahead ahead) {
     if constexpr (D::kBlocks == 2) D::dot(bases, n, segments, count, D::across(k), panel, stride, blocks, result, ahead);
     else D::dot(bases, n, segments, count, panel, result);
 }

@@ -105,7 +105,8 @@ inline void clear_tail_bits(const Epilogue &e, uint8_t *pixel, int c0, int from)
 
 // `kVectors` vectors of channels from c on, of every pixel of the tile: their constants stay in registers.
 template <int kVectors, bool kMap, bool kAffine, Act A, Tail T, class Src>
-__attribute__((always_inline)) inline void fused_vectors(const Epilogue &e, const Src &src, const int *pixels, int n, int c0, int lane0) {
+__attribute__((always_inline)) inline void fused_vectors(const Epilogue &e, const Src &src, const int *pixels, int n, int c0,
+                                                         int lane0) {
     const bool has_residual = T == Tail::Any ? e.residual != nullptr : T == Tail::ResidualOutBits;
     const bool has_out = T == Tail::Any ? e.out != nullptr : T != Tail::Bits;
     const bool has_bits = T == Tail::Any ? e.bits != nullptr : T != Tail::Out;

@@ -35,8 +35,21 @@ inline F add(F a, F b) { return each([&](int i) { return a.v[i] + b.v[i]; }); }
 inline F mul(F a, F b) { return each([&](int i) { return a.v[i] * b.v[i]; }); }
 inline F div(F a, F b) { return each([&](int i) { return a.v[i] / b.v[i]; }); }
 inline F fma(F a, F b, F c) { return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; }); }
-// An affine step: rounded once. The product is exact in double, the sum as good as.
-inline F multiply_add(F a, F b, F c) { return each([&](int i) { return (float)((double)a.v[i] * b.v[i] + c.v[i]); }); }
+// An affine step: rounded once. The product is exact in double; the sum is rounded to odd, so that it never looks like the
+// middle of two floats when it is not (reference.py does the same). Long, and in every line: not inline.
+__attribute__((noinline)) F multiply_add(F a, F b, F c) {
+    return each([&](int i) {
+        const double product = (double)a.v[i] * b.v[i], summand = c.v[i], total = product + summand, back = total - product;
+        const double lost = (product - (total - back)) + (summand - back);  // exactly what the sum lost; NaN at infinities
+        int64_t bits;
+        __builtin_memcpy(&bits, &total, sizeof bits);
+        const int64_t toward = (lost > 0) - (lost < 0), outward = bits < 0 ? -toward : toward;
+        bits += bits & 1 ? 0 : outward;
+        double odd;
+        __builtin_memcpy(&odd, &bits, sizeof odd);
+        return (float)odd;
+    });
+}
 // Written so that a NaN fails the comparison and stays.
 inline F relu(F a) { return each([&](int i) { return a.v[i] < 0.0f ? 0.0f : a.v[i]; }); }
 inline F clamp(F a, F lo, F hi) {

@@ -272,6 +272,20 @@ def test_an_affine_multiplies_and_adds_with_one_rounding(isa: str, staged: bool)
     np.testing.assert_array_equal(got[0], np.float32(2.0**-11 + 2.0**-24))
 
 
+@pytest.mark.parametrize("isa", ["reference", *ISAS])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_an_affine_is_not_rounded_to_float64_first(isa: str, sign: int) -> None:
+    """2^30 + 128 + 64*(1 - 2^-30) is nearer to the float below it, by too little for a float64 to show."""
+    big, low, high = sign * (2.0**30 + 128), 1 - 2.0**-15, 64 + 2.0**-9
+    numbers = np.array([high, -high, 0, 2.0**-149, np.inf, -np.inf, np.nan], np.float32)
+    b = Builder((7, 1, 1))
+    tensors = {"mult": np.full(7, sign * low, np.float32), "add": np.full(7, big, np.float32)}
+    program = b.program(b.emit("flatten", b.emit("affine", INPUT, tensors=tensors)))
+    got = load(program, threads=1, isa=isa)(numbers.reshape(1, 7, 1, 1))
+    want = [big, big, big, big, sign * np.inf, -sign * np.inf, np.nan]
+    np.testing.assert_array_equal(got[0], np.array(want, np.float32))
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_the_input_scale_of_xnor_net_is_the_same_number_everywhere(isa: str) -> None:
     """K is summed in float64 and rounded once, so that no order of summation shows."""

@@ -181,11 +181,15 @@ def _sign(program: Program, op: Op, x: Array) -> Array:
 def multiply_add(x: Array, mult: Array, add: Array) -> Array:
     """A fused multiply-add, `x*mult + add` rounded once, as batch norm does it in PyTorch.
 
-    In float64 the product is exact and the sum as good as: rounding it again to float32 gives another number
-    than the fused operation once in some hundred million times.
+    In float64 the product is exact and the sum is rounded to odd: where it lost something, its last bit is 1.
+    So it is the middle of two float32 numbers only where that is exact, and rounding it again does no harm.
     """
-    wide = x.astype(np.float64) * mult.astype(np.float64) + add.astype(np.float64)
-    return wide.astype(np.float32)
+    product, summand = x.astype(np.float64) * mult.astype(np.float64), add.astype(np.float64)
+    total = product + summand
+    back = total - product
+    lost = (product - (total - back)) + (summand - back)  # exactly what the sum lost; NaN at infinities
+    even = np.isfinite(lost) & (lost != 0) & (total.view(np.int64) & 1 == 0)
+    return np.where(even, np.nextafter(total, np.copysign(np.inf, lost)), total).astype(np.float32)
 
 
 def affine(x: Array, mult: F32 | None, add: F32 | None) -> Array:

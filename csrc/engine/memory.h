@@ -17,7 +17,7 @@ class Buffer {
   public:
     Buffer() = default;
     explicit Buffer(size_t bytes) : bytes_(bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
+#if defined(__linux__) && defined(MADV_HUGEPAGE) && !defined(__SANITIZE_ADDRESS__)  // which watches the heap alone
         if (bytes >= kLargePage / 2) {
             mapped_ = round_up(bytes + 3 * kLine, kLargePage) + kLargePage;
             void *block = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -113,6 +113,52 @@ bool close(const Output &a, const Output &b) {
     return true;
 }
 
+// A stem and its max pool by maxima of whole sums, as Engine::run_pooled_sums does it, against the plain floats' maxima.
+void compare_pooled(const Kernels &kernels, const Case &c, const ConvStore &plain, const ConvStore &store, const void *in) {
+    const Conv &k = store.conv;
+    const Pool p{k.o, k.oh, k.ow, (k.oh + 1) / 2, (k.ow + 1) / 2, 3, 3, 2, 2, 1, 1, 1, 1, true, false, false};
+    const size_t stride = round_up((size_t)k.o, 16), pixels = (size_t)p.oh * p.ow, bytes = ((size_t)k.o + 31) / 32 * 4;
+    Epilogue line{};
+    line.channels = k.o, line.fused = true, line.mult = c.mult.as<float>(), line.add = c.add.as<float>(), line.act = Act::Relu;
+    Epilogue tail{};
+    tail.channels = k.o, tail.fused = true, tail.threshold = c.threshold.as<float>(), tail.flip = c.flip.as<uint32_t>();
+    tail.out_stride = (int)stride, tail.bits_stride = (int)bytes;
+    Buffer floats[2] = {Buffer(pixels * stride * 4), Buffer(pixels * stride * 4)}, bits[2] = {Buffer(pixels * bytes), Buffer(pixels * bytes)};
+
+    Buffer all((size_t)k.oh * k.ow * stride * 4), row((size_t)p.ow * stride * 4);
+    Buffer spare(conv_scratch(plain.conv, generic_kernels()->picture_pair, false));
+    line.out = all.as<float>(), line.out_stride = (int)stride;
+    tail.out = floats[0].as<float>(), tail.bits = bits[0].as<uint8_t>();
+    generic_kernels()->conv_picture_pair(plain.conv, line, in, 0, k.oh, 0, k.blocks_per_group, spare.as(), nullptr);
+    for (int y = 0; y < p.oh; y++) {
+        generic_kernels()->pool_row(p, all.as<float>(), (int)stride, 0, y, row.as<float>());
+        generic_kernels()->finish(tail, row.as<float>(), (int)stride, y * p.ow, p.ow);
+    }
+
+    constexpr int kRing = 4;
+    Buffer lines((size_t)kRing * p.ow * stride * 4), toward(round_up((size_t)k.o, kBlock) * 4);
+    for (int o = 0; o < k.o; o++) toward.as<int32_t>()[o] = c.mult.as<float>()[o] < 0 ? -1 : 0;
+    Buffer scratch(conv_scratch(k, kernels.picture_pair, false));
+    Epilogue sums{};
+    sums.channels = k.o, sums.out_stride = (int)stride, sums.toward = toward.as<int32_t>();
+    tail.out = floats[1].as<float>(), tail.bits = bits[1].as<uint8_t>(), tail.toward = sums.toward;
+    tail.mult = line.mult, tail.add = line.add, tail.act = line.act;
+    Prepared prepared;
+    for (int y = 0, done = 0; y < p.oh; y++) {
+        const int end = 2 * y + 2 < k.oh ? 2 * y + 2 : k.oh;
+        for (int count; done < end; done += count) {
+            count = done % 2 == 0 && done + 1 < end ? 2 : 1;
+            sums.sums = lines.as<int32_t>() + ((long)(done % kRing) - done) * p.ow * (long)stride;
+            kernels.conv_pooled(k, sums, in, done, done + count, scratch.as(), &prepared);
+        }
+        kernels.pool_lines(p, k, tail, lines.as<int32_t>(), (int)stride, kRing, y);
+    }
+    for (size_t i = 0; i < pixels; i++)
+        for (size_t o = 0; o < (size_t)k.o; o++)
+            if (floats[0].as<float>()[i * stride + o] != floats[1].as<float>()[i * stride + o]) fail(kernels, "pooled sums", c);
+    if (std::memcmp(bits[0].as(), bits[1].as(), pixels * bytes) != 0) fail(kernels, "bits of pooled sums", c);
+}
+
 void compare(const Kernels &kernels) {
     const Kernels &plain = *generic_kernels();
     Case c = draw_case();
@@ -160,6 +206,10 @@ void compare(const Kernels &kernels) {
         const Output pa = run(plain, c, build(plain), picture.as()), pb = run(kernels, c, build(kernels), picture.as());
         if (pa.floats != pb.floats || pa.bits != pb.bits)
             fail(kernels, "picture", c);
+        if (build(plain).source == Source::PicturePair) {  // whose steps are above 0
+            for (size_t i = 0; i < o; i++) scale.as<float>()[i] = std::fabs(scale.as<float>()[i]);
+            compare_pooled(kernels, c, build(plain), build(kernels), picture.as());
+        }
     }
 }
 

@@ -18,12 +18,13 @@ class Buffer {
     Buffer() = default;
     explicit Buffer(size_t bytes) : bytes_(bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE) && !defined(__SANITIZE_ADDRESS__)  // which watches the heap alone
-        if (bytes >= kLargePage / 2) {
+        if (bytes >= kLargePage) {
             mapped_ = round_up(bytes + 3 * kLine, kLargePage) + kLargePage;
             void *block = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             if (block == MAP_FAILED) throw std::bad_alloc();
             memory_ = (char *)block, data_ = (char *)round_up((size_t)block, kLargePage);
-            (void)madvise(data_, mapped_ - kLargePage, MADV_HUGEPAGE);  // without them it is memory all the same
+            // Whole ones only, so that the end takes no more than it needs; without them it is memory all the same.
+            (void)madvise(data_, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);
             return;
         }
 #endif

@@ -130,6 +130,12 @@ class Engine {
 // Fills a binary convolution's `limits` and `turn` where its only result is bits that follow from the counts.
 void make_limits(Step &step);
 
+// Whether a stage keeps the order of numbers in every channel, or turns all of a channel's round (a negative factor).
+bool never_falls(const StageSpec &stage, int channels);
+
+// The number that such a stage makes of v in channel c, rounded as the epilogue rounds it.
+float after(const StageSpec &stage, int c, float v);
+
 // Fills `toward` of a convolution over a picture where the max pool behind it may take whole sums in place of floats.
 void make_toward(Step &step, const Step &pool);
 

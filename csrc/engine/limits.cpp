@@ -12,9 +12,32 @@ namespace {
 constexpr long kMostCount = 32766;           // a limit is one more, and 16 bits are compared with their sign
 constexpr size_t kMostLimits = (size_t)1 << 18;  // more are not worth the time at load
 
+// One channel's way from the dot product to the sign.
+class Line {
+  public:
+    Line(const std::vector<StageSpec> &stages, int channel) : stages_(stages), c_(channel) {}
+
+    bool bit(float v) const {
+        for (size_t i = 0; i + 1 < stages_.size(); i++) v = after(stages_[i], c_, v);
+        const StageSpec &sign = stages_.back();
+        return (sign.flip.as<const uint32_t>()[c_] ? -v : v) > sign.a.as<const float>()[c_];
+    }
+    bool stays_finite(float v) const {
+        for (size_t i = 0; i + 1 < stages_.size(); i++)
+            if (!std::isfinite(v = after(stages_[i], c_, v))) return false;
+        return true;
+    }
+
+  private:
+    const std::vector<StageSpec> &stages_;
+    int c_;
+};
+
+}  // namespace
+
 bool never_falls(const StageSpec &stage, int channels) {
     switch (stage.kind) {
-        case StageKind::Affine:  // falls where the factor is negative: in all counts alike
+        case StageKind::Affine:  // falls where the factor is negative: for all numbers alike
         case StageKind::Relu: return true;
         case StageKind::Hardtanh: return stage.lo <= stage.hi;
         case StageKind::Prelu:
@@ -25,37 +48,15 @@ bool never_falls(const StageSpec &stage, int channels) {
     }
 }
 
-// One channel's way from the dot product to the sign.
-class Line {
-  public:
-    Line(const std::vector<StageSpec> &stages, int channel) : stages_(stages), c_(channel) {}
-
-    bool bit(float v) const {
-        for (size_t i = 0; i + 1 < stages_.size(); i++) v = after(stages_[i], v);
-        const StageSpec &sign = stages_.back();
-        return (sign.flip.as<const uint32_t>()[c_] ? -v : v) > sign.a.as<const float>()[c_];
+float after(const StageSpec &stage, int c, float v) {
+    const float *a = stage.a.as<const float>();
+    switch (stage.kind) {
+        case StageKind::Affine: return std::fma(v, a[c], stage.b.as<const float>()[c]);
+        case StageKind::Relu: return v < 0 ? 0 : v;
+        case StageKind::Prelu: return v > 0 ? v : v * a[c];
+        default: return v < stage.lo ? stage.lo : v > stage.hi ? stage.hi : v;
     }
-    bool stays_finite(float v) const {
-        for (size_t i = 0; i + 1 < stages_.size(); i++)
-            if (!std::isfinite(v = after(stages_[i], v))) return false;
-        return true;
-    }
-
-  private:
-    float after(const StageSpec &stage, float v) const {
-        const float *a = stage.a.as<const float>();
-        switch (stage.kind) {
-            case StageKind::Affine: return std::fma(v, a[c_], stage.b.as<const float>()[c_]);
-            case StageKind::Relu: return v < 0 ? 0 : v;
-            case StageKind::Prelu: return v > 0 ? v : v * a[c_];
-            default: return v < stage.lo ? stage.lo : v > stage.hi ? stage.hi : v;
-        }
-    }
-    const std::vector<StageSpec> &stages_;
-    int c_;
-};
-
-}  // namespace
+}
 
 void make_limits(Step &step) {
     if (step.kind != StepKind::Conv || step.conv->source != Source::Bits || step.stages.empty()) return;

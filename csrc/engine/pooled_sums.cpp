@@ -7,25 +7,6 @@
 #include "engine.h"
 
 namespace xnorpp {
-namespace {
-
-float after(const StageSpec &stage, int c, float v) {
-    const float *a = stage.a.as<const float>();
-    switch (stage.kind) {
-        case StageKind::Affine: return std::fma(v, a[c], stage.b.as<const float>()[c]);
-        case StageKind::Prelu: return v > 0 ? v : v * a[c];
-        default: return v;
-    }
-}
-
-bool rises(const StageSpec &stage, int channels) {
-    if (stage.kind == StageKind::Hardtanh) return stage.lo <= stage.hi;
-    for (int c = 0; c < channels && stage.kind == StageKind::Prelu; c++)
-        if (!(stage.a.as<const float>()[c] >= 0)) return false;
-    return stage.kind == StageKind::Affine || stage.kind == StageKind::Relu || stage.kind == StageKind::Prelu;
-}
-
-}  // namespace
 
 void make_toward(Step &step, const Step &next) {
     const Pool &p = next.pool;
@@ -40,7 +21,7 @@ void make_toward(Step &step, const Step &next) {
     int affines = 0, acts = 0;
     for (size_t i = 0; i + 1 < step.stages.size(); i++) {
         const StageSpec &stage = step.stages[i];
-        if (!rises(stage, step.c)) return;
+        if (!never_falls(stage, step.c)) return;
         if (stage.kind == StageKind::Affine ? acts || affines++ : acts++) return;
     }
     const Conv &k = step.picture->conv;
@@ -50,8 +31,9 @@ void make_toward(Step &step, const Step &next) {
         for (const float end : {-2147483648.0f, 2147483648.0f}) {  // what a sum can be at most: no NaN in between
             float v = end * k.scale[c];
             if (k.bias) v += k.bias[c];
-            for (const StageSpec &stage : step.stages) v = after(stage, c, v);
             if (!std::isfinite(v)) return;
+            for (size_t i = 0; i + 1 < step.stages.size(); i++)
+                if (!std::isfinite(v = after(step.stages[i], c, v))) return;
         }
         if (affines && step.stages[0].a.as<const float>()[c] < 0) toward.as<int32_t>()[c] = -1;
     }

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from xnorpp.bench.engine import MEAN, STD
-from xnorpp.models import create_model
+from xnorpp.models import PAPER_BLOCK, create_model
 from xnorpp.nn import parameter_groups
 from xnorpp.pack import pack_to_file
 
@@ -40,7 +40,7 @@ def main() -> None:
     images = torch.from_numpy(np.load(given.images)).permute(0, 3, 1, 2).contiguous().to(device)
     labels = torch.from_numpy(np.load(given.labels)).long().to(device)
     classes = int(labels.max()) + 1
-    config = {"name": "resnet18", "input_size": given.size, "num_classes": classes, "downsample": "binary"}
+    config = {"name": "resnet18", "input_size": given.size, "num_classes": classes, **PAPER_BLOCK}
     model = create_model(**config).to(device, memory_format=torch.channels_last).train()
     steps = given.epochs * (len(images) // given.batch)
     optimizer = torch.optim.Adam(parameter_groups(model, 1e-5), lr=1e-3)

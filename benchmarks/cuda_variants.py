@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from xnorpp.models import create_model
+from xnorpp.models import PAPER_BLOCK, create_model
 from xnorpp.nn import fused, fused_pool, parameter_groups
 
 CUDA = torch.cuda.is_available()
@@ -107,7 +107,9 @@ class Step:
     ) -> None:
         method, self.backend, self.recompute, mode, self.graph, _ = settings(variant)
         torch.manual_seed(seed)
-        self.model = create_model(model_name, method=method, input_size=size, num_classes=classes)
+        self.model = create_model(
+            model_name, method=method, input_size=size, num_classes=classes, **PAPER_BLOCK
+        )
         self.model = self.model.to(DEVICE, memory_format=torch.channels_last).train()
         self.optimizer = torch.optim.Adam(
             parameter_groups(self.model, weight_decay=1e-5), lr=lr, fused=True, capturable=self.graph and CUDA

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from xnorpp.models import create_model
+from xnorpp.models import PAPER_BLOCK, create_model
 from xnorpp.nn import parameter_groups
 from xnorpp.train.record import append_rows, describe_hardware, source_commit, today
 
@@ -28,7 +28,7 @@ LIMIT = 1.3
 
 def make_step(method: str, compiled: bool, batch: int, size: int) -> Callable[[], float]:
     torch.manual_seed(0)
-    model = create_model("resnet18", method=method, input_size=size, num_classes=200)
+    model = create_model("resnet18", method=method, input_size=size, num_classes=200, **PAPER_BLOCK)
     model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(parameter_groups(model, weight_decay=1e-5), lr=1e-3, fused=True)
     x = torch.randn(batch, 3, size, size).to(memory_format=torch.channels_last)

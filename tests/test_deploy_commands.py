@@ -63,7 +63,7 @@ def test_pack_says_what_it_did(checkpoint: Path, tmp_path: Path, capsys: pytest.
     assert main(["pack", str(checkpoint.parent), "-o", str(out), "--half"]) == 0
     text = capsys.readouterr().out
     assert f"{out.stat().st_size:,} bytes" in text
-    assert "8 layers binary, 0 with one-bit weights, 2 real" in text
+    assert "6 layers binary, 0 with one-bit weights, 4 real" in text
     assert "conv1 (first layer" in text
 
 
@@ -267,7 +267,7 @@ def test_inspect(form: str, request: pytest.FixtureRequest, capsys: pytest.Captu
     path: Path = request.getfixturevalue(form)
     assert main(["inspect", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert sum(layer["state"] == "binary" for layer in found["layers"]) == 8
+    assert sum(layer["state"] == "binary" for layer in found["layers"]) == 6
     assert found["warnings"] == []
     if form == "packed":
         assert found["total"]["bytes"] == path.stat().st_size

@@ -9,15 +9,20 @@ import pytest
 from xnorpp.experiments.queue import recipe_of
 from xnorpp.experiments.runs import (
     ABLATION,
+    ABLATION_CHOICES,
     EXPERIMENTS,
     FIRST_ROWS,
     OTHER_ROWS,
+    SECOND_ROUND,
     SEEDS,
     SHIPPED,
     Run,
     plan,
     quick,
 )
+from xnorpp.models import PAPER_BLOCK, create_model
+from xnorpp.train.config import Recipe
+from xnorpp.train.recipes import load_recipe
 
 EVERY = plan(EXPERIMENTS)
 
@@ -88,7 +93,12 @@ def test_a_twin_has_the_same_topology_schedule_and_augmentation(name: str) -> No
     assert twin.schedule.name == best.schedule.name
     assert twin.data == best.data
     assert twin.model.name == best.model.name
-    assert twin.model.options["shortcut"] == best.model.options["shortcut"]
+    networks = (
+        create_model(part.name, method=part.method, input_size=32, **part.options).config
+        for part in (twin.model, best.model)
+    )
+    one, other = ({key: config[key] for key in (*PAPER_BLOCK, "stem", "stem_pool")} for config in networks)
+    assert one == other
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -101,7 +111,29 @@ def test_a_shipped_network_learns_from_a_real_resnet18(name: str) -> None:
 def test_every_factor_of_the_ablation_starts_from_the_same_default() -> None:
     runs = [run for run in EVERY if run.experiment == "ablation"]
     assert sum(run.row == "default" for run in runs) == 1
-    assert len(runs) == 1 + sum(len(levels) - 1 for levels in ABLATION.values())
+    assert len(runs) == 1 + sum(len(levels) - 1 for levels in ABLATION.values()) + len(SECOND_ROUND)
+
+
+def test_the_defaults_follow_the_ablation() -> None:
+    """What the ablation chose is what a network, a recipe and the second round take when nothing is said."""
+    network = create_model("resnet18", input_size=64, num_classes=200).config
+    names = {"start of the scale": "scale_init", "downsampling": "downsample"}
+    assert set(ABLATION_CHOICES) == set(ABLATION)
+    for factor, level in ABLATION_CHOICES.items():
+        if factor == "weight decay on scales":
+            assert Recipe().optimizer.decay_scales == (level == "on")
+        else:
+            assert str(network[names.get(factor, factor.replace(" ", "_"))]) == level, factor
+    assert not Recipe().model.calibrate
+    second = next(run for run in EVERY if run.row == "second-round-defaults")
+    options = recipe_of(second, Path("runs"), on_gpu=False).model.options
+    assert {key: options[key] for key in PAPER_BLOCK} == {key: network[key] for key in PAPER_BLOCK}
+
+
+@pytest.mark.parametrize("name", ["tiny-imagenet-table1-case4", "cifar10-table1-real", "table1-case4"])
+def test_the_papers_tables_keep_the_papers_block(name: str) -> None:
+    options = load_recipe(name).model.options
+    assert {key: options[key] for key in PAPER_BLOCK} == PAPER_BLOCK
 
 
 def test_the_quick_form_keeps_the_row_and_trains_on_digits() -> None:

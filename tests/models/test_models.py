@@ -68,7 +68,7 @@ def test_forward_backward_and_rebuilding_from_the_config(name: str, method: str,
 @pytest.mark.parametrize("name", list_models())
 @pytest.mark.parametrize("method", METHODS)
 def test_first_and_last_layers_are_real_and_the_rest_is_not(name: str, method: str) -> None:
-    model = build(name, method=method)
+    model = build(name, method=method, downsample="binary")
     weighted = [m for m in model.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
     assert type(weighted[0]) is nn.Conv2d
     assert type(weighted[-1]) is nn.Linear
@@ -76,6 +76,12 @@ def test_first_and_last_layers_are_real_and_the_rest_is_not(name: str, method: s
     inner = [m for m in weighted[1:-1] if not isinstance(m, BinaryLayer)]
     assert inner == (weighted[1:-1] if method == "real" else [])
     assert {layer.method for _, layer in binary_layers(model)} <= {method}
+    default = build(name, method=method)
+    real = [
+        p for p, m in default.named_modules() if isinstance(m, nn.Conv2d) and not isinstance(m, BinaryLayer)
+    ]
+    if method != "real":
+        assert [p for p in real[1:] if not p.endswith("downsample.conv")] == []
 
 
 @pytest.mark.parametrize("name", list_models())
@@ -169,7 +175,7 @@ def test_a_shortcut_a_convolution_adds_the_input_twice() -> None:
 
 
 def test_the_real_twin_is_the_ordinary_pre_activation_block() -> None:
-    block = build("small", method="real").blocks[0].eval()
+    block = build("small", method="real", shortcut="block").blocks[0].eval()
     x = torch.randn(1, 8, 16, 16)
     expected = x + block.conv2(F.relu(block.bn2(block.conv1(F.relu(block.bn1(x))))))
     torch.testing.assert_close(block(x), expected)

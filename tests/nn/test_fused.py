@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from xnorpp.models.blocks import AveragePool, Options, PreActivationBlock, initialise
+from xnorpp.models.blocks import PAPER_BLOCK, AveragePool, Options, PreActivationBlock, initialise
 from xnorpp.nn import SCALES, BinaryConv2d
 
 if not torch.cuda.is_available():
@@ -166,7 +166,7 @@ def test_xnor_net_with_k(channels: list[int], stride: int, recompute: bool) -> N
 
 def test_k_of_a_binary_shortcut() -> None:
     torch.manual_seed(12)
-    block = PreActivationBlock(Options(method="xnor", scale="alpha_k"), 8, 16, 2, (4, 4))
+    block = PreActivationBlock(Options(method="xnor", scale="alpha_k", **PAPER_BLOCK), 8, 16, 2, (4, 4))
     initialise(block)
 
     def own(copied: Any, start: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ def test_stem_convolution_equals_plain() -> None:
 @pytest.mark.parametrize("stride", [1, 2])
 def test_blocks_that_change_the_shape_equal_plain(stride: int) -> None:
     torch.manual_seed(7)
-    block = PreActivationBlock(Options(), 8, 16, stride, (4, 4))
+    block = PreActivationBlock(Options(**PAPER_BLOCK), 8, 16, stride, (4, 4))
     initialise(block)
     x = (torch.randn(9, 8, 4, 4) + 0.5).bfloat16()
 

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xnorpp.models import create_model
+from xnorpp.models import PAPER_BLOCK, create_model
 from xnorpp.models.registry import NETWORKS
 
-DEFAULT = {"name": "resnet18", "method": "xnor++", "scale": "channel_height_width", "downsample": "binary"}
+DEFAULT = {"name": "resnet18", "method": "xnor++", "scale": "channel_height_width", **PAPER_BLOCK}
 
 
 def binary_network(config: Mapping[str, Any] = DEFAULT, *, seed: int = 0) -> nn.Module:

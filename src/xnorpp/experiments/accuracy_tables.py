@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from xnorpp.experiments import published
 from xnorpp.experiments.kept import Interval, Row, Seeds, accuracy, of_kind, welch
 from xnorpp.experiments.layer_tables import NOT_MEASURED, claims, markdown
-from xnorpp.experiments.runs import ABLATION, TRIALS
+from xnorpp.experiments.runs import ABLATION, ABLATION_CHOICES, SECOND_ROUND, TRIALS
 
 DATASETS = {"tiny_imagenet": "Tiny-ImageNet-200", "cifar10": "CIFAR-10"}
 TABLE1 = ("bnn", "xnor-alpha", "xnor", "case1", "case2", "case3", "case4", "real")
@@ -141,28 +141,44 @@ def table3_block(rows: Sequence[Row]) -> str:
 
 
 def ablation_block(rows: Sequence[Row]) -> str:
-    """One factor at a time from the default, on the held-out tenth of the training set."""
+    """One factor at a time from the paper's recipe, on the held-out tenth of the training set, with what the
+    networks take by default since; then again from those defaults."""
     chosen = accuracy(rows, experiment="ablation", split=None)
     if not chosen:
         return f"The ablation: {NOT_MEASURED}."
-    default = next((row for row in chosen if row.get("default")), None)
+    start = next((row for row in chosen if row.get("default")), None)
     body = []
     for factor, levels in ABLATION.items():
         for level, changes in levels.items():
             own = [row for row in chosen if (row["factor"], str(row["level"])) == (factor, level)]
-            row = own[-1] if changes and own else None if changes else default
-            if row is None:
-                body.append([factor, level, NOT_MEASURED, "", ""])
-                continue
-            gap = "default" if not changes else f"{top1(row) - top1(default):+.2f}" if default else ""
-            body.append([factor, level, f"{top1(row):.2f}", f"{top5(row):.2f}", gap])
+            row = own[-1] if changes and own else None if changes else start
+            taken = "yes" if ABLATION_CHOICES[factor] == level else ""
+            body.append([factor, level, *_against(row, start, bool(changes)), taken])
     first = chosen[0]
     where = "the held-out tenth of the training set" if first["split"] == "held" else "the test set"
-    head = ["factor", "level", "top-1 %", "top-5 %", "minus default"]
-    return (
+    text = (
         f"Case 4, {DATASETS.get(first['dataset'], first['dataset'])}, {first['epochs']} epochs, one seed, "
-        f"measured on {where}.\n\n{markdown(head, body)}"
+        f"measured on {where}.\n\n"
+        + markdown(["factor", "level", "top-1 %", "top-5 %", "minus start", "default since"], body)
     )
+    second = {str(row["level"]): row for row in chosen if row["factor"] == "second round"}
+    base = second.get("defaults")
+    if base:
+        lines = [
+            [level, *_against(second.get(level), base, bool(changes))]
+            for level, changes in SECOND_ROUND.items()
+        ]
+        text += "\n\nThe second round, from the defaults since:\n\n"
+        text += markdown(["level", "top-1 %", "top-5 %", "minus start"], lines)
+    return text
+
+
+def _against(row: Row | None, start: Row | None, changed: bool) -> list[str]:
+    """Top-1, top-5 and the distance to the start, as texts."""
+    if row is None:
+        return [NOT_MEASURED, "", ""]
+    gap = "start" if not changed else f"{top1(row) - top1(start):+.2f}" if start else ""
+    return [f"{top1(row):.2f}", f"{top5(row):.2f}", gap]
 
 
 def trials_block(rows: Sequence[Row]) -> str:
@@ -171,20 +187,23 @@ def trials_block(rows: Sequence[Row]) -> str:
     default = found.get("default")
     if default is None:
         return f"The trials: {NOT_MEASURED}."
-    body = []
+    body, missing = [], []
     for name, changes in TRIALS.items():
         row = found.get(name)
         if row is None:
-            body.append([name, " ".join(changes), NOT_MEASURED, "", ""])
+            missing.append(name)
             continue
         gap = f"{top1(row) - top1(default):+.2f}" if changes else "default"
         body.append([name, " ".join(changes), f"{top1(row):.2f}", f"{row['metrics']['loss']:.3f}", gap])
     where = DATASETS.get(default["dataset"], default["dataset"])
-    return (
+    text = (
         f"ResNet-20, {where}, {default['epochs']} epochs, one seed, measured on a held-out tenth of the "
         "training set that no teacher has seen.\n\n"
         + markdown(["trial", "changed", "top-1 %", "loss", "minus default"], body)
     )
+    if missing:
+        text += f"\n\nPlanned (`xnorpp paper trials`) and {NOT_MEASURED}: {', '.join(missing)}."
+    return text
 
 
 def shipped_models(rows: Sequence[Row]) -> dict[str, Row | None]:

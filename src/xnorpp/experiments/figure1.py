@@ -93,7 +93,7 @@ def measure_speed(
 
 def measure_storage(quick: bool = False) -> Iterator[Row]:
     """Packed file against float32 `state_dict`: one layer at 256 channels, and whole networks."""
-    from xnorpp.models import create_model
+    from xnorpp.models import PAPER_BLOCK, create_model
     from xnorpp.pack import pack
     from xnorpp.runtime.program import encode
     from xnorpp.train.packing import float_bytes
@@ -102,9 +102,10 @@ def measure_storage(quick: bool = False) -> Iterator[Row]:
     program = one_layer(binary_layer(geometry(channels, 3)))
     floats = 4 * (9 * channels**2 + channels)
     yield _storage(f"one 3x3 layer, {channels} channels", len(encode(program)), floats)
+    paper = {"name": "resnet18", **PAPER_BLOCK}
     networks: dict[str, dict[str, Any]] = {
-        "ResNet-18 for ImageNet, binary downsampling": {"name": "resnet18", "downsample": "binary"},
-        "ResNet-18 for ImageNet, real downsampling": {"name": "resnet18", "downsample": "real"},
+        "ResNet-18 for ImageNet, binary downsampling": paper,
+        "ResNet-18 for ImageNet, real downsampling": {**paper, "downsample": "real"},
     }
     if quick:
         networks = {"small network": {"name": "small"}}

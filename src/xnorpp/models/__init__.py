@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xnorpp.models.blocks import ACTIVATIONS, Options
+from xnorpp.models.blocks import ACTIVATIONS, PAPER_BLOCK, Options
 from xnorpp.models.registry import NETWORKS, Network, create_model, list_models
 
-__all__ = ["ACTIVATIONS", "NETWORKS", "Network", "Options", "create_model", "list_models"]
+__all__ = ["ACTIVATIONS", "NETWORKS", "PAPER_BLOCK", "Network", "Options", "create_model", "list_models"]

@@ -36,6 +36,8 @@ Size = tuple[int, int]
 ACTIVATIONS = ("prelu", "relu", "hardtanh", "rprelu", "identity")
 SHORTCUTS = ("block", "conv")
 DOWNSAMPLES = ("binary", "real")
+# The block of the paper's tables, where it differs from the defaults.
+PAPER_BLOCK = {"shortcut": "block", "downsample": "binary"}
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,11 @@ class Options:
     method         real | binaryconnect | bnn | xnor | xnor++
     scale          a scale of the method; None is its default (Case 4 for xnor++, alpha for xnor)
     activation     prelu | relu | hardtanh | rprelu | identity; None is prelu with binary inputs, else relu
-    shortcut       "block": one shortcut a pair of convolutions, as in the paper; "conv": one a convolution
-    downsample     "binary" (default: the paper keeps only the first and last layers real) or "real": the
-                   1x1 convolution of a shortcut that changes the shape, behind a 2x2 average pooling
+    shortcut       "conv" (default; measures better): one shortcut a convolution; "block": one a pair of them,
+                   as in the paper
+    downsample     "real" (default; measures better) or "binary" (the paper keeps only the first and last
+                   layers real): the 1x1 convolution of a shortcut that changes the shape, behind a 2x2
+                   average pooling
     padding_value  what surrounds the signs at the border: 0 (default), -1 or 1
     scale_init     "analytic" (default; measures better) or "ones"
     surrogate, weight_surrogate   gradient of inputs' and weights' sign: ste (default) | polynomial | tanh
@@ -58,8 +62,8 @@ class Options:
     method: str = "xnor++"
     scale: str | None = None
     activation: str | None = None
-    shortcut: str = "block"
-    downsample: str = "binary"
+    shortcut: str = "conv"
+    downsample: str = "real"
     padding_value: int = 0
     scale_init: str = "analytic"
     surrogate: str = "ste"

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from xnorpp.models import create_model
+from xnorpp.models import PAPER_BLOCK, create_model
 from xnorpp.pack import pack
 from xnorpp.runtime.bits import pack_conv_weight, pack_linear_weight
 from xnorpp.runtime.program import Op, Program
@@ -42,9 +42,10 @@ def unsettle(model: nn.Module, seed: int = 3) -> None:
 
 
 def network(name: str, method: str, scale: str | None, size: int | None = None, **options: Any) -> Program:
-    """A packed network with unsettled weights."""
+    """A packed network with unsettled weights; the paper's block where `options` name no other."""
     torch.manual_seed(1)
     size = size or SIZES.get(name, 24)
+    options = {**PAPER_BLOCK, **options}
     model = create_model(name, method=method, scale=scale, input_size=size, num_classes=10, **options)
     if method == "binaryconnect":  # its sums grow by sqrt(n) a layer; batch statistics keep them finite
         with torch.no_grad():

@@ -34,13 +34,15 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training here is plain PyTorch.
+def _no_interpreter() -> Iterator[None]:
+    """Training here is plain PyTorch, also behind a test's own `monkeypatch.undo()`.
 
     Tests of the fused kernels make Triton interpret them, for the whole process; with that, a step in graph
     mode would take them here too, and round bfloat16 in other places than the plain step does.
     """
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TRITON_INTERPRET", raising=False)
+        yield
 
 
 @pytest.fixture

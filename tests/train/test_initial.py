@@ -215,10 +215,17 @@ def test_the_distillation_loss_is_the_stated_formula() -> None:
     assert torch.equal(training_loss(student, labels), hard)
 
 
-def test_training_from_a_twin_with_the_twin_as_teacher(tmp_path: Path) -> None:
+def test_training_from_a_twin_with_the_twin_as_teacher(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = ["model.options.width=4", "schedule.max_steps=3", "run.tensorboard=false"]
     train(load_recipe("digits-small-real", settings), out=tmp_path / "real", device="cpu", quiet=True)
     recipe = load_recipe("digits-small-case4", [*settings, f"loss.teacher={tmp_path / 'real'}"])
     summary = train(recipe, out=tmp_path / "binary", init_from=tmp_path / "real", device="cpu", quiet=True)
     assert "conv1.weight" in summary["init_from"]["loaded"]
+    assert summary["init_from"]["differs"] == ""
     assert summary["step"] == 3
+    other = load_recipe("digits-small-case4", [*settings, "model.options.shortcut=block"])
+    summary = train(other, out=tmp_path / "block", init_from=tmp_path / "real", device="cpu")
+    assert "trained with shortcut='conv'; this network has shortcut='block'" in summary["init_from"]["differs"]
+    assert summary["init_from"]["differs"] in capsys.readouterr().out

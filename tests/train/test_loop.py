@@ -151,6 +151,18 @@ def test_a_finished_run_is_not_overwritten_and_resuming_it_changes_nothing(
     assert same(before, load_checkpoint(tmp_path).weights)
 
 
+def test_a_run_is_resumed_with_its_own_network_whatever_the_defaults_are(
+    tmp_path: Path, quick: Quick, same: Same
+) -> None:
+    run(quick("schedule.max_steps=2", "model.options.shortcut=block"), tmp_path / "block")
+    with pytest.raises(RecipeError, match=r"`model.options.shortcut` is 'conv' here and 'block' in the run"):
+        run(quick("schedule.max_steps=2"), tmp_path / "block", resume=True)
+    run(quick("schedule.max_steps=2"), tmp_path / "conv")
+    before = load_checkpoint(tmp_path / "conv").weights
+    run(quick("schedule.max_steps=2", "model.options.shortcut=conv"), tmp_path / "conv", resume=True)
+    assert same(before, load_checkpoint(tmp_path / "conv").weights)
+
+
 def test_a_run_is_resumed_with_its_own_recipe(tmp_path: Path, quick: Quick) -> None:
     run(quick("schedule.max_steps=2"), tmp_path)
     with pytest.raises(RecipeError, match=r"`optimizer.lr` is 0.5 here and 0.\d+ in the run"):

@@ -38,12 +38,15 @@ _TORCHVISION = (
 
 @dataclass(frozen=True)
 class InitialReport:
-    """Which tensors of the network were set, which were not, and which of the file found no place."""
+    """Which tensors of the network were set, which were not, which of the file found no place, and a sentence
+    where the file is of a network whose shortcuts go elsewhere, which its tensors do not show.
+    """
 
     source: str
     loaded: tuple[str, ...]
     left: tuple[str, ...]
     unused: tuple[str, ...]
+    differs: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {key: list(value) if isinstance(value, tuple) else value
@@ -129,4 +132,14 @@ def initialise(model: nn.Module, path: str | Path) -> InitialReport:
         loaded=tuple(fitting),
         left=tuple(name for name in own if name not in fitting),
         unused=tuple(name for name in state if name not in fitting),
+        differs=_other_shortcuts(model, path),
     )
+
+
+def _other_shortcuts(model: nn.Module, path: str | Path) -> str:
+    if not is_checkpoint(path):
+        return ""
+    theirs, ours = (config.get("shortcut") for config in (load_checkpoint(path).model_config, model.config))
+    if theirs in (None, ours) or ours is None:
+        return ""
+    return f"The weights of {path} were trained with shortcut={theirs!r}; this network has shortcut={ours!r}."

@@ -57,7 +57,7 @@ from xnorpp.train.optimizer import make_optimizer, optimizer_tensors, restore_op
 from xnorpp.train.recipes import load_recipe
 from xnorpp.train.record import describe_hardware, source_commit
 from xnorpp.train.report import draw_curves
-from xnorpp.train.resume import check_same_recipe, seed_for
+from xnorpp.train.resume import check_same_network, check_same_recipe, seed_for
 from xnorpp.train.schedule import first_stage_steps, learning_rate, total_steps
 from xnorpp.train.setup import build_model, make_loaders, open_data
 from xnorpp.train.statistics import measure_statistics
@@ -146,9 +146,9 @@ class _Run:
                 journal.say(
                     f"Resuming {recipe.name} at step {self.at.step} of {self.total} from {found.path}"
                 )
-            warning = missing_teacher(recipe)
-            if warning is not None:
-                journal.say(warning)
+            for warning in (missing_teacher(recipe), self.facts.get("init_from", {}).get("differs")):
+                if warning:
+                    journal.say(warning)
             try:
                 self._epochs(journal)
                 return self._finish(journal)
@@ -195,6 +195,7 @@ class _Run:
         seed_for(recipe.run.seed, "weights")
         self.model = build_model(recipe, self.sets)
         if found is not None:
+            check_same_network(self.model.config, found.model_config, self.out)
             self.model.load_state_dict(found.weights)
             self.facts = {key: found.meta[key] for key in ("init_from", "calibration") if key in found.meta}
         elif init_from is not None:

@@ -28,12 +28,16 @@ def seed_for(*what: Any) -> None:
 
 
 def check_same_recipe(new: Recipe, old: Recipe, out: Path) -> None:
-    """A `RecipeError` that names the first key in which the run in `out` differs."""
+    """A `RecipeError` that names the first key in which the run in `out` differs. The network's options are
+    left to `check_same_network`, which knows the defaults of the run's time.
+    """
     mine, theirs = _flat(new.to_dict()), _flat(old.to_dict())
     changed = [
         key
         for key in sorted({*mine, *theirs})
-        if mine.get(key) != theirs.get(key) and key not in FREE_TO_CHANGE and not key.startswith("paper.")
+        if mine.get(key) != theirs.get(key)
+        and key not in FREE_TO_CHANGE
+        and not key.startswith(("paper.", "model.options"))
     ]
     if changed:
         key = changed[0]
@@ -41,6 +45,18 @@ def check_same_recipe(new: Recipe, old: Recipe, out: Path) -> None:
             f"`{key}` is {mine.get(key)!r} here and {theirs.get(key)!r} in the run in {out}; "
             "a run is resumed with the recipe it was started with."
         )
+
+
+def check_same_network(new: dict[str, Any], old: dict[str, Any], out: Path) -> None:
+    """A `RecipeError` that names the first option in which the network of the run in `out` differs. Both are
+    complete (`model.config`), so a default that changed since the run began shows too.
+    """
+    for key in sorted({*new} & {*old}):
+        if new[key] != old[key]:
+            raise RecipeError(
+                f"`model.options.{key}` is {new[key]!r} here and {old[key]!r} in the run in {out}; "
+                f"to go on with the network it was started with, add --set model.options.{key}={old[key]}."
+            )
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -136,6 +136,16 @@ def test_the_papers_tables_keep_the_papers_block(name: str) -> None:
     assert {key: options[key] for key in PAPER_BLOCK} == PAPER_BLOCK
 
 
+def test_the_quick_form_of_the_ablation_has_a_network_of_its_own_for_each_row() -> None:
+    wanted = ("default", "downsampling-real", "shortcut-conv", "second-round-defaults")
+    runs = [run for run in EVERY if run.experiment == "ablation" and run.row in wanted]
+    options = [recipe_of(quick(run), Path("runs"), on_gpu=False).model.options for run in runs]
+    blocks = [{key: one.get(key, ours) for key, ours in (("shortcut", "conv"), ("downsample", "real"))}
+              for one in options]  # fmt: skip
+    assert blocks[0] == PAPER_BLOCK
+    assert len({tuple(block.items()) for block in blocks}) == len(wanted)
+
+
 def test_the_quick_form_keeps_the_row_and_trains_on_digits() -> None:
     for run in EVERY:
         look = quick(run)

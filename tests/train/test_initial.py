@@ -227,5 +227,7 @@ def test_training_from_a_twin_with_the_twin_as_teacher(
     assert summary["step"] == 3
     other = load_recipe("digits-small-case4", [*settings, "model.options.shortcut=block"])
     summary = train(other, out=tmp_path / "block", init_from=tmp_path / "real", device="cpu")
-    assert "trained with shortcut='conv'; this network has shortcut='block'" in summary["init_from"]["differs"]
+    assert (
+        "trained with shortcut='conv'; this network has shortcut='block'" in summary["init_from"]["differs"]
+    )
     assert summary["init_from"]["differs"] in capsys.readouterr().out

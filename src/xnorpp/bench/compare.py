@@ -75,13 +75,13 @@ class Comparison:
 
 
 def default_program(*, half: bool = False, seed: int = 0) -> Program:
-    """ResNet-18, 224x224, Case 4 with binary downsampling, random weights, packed."""
-    from xnorpp.bench.networks import DEFAULT, binary_network
+    """ResNet-18, 224x224, Case 4, the paper's block (binary downsampling), random weights, packed."""
+    from xnorpp.bench.networks import binary_network
     from xnorpp.pack import pack
 
     preprocess = {"resize": 256, "crop": 224, "mean": list(MEAN), "std": list(STD), "channels": 3}
-    model = binary_network(seed=seed)
-    meta = {"model": dict(DEFAULT), "weights": "random", "seed": seed}
+    model: Any = binary_network(seed=seed)
+    meta = {"model": dict(model.config), "weights": "random", "seed": seed}
     return pack(model, 224, preprocess=preprocess, half=half, meta=meta)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from xnorpp.models import PAPER_BLOCK, create_model
 from xnorpp.models.registry import NETWORKS
+from xnorpp.models.resnet import resolve_stem
 
 DEFAULT = {"name": "resnet18", "method": "xnor++", "scale": "channel_height_width", **PAPER_BLOCK}
 
@@ -33,7 +34,8 @@ def twin_network(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
     """The real-valued network of the same shape, in evaluation mode."""
     torch.manual_seed(seed)
     name = str(config["name"])
-    if name in ("resnet18", "resnet34") and config.get("stem", "7x7") == "7x7":
+    size = _size(config)
+    if name in ("resnet18", "resnet34") and resolve_stem(size, config.get("stem", "auto"), None)[0] == "7x7":
         classes = config.get("num_classes") or NETWORKS[name].num_classes
         counts = (2, 2, 2, 2) if name == "resnet18" else (3, 4, 6, 3)
         model: nn.Module = PostActivationResNet(counts, int(config.get("in_channels", 3)), int(classes))
@@ -43,6 +45,7 @@ def twin_network(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
             "input_size",
             "num_classes",
             "in_channels",
+            "shortcut",
             "stem",
             "stem_pool",
             "width",
@@ -53,11 +56,16 @@ def twin_network(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
     return settle_norms(model, config)
 
 
+def _size(config: Mapping[str, Any]) -> tuple[int, int]:
+    size = config.get("input_size") or NETWORKS[str(config["name"])].input_size
+    height, width = (size, size) if isinstance(size, int) else size
+    return int(height), int(width)
+
+
 @torch.no_grad()
 def settle_norms(model: nn.Module, config: Mapping[str, Any], *, batch: int = 4) -> nn.Module:
     """Set every batch norm's running statistics to those of random pictures, averaged over two batches."""
-    size = config.get("input_size") or NETWORKS[str(config["name"])].input_size
-    height, width = (size, size) if isinstance(size, int) else size
+    height, width = _size(config)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
             module.reset_running_stats()

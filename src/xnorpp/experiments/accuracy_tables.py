@@ -188,7 +188,7 @@ def trials_block(rows: Sequence[Row]) -> str:
     if default is None:
         return f"The trials: {NOT_MEASURED}."
     body, missing = [], []
-    for name, changes in TRIALS.items():
+    for name, changes in {**TRIALS, "twin-teacher": ("loss.teacher=its own twin",)}.items():
         row = found.get(name)
         if row is None:
             missing.append(name)

@@ -231,6 +231,8 @@ def quick(run: Run) -> Run:
 
     It shows the way from command to table; its accuracies say nothing about the paper.
     """
+    from xnorpp.models import PAPER_BLOCK
+
     method = {"bnn": "bnn", "bethge": "bnn", "real": "real", "xnor": "xnor", "xnor-alpha": "xnor"}.get(
         run.row, "xnor++"
     )
@@ -246,6 +248,8 @@ def quick(run: Run) -> Run:
         for s in run.settings
         if s.startswith(("model.options.", "optimizer.", "model.calibrate", "data.holdout"))
     )
-    settings = (f"model.method={method}", f"model.scale={scale}", "schedule.epochs=2", *kept)
+    paper = run.experiment in ("table1", "table3", "ablation") and run.row != "bethge"
+    block = tuple(f"model.options.{key}={value}" for key, value in PAPER_BLOCK.items()) if paper else ()
+    settings = (f"model.method={method}", f"model.scale={scale}", "schedule.epochs=2", *block, *kept)
     facts = (*run.facts, ("quick", True))
     return replace(run, recipe="digits-small-case4", settings=settings, facts=facts)

@@ -33,6 +33,7 @@ from xnorpp.data.progress import Progress
 from xnorpp.experiments.ship_words import about, limits, usage
 from xnorpp.inspect import inspect_file
 from xnorpp.inspect.stopwatch import interleave
+from xnorpp.models import create_model
 from xnorpp.pack import verify
 from xnorpp.predict import prepared, preprocess_of, ranks
 from xnorpp.runtime import Model, load
@@ -309,14 +310,29 @@ def describe_recipe(meta: Mapping[str, Any]) -> dict[str, Any]:
     name = str(settings["name"])
     usual = _flat(load_recipe(name).to_dict()) if name in list_recipes() else _flat(Recipe().to_dict())
     flat = _flat(settings)
+    changed = {key: flat[key] for key in sorted(flat) if flat[key] != usual.get(key, None)}
+    options = _usual_options(usual, meta["model"])
     return {
         "name": name,
-        "changed": {key: flat[key] for key in sorted(flat) if flat[key] != usual.get(key, None)},
+        "changed": {
+            key: value for key, value in changed.items() if key not in options or options[key] != value
+        },
         "settings": settings,
         "seed": meta.get("seed"),
         "epochs": meta.get("epoch"),
         "steps": meta.get("step"),
     }
+
+
+def _usual_options(usual: Mapping[str, Any], built: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recipe's network has by default: an option that is named and has this value is no change."""
+    given = {
+        key.removeprefix("model.options."): usual[key] for key in usual if key.startswith("model.options.")
+    }
+    same = {key: built[key] for key in ("input_size", "num_classes", "in_channels")}
+    with torch.device("meta"):
+        model: Any = create_model(usual["model.name"], method=usual["model.method"], **same, **given)
+    return {f"model.options.{key}": value for key, value in model.config.items()}
 
 
 def without_places(value: Any) -> Any:
@@ -413,14 +429,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--half", action="store_true", help="store the real-valued parts in 16 bits")
     parser.add_argument("--force", action="store_true", help="ship it even if it is not torch's equal")
-    parser.add_argument("--batch", type=int, default=100, help="pictures at a time (100)")
-    parser.add_argument("--verify", type=int, default=16, help="pictures to verify on, sign by sign (16)")
+    parser.add_argument("--batch", metavar="N", type=int, default=100, help="pictures at a time (100)")
+    parser.add_argument(
+        "--verify", metavar="N", type=int, default=16, help="pictures to verify on, sign by sign (16)"
+    )
     parser.add_argument("--device", default="cpu", help="where torch runs: cpu or cuda (cpu)")
 
 
 def run(given: argparse.Namespace, prog: str) -> int:
     """`ship` from parsed arguments; errors are one sentence, the card is printed."""
     try:
+        for option, value, low in (
+            ("--batch", given.batch, 1), ("--verify", given.verify, 1), ("--statistics", given.statistics, 0),
+        ):  # fmt: skip
+            if value < low:
+                raise ValueError(f"`{option}` (={value}) must be at least {low}")
         card = ship(
             given.checkpoint, given.name, given.data, given.folder, dataset=given.dataset, twin=given.twin,
             twin_recipe=given.twin_recipe, record=given.record, half=given.half, force=given.force,

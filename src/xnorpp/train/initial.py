@@ -139,7 +139,8 @@ def initialise(model: nn.Module, path: str | Path) -> InitialReport:
 def _other_shortcuts(model: nn.Module, path: str | Path) -> str:
     if not is_checkpoint(path):
         return ""
-    theirs, ours = (config.get("shortcut") for config in (load_checkpoint(path).model_config, model.config))
+    ours: Any = model.config
+    theirs, ours = (config.get("shortcut") for config in (load_checkpoint(path).model_config, ours))
     if theirs in (None, ours) or ours is None:
         return ""
     return f"The weights of {path} were trained with shortcut={theirs!r}; this network has shortcut={ours!r}."

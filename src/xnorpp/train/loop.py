@@ -195,7 +195,8 @@ class _Run:
         seed_for(recipe.run.seed, "weights")
         self.model = build_model(recipe, self.sets)
         if found is not None:
-            check_same_network(self.model.config, found.model_config, self.out)
+            config: Any = self.model.config
+            check_same_network(config, found.model_config, self.out)
             self.model.load_state_dict(found.weights)
             self.facts = {key: found.meta[key] for key in ("init_from", "calibration") if key in found.meta}
         elif init_from is not None:

@@ -42,6 +42,10 @@ def test_a_quick_table3_trains_every_row_on_the_digits(
     rows = [line for line in out.splitlines() if line.startswith("table3-")]
     assert len(rows) == 5
     assert "test set" in rows[0]
+    table = out.split("A look: every row is the small network on digits")[1]
+    assert table.count("(1 seed)") == 2 * 9
+    assert "not measured yet" not in table
+    assert (tmp_path / "table3.svg").stat().st_size > 1000
 
 
 def test_missing_data_is_told_once_and_no_run_is_begun(

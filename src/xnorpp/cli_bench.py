@@ -31,7 +31,7 @@ def bench(arguments: list[str]) -> int:
 
     Engines take turns; medians, quartiles and minima are shown, and the machine is described. The others run
     the real-valued twin of the network and are optional installs: `pip install 'xnorpp[bench]'`. Without
-    MODEL the network is a ResNet-18 for 224x224 pictures, Case 4, with random weights.
+    MODEL the network is a ResNet-18 for 224x224 pictures, Case 4, the paper's block, with random weights.
     """
     parser = Parser(
         "bench",

@@ -28,9 +28,9 @@ def table1(arguments: list[str]) -> int:
 
 
 def table3(arguments: list[str]) -> int:
-    """AlexNet, and Bethge et al., on Tiny-ImageNet-200 (Table 3).
+    """AlexNet and ResNet-18 on Tiny-ImageNet-200, with Bethge et al. (Table 3).
 
-    The rows of ResNet-18 are Table 1's; this trains the ones that Table 1 does not have.
+    ResNet-18's other rows are Table 1's: what that has trained already is taken from there.
     """
     return _queue(arguments, "table3", table3, ("table3",))
 
@@ -39,13 +39,13 @@ def ablation(arguments: list[str]) -> int:
     """What the paper leaves open, one thing changed at a time.
 
     Start of the scale, activation, downsampling, shortcut, padding value, weight decay on scales; ten epochs
-    each, measured on a tenth of the training set that is held out.
+    each, measured on a tenth of the training set that is held out; then a second round from what that chose.
     """
     return _queue(arguments, "ablation", ablation, ("ablation",))
 
 
 def trials(arguments: list[str]) -> int:
-    """Try small changes to the best recipe, one at a time, on held-out pictures.
+    """Try small changes to what the best recipe was, one at a time, on held-out pictures.
 
     Forty epochs of ResNet-20 on CIFAR-10 each, after two teachers; the test set is not read.
     """
@@ -164,8 +164,40 @@ def _queue(
         metrics = row["metrics"]
         where = "held-out pictures" if row["split"] == "held" else "test set"
         print(f"{row['key']:<60} {row['epochs']:>6} {metrics['top1']:>7.2f} {metrics['top5']:>7.2f}  {where}")
-    print(f"kept in {results / 'accuracy.jsonl'}; `xnorpp paper report` draws the tables and plots")
+    plots = _show(experiments, results, given.quick)
+    drawn = f", drawn in {', '.join(map(str, plots))}" if plots else ""
+    print(f"kept in {results / 'accuracy.jsonl'}{drawn}")
     return 0
+
+
+def _show(experiments: Sequence[str], results: Path, look: bool) -> list[Path]:
+    """Print the table of each experiment from what `results` keeps, and draw its plot there."""
+    from xnorpp.experiments.accuracy_tables import shipped_block, table1_block, table3_block
+    from xnorpp.experiments.choice_tables import ablation_block, trials_block
+    from xnorpp.experiments.kept import read_rows
+    from xnorpp.experiments.plots import PLOTS
+
+    tables = {
+        "shipped": ("shipped", shipped_block),
+        "table1": ("table1", table1_block),
+        "table3": ("table3", table3_block),
+        "ablation": ("ablation", ablation_block),
+        "trial": ("trials", trials_block),
+    }
+    rows = read_rows(results)
+    if look:
+        rows = [{**row, "quick": False} for row in rows]
+        print("\nA look: every row is the small network on digits, whatever the table calls it.")
+    drawn = []
+    for experiment in experiments:
+        name, table = tables[experiment]
+        print(f"\n{table(rows)}")
+        data, plot = PLOTS[name]
+        if data(rows):
+            plot(rows, results / f"{name}.svg")
+            drawn.append(results / f"{name}.svg")
+    print()
+    return drawn
 
 
 def _find_data(names: Collection[str], folder: str | None) -> None:

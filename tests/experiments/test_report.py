@@ -14,6 +14,7 @@ import pytest
 from xnorpp import cli
 from xnorpp.experiments import accuracy_tables, layer_tables, published, report
 from xnorpp.experiments.kept import Seeds, accuracy, read_rows, t_quantile, welch
+from xnorpp.experiments.plots import PLOTS
 
 ROOT = Path(__file__).resolve().parents[2]
 HARDWARE = {"gpu": "a GPU", "cpu": "a CPU", "cores": 2}
@@ -163,6 +164,17 @@ def test_the_ablation_measures_from_its_default() -> None:
     assert "| defaults | 36.00 | 56.00 | start |" in second
     assert "| rprelu | 36.50 | 56.50 | +0.50 |" in second
     assert "| calibrated | not measured yet |" in second
+    words = report.BLOCKS["ablation_words"]([*rows, level("downsampling", "real", 36.0), *more])
+    assert "defaults since**: downsampling `real` (+6.0 points)." in words
+    assert "Clearly worse**: activation `relu` (-1.5 points)." in words
+    assert "(1.3 points between" in words
+    assert "padding value `-1` (+1.0 points)" in words.split("Within chance")[1]
+    assert "`rprelu` (+0.5)" in words
+    panels = PLOTS["ablation"][0]([*rows, *more])
+    assert [bar[:3] for bar in panels[0]["bars"]] == [
+        ["activation: relu", [-1.5], False], ["padding value: -1", [1.0], False],
+    ]  # fmt: skip
+    assert panels[1]["bars"] == [["rprelu", [0.5], False, None]]
 
 
 def test_the_trials_measure_from_their_default() -> None:
@@ -227,7 +239,7 @@ def test_drawing_finds_what_is_out_of_date_and_only_that(
 ) -> None:
     arguments = ["paper", "report", "--root", str(checkout)]
     assert cli.main([*arguments, "--check"]) == 1
-    assert capsys.readouterr().out == "out of date: table1.svg, README.md, results.md\n"
+    assert capsys.readouterr().out == "out of date: table1.svg, table3.svg, README.md, results.md\n"
     assert "40.00" not in (checkout / "README.md").read_text(encoding="utf-8")
     assert cli.main(arguments) == 0
     assert "40.00 ± 0.30" in (checkout / "README.md").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""The tables of accuracy: Tables 1 and 3, the ablation, the models that ship, the goals, and every run.
+"""The tables of accuracy: Tables 1 and 3, the models that ship, the goals, and every run.
 
 What has no row is said to be not measured yet. Only results on the test set enter Tables 1 and 3; what was
-measured on the held-out part of the training set is in the ablation and in the list of every run.
+measured on the held-out part of the training set is in `choice_tables` and in the list of every run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from xnorpp.experiments import published
 from xnorpp.experiments.kept import Interval, Row, Seeds, accuracy, of_kind, welch
 from xnorpp.experiments.layer_tables import NOT_MEASURED, claims, markdown
-from xnorpp.experiments.runs import ABLATION, ABLATION_CHOICES, SECOND_ROUND, TRIALS
 
 DATASETS = {"tiny_imagenet": "Tiny-ImageNet-200", "cifar10": "CIFAR-10"}
 TABLE1 = ("bnn", "xnor-alpha", "xnor", "case1", "case2", "case3", "case4", "real")
@@ -138,72 +137,6 @@ def table3_block(rows: Sequence[Row]) -> str:
             head = ["method", "top-1 %", "top-5 %", "paper, ImageNet: top-1 / top-5 %"]
             parts.append(f"**{title} on Tiny-ImageNet-200, {epochs} epochs**\n\n{markdown(head, body)}")
     return "\n\n".join(parts)
-
-
-def ablation_block(rows: Sequence[Row]) -> str:
-    """One factor at a time from the paper's recipe, on the held-out tenth of the training set, with what the
-    networks take by default since; then again from those defaults."""
-    chosen = accuracy(rows, experiment="ablation", split=None)
-    if not chosen:
-        return f"The ablation: {NOT_MEASURED}."
-    start = next((row for row in chosen if row.get("default")), None)
-    body = []
-    for factor, levels in ABLATION.items():
-        for level, changes in levels.items():
-            own = [row for row in chosen if (row["factor"], str(row["level"])) == (factor, level)]
-            row = own[-1] if changes and own else None if changes else start
-            taken = "yes" if ABLATION_CHOICES[factor] == level else ""
-            body.append([factor, level, *_against(row, start, bool(changes)), taken])
-    first = chosen[0]
-    where = "the held-out tenth of the training set" if first["split"] == "held" else "the test set"
-    text = (
-        f"Case 4, {DATASETS.get(first['dataset'], first['dataset'])}, {first['epochs']} epochs, one seed, "
-        f"measured on {where}.\n\n"
-        + markdown(["factor", "level", "top-1 %", "top-5 %", "minus start", "default since"], body)
-    )
-    second = {str(row["level"]): row for row in chosen if row["factor"] == "second round"}
-    base = second.get("defaults")
-    if base:
-        lines = [
-            [level, *_against(second.get(level), base, bool(changes))]
-            for level, changes in SECOND_ROUND.items()
-        ]
-        text += "\n\nThe second round, from the defaults since:\n\n"
-        text += markdown(["level", "top-1 %", "top-5 %", "minus start"], lines)
-    return text
-
-
-def _against(row: Row | None, start: Row | None, changed: bool) -> list[str]:
-    """Top-1, top-5 and the distance to the start, as texts."""
-    if row is None:
-        return [NOT_MEASURED, "", ""]
-    gap = "start" if not changed else f"{top1(row) - top1(start):+.2f}" if start else ""
-    return [f"{top1(row):.2f}", f"{top5(row):.2f}", gap]
-
-
-def trials_block(rows: Sequence[Row]) -> str:
-    """What ResNet-20's recipe was chosen from, on held-out pictures; the loss tells small changes apart."""
-    found = {str(row["row"]): row for row in accuracy(rows, experiment="trial", split=None)}
-    default = found.get("default")
-    if default is None:
-        return f"The trials: {NOT_MEASURED}."
-    body, missing = [], []
-    for name, changes in {**TRIALS, "twin-teacher": ("loss.teacher=its own twin",)}.items():
-        row = found.get(name)
-        if row is None:
-            missing.append(name)
-            continue
-        gap = f"{top1(row) - top1(default):+.2f}" if changes else "default"
-        body.append([name, " ".join(changes), f"{top1(row):.2f}", f"{row['metrics']['loss']:.3f}", gap])
-    where = DATASETS.get(default["dataset"], default["dataset"])
-    text = (
-        f"ResNet-20, {where}, {default['epochs']} epochs, one seed, measured on a held-out tenth of the "
-        "training set that no teacher has seen.\n\n"
-        + markdown(["trial", "changed", "top-1 %", "loss", "minus default"], body)
-    )
-    if missing:
-        text += f"\n\nPlanned (`xnorpp paper trials`) and {NOT_MEASURED}: {', '.join(missing)}."
-    return text
 
 
 def shipped_models(rows: Sequence[Row]) -> dict[str, Row | None]:

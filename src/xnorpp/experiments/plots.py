@@ -1,4 +1,4 @@
-"""The plots of kept numbers, as SVG.
+"""The plots of kept numbers, as SVG; those of accuracy are made in `accuracy_plots`.
 
 Each says in its metadata which numbers it was drawn from, so that one that is out of date is found without
 drawing it again (another matplotlib would draw other bytes).
@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from xnorpp.experiments import published
-from xnorpp.experiments.accuracy_tables import DATASETS, TABLE1, table1_groups, top1
+from xnorpp.experiments import accuracy_plots, published
 from xnorpp.experiments.figure1 import theory
-from xnorpp.experiments.kept import Row, Seeds
+from xnorpp.experiments.kept import Row
 from xnorpp.experiments.layer_tables import SETUPS, figure1_rows, table2_rows
 from xnorpp.experiments.speed import speed_data
 
@@ -115,44 +114,6 @@ def figure1_plot(rows: Sequence[Row], path: Path) -> None:
     _save(figure, path, data)
 
 
-def table1_data(rows: Sequence[Row]) -> Any:
-    """[data set, epochs, [[row, top-1 of each seed], ...]], ...: the longest schedule of each data set."""
-    data = []
-    for dataset in DATASETS:
-        epochs, found = next(iter(table1_groups(rows, dataset).items()))
-        methods = [[row, [top1(one) for one in found[row]]] for row in TABLE1 if row in found]
-        if methods:
-            data.append([dataset, epochs, methods])
-    return data
-
-
-def table1_plot(rows: Sequence[Row], path: Path) -> None:
-    """A bar a method with its deviation, a panel a data set; the paper's ImageNet figures as diamonds."""
-    data = table1_data(rows)
-    figure, axes = _panels(len(data), 5)
-    for axis, (dataset, epochs, methods) in zip(axes, data):
-        seeds = [Seeds(tuple(values)) for _, values in methods]
-        places = list(range(len(methods)))
-        colours = [OURS if name.startswith("case") else OTHER for name, _ in methods]
-        axis.barh(places, [one.mean for one in seeds], xerr=[one.deviation for one in seeds], color=colours)
-        printed = [
-            (published.RESNET18[name][0], place)
-            for place, (name, _) in zip(places, methods)
-            if name in published.RESNET18
-        ]
-        axis.plot(
-            [x for x, _ in printed], [y for _, y in printed], "kD", markersize=4, label="paper, ImageNet"
-        )
-        axis.set_yticks(
-            places, [published.METHODS[name].partition(":")[0] for name, _ in methods], fontsize=8
-        )
-        axis.invert_yaxis()
-        axis.set_xlabel("top-1 %")
-        axis.set_title(f"{DATASETS[dataset]}, {epochs} epochs", fontsize=9)
-    axes[0].legend(fontsize=7)
-    _save(figure, path, data)
-
-
 def speed_plot(rows: Sequence[Row], path: Path) -> None:
     """A bar an engine, milliseconds a call, a panel a machine."""
     data = speed_data(rows)
@@ -172,23 +133,37 @@ def speed_plot(rows: Sequence[Row], path: Path) -> None:
     _save(figure, path, data)
 
 
+def accuracy_plot(name: str) -> Callable[[Sequence[Row], Path], None]:
+    """The plot of one of the tables of accuracy: panels of bars."""
+
+    def plot(rows: Sequence[Row], path: Path) -> None:
+        data = accuracy_plots.PANELS[name](rows)
+        most = max((len(panel["bars"]) for panel in data), default=1)
+        figure, axes = _panels(len(data), 5, height=max(2.0, 0.8 + 0.3 * most))
+        for axis, panel in zip(axes, data):
+            accuracy_plots.draw(axis, panel, data)
+        _save(figure, path, data)
+
+    return plot
+
+
 Data = Callable[[Sequence[Row]], Any]
 PLOTS: dict[str, tuple[Data, Callable[[Sequence[Row], Path], None]]] = {
-    "table1": (table1_data, table1_plot),
+    **{name: (panels, accuracy_plot(name)) for name, panels in accuracy_plots.PANELS.items()},
     "table2": (table2_data, table2_plot),
     "figure1": (figure1_data, figure1_plot),
     "speed": (speed_data, speed_plot),
 }
 
 
-def _panels(count: int, width: float) -> tuple[Any, Any]:
+def _panels(count: int, width: float, height: float = 3.6) -> tuple[Any, Any]:
     import matplotlib
 
     matplotlib.use("Agg")
     matplotlib.rcParams.update({"svg.hashsalt": "xnorpp", "svg.fonttype": "none"})
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, max(count, 1), figsize=(width * max(count, 1), 3.6), squeeze=False)
+    figure, axes = pyplot.subplots(1, max(count, 1), figsize=(width * max(count, 1), height), squeeze=False)
     return figure, axes[0]
 
 

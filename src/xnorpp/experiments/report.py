@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from xnorpp.experiments.accuracy_tables import (
-    ablation_block,
     goals_block,
     readme_block,
     runs_block,
     shipped_block,
     table1_block,
     table3_block,
-    trials_block,
 )
+from xnorpp.experiments.choice_tables import ablation_block, ablation_words, trials_block
 from xnorpp.experiments.kept import Row
 from xnorpp.experiments.layer_tables import (
     figure1_block,
@@ -51,15 +50,16 @@ BLOCKS: dict[str, Draw] = {
     "paper_short": readme_block,
     "speed_short": speed_block,
     "goals": goals_block,
-    "best": shipped_block,
+    "best": with_plot("shipped", shipped_block),
     "table1": with_plot("table1", table1_block),
     "table2": with_plot("table2", table2_block),
     "table2_words": table2_words,
-    "table3": table3_block,
+    "table3": with_plot("table3", table3_block),
     "figure1": with_plot("figure1", figure1_block),
     "storage": storage_block,
-    "ablation": ablation_block,
-    "trials": trials_block,
+    "ablation": with_plot("ablation", ablation_block),
+    "ablation_words": ablation_words,
+    "trials": with_plot("trials", trials_block),
     "imagenet": imagenet_block,
     "runs": runs_block,
 }

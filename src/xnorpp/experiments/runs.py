@@ -21,6 +21,7 @@ SEEDS = (0, 1, 2)
 CLAIM_ROWS, MORE_SEEDS = ("xnor", "case4"), (3, 4)
 FIRST_ROWS = ("xnor-alpha", "xnor", "case4", "case1", "real")
 OTHER_ROWS = ("bnn", "case3", "case2")
+TABLE3_SHARED = ("bnn", "xnor", "case4", "real")
 SHIPPED = ("cifar10-resnet18", "cifar10-resnet20", "tiny-imagenet-resnet18")
 
 # A tenth of the training set, held out: choices are made on it and never on the test set.
@@ -127,14 +128,22 @@ class Run:
 
 
 def plan(experiments: tuple[str, ...] = EXPERIMENTS[:4], datasets: tuple[str, ...] = DATASETS) -> list[Run]:
-    """The runs of these experiments on these data sets, in the order in which they should be done."""
+    """The runs of these experiments on these data sets, in the order in which they should be done; Table 3
+    has the rows that it shares with Table 1 too, one seed.
+    """
     for name in experiments:
         if name not in EXPERIMENTS:
             raise ValueError(f"`experiments` (={name!r}) must be of {', '.join(EXPERIMENTS)}")
     for name in datasets:
         if name not in DATASETS:
             raise ValueError(f"`datasets` (={name!r}) must be of {', '.join(DATASETS)}")
-    found = [run for run in _in_order() if run.experiment in experiments and run.dataset in datasets]
+    rows = TABLE3_SHARED if "table3" in experiments else ()
+    shared = {table1("tiny_imagenet", row, 0).key for row in rows}
+    found = [
+        run
+        for run in _in_order()
+        if (run.experiment in experiments or run.key in shared) and run.dataset in datasets
+    ]
     return list({run.key: run for run in found}.values())
 
 
@@ -178,7 +187,7 @@ def table1(dataset: str, row: str, seed: int) -> Run:
 
 
 def table3() -> Iterator[Run]:
-    """What Table 1 does not have already: Bethge et al., and AlexNet."""
+    """What Table 1 does not have already (`TABLE3_SHARED`): Bethge et al., and AlexNet."""
     yield Run("table3", "bethge", "tiny_imagenet", "resnet18", "tiny-imagenet-table1-bethge")
     for row in ("xnor", "case4", "bnn", "real"):
         yield Run("table3", row, "tiny_imagenet", "alexnet", f"tiny-imagenet-alexnet-{row}")

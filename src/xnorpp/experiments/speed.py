@@ -74,8 +74,8 @@ def speed_block(rows: Sequence[Row]) -> str:
     lines = [
         "## How fast",
         "",
-        "ResNet-18, 224x224, Case 4; the others run the real-valued network. On the CPU all start from the",
-        "same 8-bit picture; on the GPU we do, and torch starts from normalised numbers.",
+        "ResNet-18, 224x224, Case 4, the paper's block; the others run the real-valued network. On the CPU",
+        "all start from the same 8-bit picture; on the GPU we do, and torch starts from normalised numbers.",
         "",
         "![speed](docs/plots/speed.svg)",
         "",

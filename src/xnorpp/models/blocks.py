@@ -2,9 +2,9 @@
 
 The order inside a block follows the paper: batch norm, sign (inside the binary layer), convolution, scale,
 activation. Where nothing takes the sign of the input (methods `real` and `binaryconnect`) the activation
-stands in the sign's place, batch norm, activation, convolution: the ordinary pre-activation ResNet. That is
-what "real-valued twin" means here: the same convolutions, batch norms and shortcuts, with the activation
-where the other has its sign.
+stands in the sign's place, batch norm, activation, convolution: with `shortcut="block"` the ordinary
+pre-activation ResNet. That is what "real-valued twin" means here: the same convolutions, batch norms and
+shortcuts, with the activation where the other has its sign.
 """
 
 from __future__ import annotations

@@ -171,7 +171,9 @@ def test_every_network(name: str, method: str, scale: str | None) -> None:
 NETWORKS = {
     "stem, binary shortcuts": (
         "resnet18", "xnor++", "channel_height_width", {"size": 64, "stem": "7x7", "downsample": "binary"}),
-    "real shortcuts": ("resnet18", "xnor++", "channel_height_width", {"size": 32}),
+    "small stem, binary shortcuts": ("resnet18", "xnor++", "channel_height_width", {"size": 32}),
+    "the default block": (
+        "resnet20", "xnor++", "channel_height_width", {"shortcut": "conv", "downsample": "real"}),
     "K of XNOR-Net": ("resnet18", "xnor", "alpha_k", {}),
     "a factor an output": ("small", "xnor++", "dense", {}),
 }  # fmt: skip

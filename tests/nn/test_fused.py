@@ -281,6 +281,23 @@ def test_block_with_a_shortcut_a_convolution() -> None:
         assert error(middle.detach().float(), units[0](x.float()).detach() + x.float()) < 1e-2
 
 
+def test_the_default_block_that_changes_the_shape_is_two_chains_beside_a_real_shortcut() -> None:
+    torch.manual_seed(9)
+    block = PreActivationBlock(Options(), 8, 16, 2, (4, 4)).to(DEVICE)
+    initialise(block)
+    block.downsample.to(torch.bfloat16)  # as autocast runs it
+    x = torch.randn(2, 8, 4, 4).bfloat16().to(DEVICE)
+    units = (Unit(block.bn1, block.conv1, block.act1), Unit(block.bn2, block.conv2, block.act2))
+    assert fused.side_of(block.downsample, x) is None
+    with fused.backend("fused"):
+        shortcut = block.downsample(x)
+        middle = fused.chain(x, units[:1], shortcut)
+        assert torch.equal(block(x), fused.chain(middle, units[1:], middle))
+    with fused.backend("reference"):
+        plain = units[0](x.float()).detach() + shortcut.detach().float()
+        assert error(middle.detach().float(), plain) < 1e-2
+
+
 def test_moments_left_for_the_next_batch_norm() -> None:
     torch.manual_seed(8)
     model = Chain([8, 8], 4)

@@ -118,17 +118,18 @@ def test_a_resnet_in_pieces(host: object) -> None:
 
 @pytest.mark.parametrize("from_bytes", [True, False])
 @pytest.mark.parametrize(
-    ("name", "method", "scale"),
+    ("name", "method", "scale", "options"),
     [
-        ("small", "xnor++", "channel_height_width"), ("resnet20", "xnor++", "dense"),
-        ("small", "binaryconnect", None),
+        ("small", "xnor++", "channel_height_width", {}), ("resnet20", "xnor++", "dense", {}),
+        ("small", "binaryconnect", None, {}),
+        ("resnet20", "xnor++", "channel_height_width", {"shortcut": "conv", "downsample": "real"}),
     ],
 )  # fmt: skip
 def test_the_cpu_engines_outputs_bit_for_bit(
-    name: str, method: str, scale: str | None, from_bytes: bool, host: object
+    name: str, method: str, scale: str | None, options: dict[str, str], from_bytes: bool, host: object
 ) -> None:
     """Sums of whole numbers and of floats, in the same order and rounded alike: not one output differs."""
-    program = cases.network(name, method, scale)
+    program = cases.network(name, method, scale, **options)
     x = pictures(program, 9) if from_bytes else normalise(program, pictures(program, 9))
     builder = Builder(program, Gpu(tensor_cores=False))
     got = host.run(builder, builder.schedule(9, from_bytes), x)  # type: ignore[attr-defined]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import subprocess
 import sys
 import time
@@ -25,13 +24,13 @@ from typing import Any
 from xnorpp.bench.machine import describe_machine
 from xnorpp.experiments import kept
 from xnorpp.experiments import report as paper
+from xnorpp.experiments.layer_tables import machine as name_of
 from xnorpp.shipped.card import size_text
 from xnorpp.train.record import append_rows, source_commit, today
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 CAPTURED = RESULTS / "readme.jsonl"
-BLOCK = re.compile(r"(<!-- drawn: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 NOTHING = "Nothing is kept in `results/` yet."
 
@@ -85,7 +84,7 @@ def captured(rows: Sequence[Row], name: str) -> str:
         if count == 1
         else f"the newest of {count} captured runs, whose times differ with load"
     )
-    where = f"On {_machine(last['hardware'])}, {last['date']}: {runs}, kept in `results/{CAPTURED.name}`."
+    where = f"On {name_of(last['hardware'])}, {last['date']}: {runs}, kept in `results/{CAPTURED.name}`."
     return f"```console\n$ make {name}\n{last['output']}\n```\n\n{where}"
 
 
@@ -106,7 +105,7 @@ def trained(rows: Sequence[Row]) -> str:
         metrics = row["metrics"]
         lines.append(
             f"| {recipe} | {epochs} | {seed} | {metrics['top1']:.2f} | {metrics['top5']:.2f} | "
-            f"{row['seconds'] / 60:.1f} | {_machine(row['hardware'])} | {row['kept_in']} |"
+            f"{row['seconds'] / 60:.1f} | {name_of(row['hardware'])} | {row['kept_in']} |"
         )
     return "\n".join(lines)
 
@@ -119,7 +118,7 @@ def raced(rows: Sequence[Row]) -> str:
             key = [
                 str(row.get(name)) for name in ("model", "name", "threads", "batch", "precision", "engine")
             ]
-            machines.setdefault(_machine(row["hardware"]), {})[tuple(key)] = row
+            machines.setdefault(name_of(row["hardware"]), {})[tuple(key)] = row
     parts = []
     for machine, found in sorted(machines.items()):
         lines = [
@@ -146,7 +145,7 @@ def raced(rows: Sequence[Row]) -> str:
 
 def newest_on_gpus(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     """The newest row of `benchmarks/cuda_inference.py` on each GPU, by name."""
-    found = {_machine(row["hardware"]): row for row in rows if row.get("kind") == "cuda inference"}
+    found = {name_of(row["hardware"]): row for row in rows if row.get("kind") == "cuda inference"}
     return sorted(found.items())
 
 
@@ -261,7 +260,7 @@ def gpu_training(rows: Sequence[Row]) -> str:
         return NOTHING
     last = steps[-1]
     lines = [
-        f"**{_machine(last['hardware'])}**, {last['date']}, batch {last['batch']}, bfloat16; in "
+        f"**{name_of(last['hardware'])}**, {last['date']}, batch {last['batch']}, bfloat16; in "
         "brackets the ratio to the fastest real-valued variant",
         "",
         "| pixels | variant | images/s | peak memory, MB |",
@@ -290,7 +289,7 @@ def agreement_words(row: Row) -> str:
     ]
     return (
         f"Classes equal to the CPU engine's on {found['images']:,} CIFAR-10 pictures at 224 pixels, a "
-        f"trained network, {_machine(row['hardware'])}, {row['date']}: {'; '.join(parts)}."
+        f"trained network, {name_of(row['hardware'])}, {row['date']}: {'; '.join(parts)}."
     )
 
 
@@ -325,7 +324,7 @@ def shipped(rows: Sequence[Row]) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     parts = ["\n".join(lines)] if found else [NOTHING]
     parts += [
-        f"{row['name']} on {_machine(row['latency']['hardware'])}, {row['date']}: batch 1, one thread, "
+        f"{row['name']} on {name_of(row['latency']['hardware'])}, {row['date']}: batch 1, one thread, "
         f"{row['latency']['isa']}; accuracy on {row['accuracy']['pictures']:,} pictures."
         for row in found
     ]
@@ -356,7 +355,7 @@ def shipped_short(rows: Sequence[Row]) -> str:
     name = found[0]["name"]
     lines += [
         "",
-        f"Times are medians on {_machine(found[0]['latency']['hardware'])}.",
+        f"Times are medians on {name_of(found[0]['latency']['hardware'])}.",
         "",
         "```console",
         f"$ xnorpp predict --model {name} picture.png",
@@ -364,12 +363,6 @@ def shipped_short(rows: Sequence[Row]) -> str:
         "```",
     ]
     return "\n".join(lines)
-
-
-def _machine(hardware: Row) -> str:
-    name = hardware.get("gpu") or hardware.get("cpu", "unknown processor")
-    cores = f", {hardware['cores']} cores" if "cores" in hardware and "gpu" not in hardware else ""
-    return f"{name}{cores}" + (", masked to AVX2" if "masked" in hardware else "")
 
 
 BLOCKS: dict[str, Callable[[Sequence[Row]], str]] = {
@@ -389,17 +382,14 @@ BLOCKS: dict[str, Callable[[Sequence[Row]], str]] = {
 
 def draw(text: str, rows: Sequence[Row]) -> str:
     """The text with every block filled."""
-
-    def fill(found: re.Match[str]) -> str:
+    for found in paper.BLOCK.finditer(text):
         if found[2] not in BLOCKS:
             raise SystemExit(f"there is no block {found[2]!r}; the blocks are {', '.join(BLOCKS)}")
-        return found[1] + BLOCKS[found[2]](rows) + "\n" + found[3]
-
-    return BLOCK.sub(fill, text)
+    return paper.fill(text, rows, BLOCKS)
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return paper.documents(ROOT)
 
 
 def main() -> int:

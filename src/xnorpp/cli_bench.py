@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from xnorpp.cli_deploy import one_model, refuse_ignored
-from xnorpp.command import Parser, at_least, check_file, check_picture
+from xnorpp.command import Parser, at_least, check_file, check_picture, say
 
 OTHERS, ROUNDS, REPEAT = "torch,onnxruntime,openvino", 10, 5
 OPTIONS = ("threads", "batch", "against", "rounds", "repeat", "isa", "avx2_only", "plot")
@@ -129,7 +129,7 @@ def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> lis
         for count in threads:
             chains = bench_layers(
                 threads=count, isa=given.isa, against="openvino" in against,
-                rounds=given.rounds or ROUNDS, repeat=given.repeat or REPEAT, say=_say,
+                rounds=given.rounds or ROUNDS, repeat=given.repeat or REPEAT, say=say,
             )  # fmt: skip
             print(report.layers_text(chains), flush=True)
             rows += report.layers_rows(chains, count)
@@ -161,14 +161,10 @@ def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> lis
         return report.startup_rows(found, title, threads[0])
     comparison = compare(
         program, title=title, threads=threads, batch=given.batch or 1, isa=given.isa, against=against,
-        rounds=given.rounds or ROUNDS, repeat=given.repeat or REPEAT, say=_say,
+        rounds=given.rounds or ROUNDS, repeat=given.repeat or REPEAT, say=say,
     )  # fmt: skip
     print(report.comparison_text(comparison))
     return report.comparison_rows(comparison)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:

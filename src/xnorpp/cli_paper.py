@@ -8,14 +8,13 @@ has `--quick` and `--out`. The function `paper` stands in the table of `cli.py`.
 from __future__ import annotations
 
 import inspect
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from xnorpp.cli_runs import TRAINING
-from xnorpp.command import Parser, at_least, check_folder
+from xnorpp.command import Parser, at_least, check_folder, say
 
 RESULTS, QUICK = Path("results"), Path("runs") / "quick"
 
@@ -175,10 +174,6 @@ def keep_and_show(
     plot(shown, folder / f"{name}.svg")
     say(f"kept in {folder / f'{name}.jsonl'}, drawn in {folder / f'{name}.svg'}")
     return 0
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _first_line(function: Callable[[list[str]], int]) -> str:

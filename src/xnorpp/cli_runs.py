@@ -5,12 +5,11 @@ All are the same queue with another filter; `cli_paper.PAPER` lists them. Result
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from xnorpp.command import Parser, at_least, check_folder
+from xnorpp.command import Parser, at_least, check_folder, say
 
 RESULTS, QUICK, RUNS = Path("results"), Path("runs") / "quick", Path("runs") / "paper"
 
@@ -155,7 +154,7 @@ def _queue(
         jobs=given.jobs,
         device=given.device,
         minutes=given.minutes,
-        say=_say,
+        say=say,
     )
     keys = {run.key: None for run in runs}
     rows = [row for row in read_results(results) if row.get("key") in keys]
@@ -222,7 +221,3 @@ def _find_data(names: Collection[str], folder: str | None) -> None:
 def _one_a_row(runs: Sequence[Any]) -> list[Any]:
     """The first run of each row, which is enough for a look."""
     return list({(run.experiment, run.row, run.network): run for run in reversed(runs)}.values())[::-1]
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -32,6 +32,11 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
+def say(line: str) -> None:
+    """A line of progress, beside what the command prints."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def print_table(rows: Sequence[Sequence[str]], indent: str = "") -> None:
     """Columns padded to their widest entry."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) if rows else 0)]

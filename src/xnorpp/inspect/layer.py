@@ -229,6 +229,13 @@ def place_in_network(index: int, count: int) -> str | None:
     return None
 
 
+def real_shortcut(name: str) -> str | None:
+    """Why the 1x1 convolution of a shortcut in one of our networks is real."""
+    if name.endswith("downsample.conv"):
+        return "shortcut that changes the shape, real by its option `downsample`"
+    return None
+
+
 def two_valued(rows: Sequence[tuple[float, float]]) -> bool:
     """Whether each filter's weights, given as (smallest, largest) magnitude, are plus or minus a constant."""
     return bool(rows) and all(low > 0 and high <= low * (1 + 1e-6) for low, high in rows)

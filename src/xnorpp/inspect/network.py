@@ -9,8 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xnorpp.inspect.layer import Geometry, Inspection, Layer, State, place_in_network, two_valued
+from xnorpp.inspect.layer import (
+    Geometry,
+    Inspection,
+    Layer,
+    State,
+    place_in_network,
+    real_shortcut,
+    two_valued,
+)
 from xnorpp.nn import AnalyticScale, BinaryConv2d, BinaryLayer, LearnedScale
+from xnorpp.nn.controls import evaluating
 
 
 @dataclass
@@ -74,16 +83,12 @@ def _dry_run(model: nn.Module, example: Tensor) -> list[_Seen]:
         )
 
     hooks = [module.register_forward_hook(record) for module in names]
-    modes = {module: module.training for module in model.modules()}
     try:
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model), torch.no_grad():
             model(example.to(next(model.parameters()).device))
     finally:
         for hook in hooks:
             hook.remove()
-        for module, mode in modes.items():
-            module.training = mode
     return list(seen.values())
 
 
@@ -188,4 +193,4 @@ def _judge(found: _Seen, index: int, count: int) -> tuple[State, str, list[str]]
             f"{name}: it is fed signs (plus or minus a constant), but it is an ordinary {kind} that "
             "multiplies float32; a binary layer takes the sign itself"
         )
-    return "real", place_in_network(index, count) or f"an ordinary {kind}", warnings
+    return "real", place_in_network(index, count) or real_shortcut(name) or f"an ordinary {kind}", warnings

@@ -6,7 +6,15 @@ import math
 
 import numpy as np
 
-from xnorpp.inspect.layer import Geometry, Inspection, Layer, State, place_in_network, two_valued
+from xnorpp.inspect.layer import (
+    Geometry,
+    Inspection,
+    Layer,
+    State,
+    place_in_network,
+    real_shortcut,
+    two_valued,
+)
 from xnorpp.runtime.bits import window_of
 from xnorpp.runtime.ops import infer
 from xnorpp.runtime.program import INPUT, Op, Program
@@ -138,7 +146,7 @@ def _judge(
                 f"{op.name}: its input is binary and its weights are not, so the bits are made floats",
             ],
         )
-    return "real", place or "its weights were real when it was packed", warnings
+    return "real", place or real_shortcut(op.name) or "its weights were real when it was packed", warnings
 
 
 def _fed_by_signs(value: str, makers: dict[str, Op]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +18,18 @@ def binary_layers(model: nn.Module) -> Iterator[tuple[str, BinaryLayer]]:
     for path, module in model.named_modules():
         if isinstance(module, BinaryLayer) and module.method != "real":
             yield path, module
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and behind it the mode that each module had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def set_stage(model: nn.Module, *, weights_binary: bool) -> None:

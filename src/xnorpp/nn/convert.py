@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from xnorpp.nn.controls import evaluating
 from xnorpp.nn.layers import METHOD_SCALES, BinaryConv2d, BinaryLayer, BinaryLinear, resolve_scale
 from xnorpp.nn.scale import SCALES, LearnedScale
 
@@ -146,7 +146,7 @@ def resize_scales(
 
             hooks.append(layer.register_forward_pre_hook(resize))
     try:
-        with _evaluating(model), torch.no_grad():
+        with evaluating(model), torch.no_grad():
             model(*arguments)
     except BaseException as error:
         for scale, parameters, size in reversed(before):
@@ -204,17 +204,6 @@ def _example(model: nn.Module, input_size: InputSize | None, example_input: Any)
     )
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
-
-
 def _dry_run(model: nn.Module, arguments: tuple[Any, ...] | None) -> _DryRun | None:
     if arguments is None:
         return None
@@ -231,7 +220,7 @@ def _dry_run(model: nn.Module, arguments: tuple[Any, ...] | None) -> _DryRun | N
 
     hooks = [m.register_forward_hook(record) for m in model.modules() if isinstance(m, _WEIGHTED)]
     try:
-        with _evaluating(model), torch.no_grad():
+        with evaluating(model), torch.no_grad():
             model(*arguments)
     finally:
         for hook in hooks:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from ..nn import BinaryConv2d, BinaryLinear
+from ..nn.controls import evaluating
 from .graph import Array, Node, PackError, Trained
 
 BATCH = 2  # of the traced run; a reshape that mixes images changes this leading size and is noticed
@@ -197,17 +198,6 @@ def _taken_whole(module: nn.Module) -> bool:
     return False
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
 def unwrap(model: nn.Module) -> nn.Module:
     """The module inside DistributedDataParallel, DataParallel or torch.compile."""
     while True:
@@ -237,7 +227,7 @@ def trace_values(model: nn.Module, x: Tensor, keep: bool = True) -> tuple[Node, 
             before, after = _hooks(recorder, path or "model", _taken_whole(module))
             hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
             hooks.append(module.register_forward_hook(after))
-        with _evaluating(model), torch.no_grad(), recorder:
+        with evaluating(model), torch.no_grad(), recorder:
             result = model(x)
     finally:
         for hook in hooks:

@@ -11,7 +11,8 @@ from xnorpp.cli import main
 from xnorpp.cli_paper import PAPER
 from xnorpp.cli_runs import TRAINING
 from xnorpp.experiments.queue import QueueError
-from xnorpp.experiments.runs import plan
+from xnorpp.experiments.runs import EXPERIMENTS, plan
+from xnorpp.train.recipes import load_recipe
 
 
 def test_every_training_experiment_is_a_command() -> None:
@@ -26,8 +27,10 @@ def test_the_list_names_every_run_and_what_is_done(
     lines = capsys.readouterr().out.splitlines()
     assert lines
     assert all(line.startswith("- ") for line in lines), "nothing is done in an empty folder"
-    key = lines[0].split()[1]
-    (tmp_path / "accuracy.jsonl").write_text(f'{{"key": "{key}"}}\n')
+    _, key, recipe = lines[0].split()
+    first = next(run for run in plan(EXPERIMENTS) if run.key == key)
+    epochs = load_recipe(recipe, first.settings).schedule.epochs
+    (tmp_path / "accuracy.jsonl").write_text(f'{{"key": "{key}", "epochs": {epochs}}}\n')
     assert main(["paper", name, "--list", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith(f"done  {key}")
 
@@ -106,6 +109,11 @@ def test_the_help_of_table1_counts_seeds_as_the_plan_does(capsys: pytest.Capture
         in text
     )
     assert "one seed on CIFAR-10" in text
+
+
+def test_a_data_set_without_runs_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["paper", "ablation", "--dataset", "cifar10", "--list"]) == 2
+    assert "`--dataset` (=cifar10) has no run of `xnorpp paper ablation`" in capsys.readouterr().err
 
 
 def test_an_unknown_data_set_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,16 +135,18 @@ def _queue(
     from xnorpp.experiments.runs import DATASETS, plan, quick
 
     runs = plan(tuple(experiments), tuple(given.dataset) or DATASETS)
+    if not runs:
+        raise ValueError(f"`--dataset` (={', '.join(given.dataset)}) has no run of `xnorpp paper {name}`")
     results = Path(given.out) if given.out else (QUICK if given.quick else RESULTS)
     if given.list:
-        done = done_keys(results)
+        done = done_keys(results, runs)
         for run in runs:
             print(f"{'done' if run.key in done else '-':<5} {run.key:<60} {run.recipe}")
         return 0
     if given.quick:
         runs = [quick(run) for run in _one_a_row(runs)]
     else:
-        done = done_keys(results)
+        done = done_keys(results, runs)
         _find_data({run.dataset for run in runs if run.key not in done}, given.data)
     run_queue(
         runs,

@@ -31,13 +31,17 @@ def test_the_queue_trains_what_is_missing_and_nothing_twice(tmp_path: Path) -> N
         runs, results=tmp_path / "results", folder=tmp_path / "runs", device="cpu", jobs=2, say=said.append
     )
     assert [row["key"] for row in rows] == [run.key for run in runs], "the student waits for its teacher"
-    assert done_keys(tmp_path / "results") == {run.key for run in runs}
+    assert done_keys(tmp_path / "results", runs) == {run.key for run in runs}
+    assert done_keys(tmp_path / "results", plan(("shipped",), ("cifar10",))) == set(), "a look is no result"
+    longer = [replace(run, settings=(*run.settings, "schedule.epochs=3")) for run in runs]
+    assert done_keys(tmp_path / "results", longer) == set(), "of another recipe"
     student = rows[1]
     assert student["experiment"] == "shipped"
     assert student["row"] == "best"
     assert student["name"] == "cifar10-resnet18"
     assert student["split"] == "test"
     assert 0 <= student["metrics"]["top1"] <= 100
+    assert student["model"]["shortcut"] == "conv", "the whole network, not what differs from the defaults"
     assert student["settings"]["loss"]["teacher"] == runs[0].key, "a key, not a path"
     assert student["hardware"]["cores"] >= 1
     assert str(tmp_path) not in (tmp_path / "results" / "accuracy.jsonl").read_text()
@@ -81,4 +85,8 @@ def test_results_are_one_json_object_a_line(tmp_path: Path) -> None:
     (tmp_path / "accuracy.jsonl").write_text(
         json.dumps({"key": "a"}) + "\n\n" + json.dumps({"key": "b"}) + "\n"
     )
-    assert done_keys(tmp_path) == {"a", "b"}
+    assert [row["key"] for row in read_results(tmp_path)] == ["a", "b"]
+    with (tmp_path / "accuracy.jsonl").open("a") as file:
+        file.write("{broken\n")
+    with pytest.raises(ValueError, match=r"line 4 of .*accuracy.jsonl is no JSON"):
+        read_results(tmp_path)

@@ -222,16 +222,60 @@ def test_hours_of_imagenet() -> None:
     }
     rows = [{**step, "images_per_second": 1281167 * 80 / 3600 / 2}]
     text = report.BLOCKS["imagenet"](rows)
-    assert "| a GPU | 14,235 | 2.00 | 0.25 |" in text
+    assert "| a GPU | 14,235 | 2.00 | not measured yet |" in text
     assert "The loader: not measured yet." in text
+    rows += [{**step, "variant": "fused eager", "images_per_second": 7117.6}]
+    text = report.BLOCKS["imagenet"](rows)
+    assert "| a GPU | 14,235 | 2.00 | 0.50 |" in text
+    assert "without a CUDA graph, 7,118 images/s" in text
     loader = {"kind": "loader", "source": "npy shards", "workers": 16, "cores": 16,
               "images_per_second": 28470.0, "images_per_second_a_core": 1779.4}  # fmt: skip
     text = report.BLOCKS["imagenet"]([*rows, loader])
     assert "| npy shards | 16 | 16 | 28,470 | 1,779 | 8 | 1.0 |" in text
-    whole = {"kind": "imagenet train", "images_per_second": 7117.6, "hardware": HARDWARE}
-    assert "from files to weights | a GPU | 7,118 | 4.00 | 0.50 |" in report.BLOCKS["imagenet"](
-        [*rows, whole]
-    )
+    whole = {
+        "kind": "imagenet train",
+        "images_per_second": 7117.6,
+        "hardware": HARDWARE,
+        "source": "npy shards",
+    }
+    text = report.BLOCKS["imagenet"]([*rows, whole, loader])
+    assert "from files to weights (npy shards) | a GPU | 7,118 | 4.00 | 1.00 |" in text, "the loader's rate"
+
+
+def test_the_words_of_tables_1_and_3_are_their_numbers() -> None:
+    assert report.BLOCKS["table1_words"]([]) == "What Table 1 says: not measured yet."
+    assert report.BLOCKS["table3_words"]([]) == "What Table 3 says: not measured yet."
+    rows = [*three("case4", 40.0), *three("xnor", 39.0), *three("case1", 41.0), *three("case2", 38.5),
+            *three("bnn", 37.0), run("case4", 3, 40.4)]  # fmt: skip
+    text = report.BLOCKS["table1_words"](rows)
+    assert "Case 4 is +1.10 points from the better XNOR-Net" in text
+    assert "Over BNN, without any factor, Case 4 gains 3.10." in text
+    assert "The difference moved from +1.00 to +1.10." in text
+    assert "is 2.50 points behind Case 1;" in text
+    more = {"experiment": "table3", "network": "alexnet"}
+    values = {"bnn": 32.0, "xnor": 25.0, "case4": 31.0, "real": 44.0}
+    rows += [run(row, 0, value, **more) for row, value in values.items()]
+    rows += [run("bethge", 0, 35.0, experiment="table3")]
+    text = report.BLOCKS["table3_words"](rows)
+    assert "Case 4 is -1.00 points from BNN" in text
+    assert "7.00 points behind BNN" in text
+    assert "above the 5.3 of guessing among 200 classes" in text
+    assert "are -2.00 points from BNN" in text
+
+
+def test_every_run_tells_its_packed_accuracy_and_whether_it_was_enough() -> None:
+    facts = {"experiment": "shipped", "dataset": "cifar10", "network": "resnet20", "name": "cifar10-resnet20",
+             "recipe": "best-cifar10-resnet20"}  # fmt: skip
+    packed = {"kind": "packed against trained", "recipe": "best-cifar10-resnet20", "seed": 0}
+    rows = [
+        run("best", 0, 88.0, **{**facts, "epochs": 300}), run("best", 0, 88.1, **{**facts, "epochs": 400}),
+        run("real", 0, 90.0, **facts), run("real", 0, 90.1, **facts),
+        {**packed, "epochs": 300, "top1_packed": 87.4}, {**packed, "epochs": 400, "top1_packed": 87.8},
+    ]  # fmt: skip
+    text = report.BLOCKS["runs"](rows)
+    assert "| best | 300 | 0 | test | 88.00 | 87.40 | below the 87.5 wanted, replaced | 10.0 |" in text
+    assert "| best | 400 | 0 | test | 88.10 | 87.80 | ships | 10.0 |" in text
+    assert text.count("trained 2 times, the same seed and recipe") == 2
 
 
 def test_drawing_finds_what_is_out_of_date_and_only_that(

@@ -20,8 +20,16 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def read_file(path: Path) -> list[Row]:
-    """The rows of one kept file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    """The rows of one kept file; an error names the file and the line that is none."""
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {number} of {path} is no JSON ({error.msg})") from None
+    return rows
 
 
 def of_kind(rows: Iterable[Row], kind: str) -> list[Row]:

@@ -47,9 +47,17 @@ class Going:
     started: float
 
 
-def done_keys(results: Path) -> set[str]:
-    """The keys of the runs whose results are there."""
-    return {row["key"] for row in read_results(results) if "key" in row}
+def done_keys(results: Path, runs: Sequence[Run]) -> set[str]:
+    """The keys of those runs whose results are there: with as many epochs as the recipe has now, and those of
+    a quick look for a quick look only.
+    """
+    there = {(row.get("key"), row.get("epochs"), bool(row.get("quick"))) for row in read_results(results)}
+
+    def wanted(run: Run) -> tuple[str, int, bool]:
+        epochs = load_recipe(run.recipe, run.settings).schedule.epochs
+        return run.key, epochs, bool(dict(run.facts).get("quick"))
+
+    return {run.key for run in runs if wanted(run) in there}
 
 
 def read_results(results: Path) -> list[dict[str, Any]]:
@@ -88,7 +96,7 @@ def run_queue(
     """
     if jobs < 1:
         raise ValueError(f"`jobs` (={jobs}) must be at least 1")
-    have = done_keys(results)
+    have = done_keys(results, runs)
     waiting = [run for run in runs if run.key not in have]
     say(f"{len(runs) - len(waiting)} of {len(runs)} runs are in {results / RESULTS}; {len(waiting)} to do")
     on_gpu = _uses_gpu(device) if waiting else False
@@ -187,6 +195,7 @@ def _record(one: Going, results: Path, folder: Path, say: Callable[[str], None])
         "dataset": run.dataset,
         "recipe": run.recipe,
         "settings": recipe,
+        "model": summary["model"],
         "seed": run.seed,
         "epochs": recipe["schedule"]["epochs"],
         "split": "held" if run.held else "test",

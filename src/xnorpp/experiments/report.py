@@ -18,6 +18,7 @@ from xnorpp.experiments.accuracy_tables import (
     table1_block,
     table3_block,
 )
+from xnorpp.experiments.accuracy_words import table1_words, table3_words
 from xnorpp.experiments.choice_tables import ablation_block, ablation_words, trials_block
 from xnorpp.experiments.kept import Row
 from xnorpp.experiments.layer_tables import (
@@ -52,9 +53,11 @@ BLOCKS: dict[str, Draw] = {
     "goals": goals_block,
     "best": with_plot("shipped", shipped_block),
     "table1": with_plot("table1", table1_block),
+    "table1_words": table1_words,
     "table2": with_plot("table2", table2_block),
     "table2_words": table2_words,
     "table3": with_plot("table3", table3_block),
+    "table3_words": table3_words,
     "figure1": with_plot("figure1", figure1_block),
     "storage": storage_block,
     "ablation": with_plot("ablation", ablation_block),

@@ -134,6 +134,8 @@ def test_what_is_no_checkpoint_is_input_that_cannot_be_used(
         ("inspect MODEL --isa foo", "`--isa` (='foo') is for --time"),
         ("bench --layers --startup", "--startup: not allowed with argument --layers"),
         ("bench MODEL --layers", "must not be given with --layers"),
+        ("bench MODEL --block default", "`--block` (='default') is for the network without MODEL"),
+        ("bench --block big", "`--block` (='big') must be of paper, default"),
         ("bench --layers --batch 2", "`--batch` (=2) is for the race of whole networks"),
         ("bench --layers --device cuda", "`device` (='cuda') must be 'cpu' with --layers"),
         ("bench --startup --threads 1,2", "`--threads` (='1,2') must be one number with --startup"),

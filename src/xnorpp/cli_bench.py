@@ -16,13 +16,17 @@ from typing import Any
 from xnorpp.cli_deploy import one_model, refuse_ignored
 from xnorpp.command import Parser, at_least, check_file, check_picture, say
 
+TITLES = {
+    "paper": "resnet18 224x224 xnor++ case 4, binary downsampling",
+    "default": "resnet18 224x224 xnor++ case 4, default block",
+}
 OTHERS, ROUNDS, REPEAT = "torch,onnxruntime,openvino", 10, 5
-OPTIONS = ("threads", "batch", "against", "rounds", "repeat", "isa", "avx2_only", "plot")
+OPTIONS = ("block", "threads", "batch", "against", "rounds", "repeat", "isa", "avx2_only", "plot")
 # What each other kind of measurement takes of these and of MODEL.
 TAKES = {
     "--layers": ("threads", "against", "rounds", "repeat", "isa", "avx2_only", "plot"),
-    "--startup": ("model", "threads", "isa", "avx2_only"),
-    "--device cuda": ("model",),
+    "--startup": ("model", "block", "threads", "isa", "avx2_only"),
+    "--device cuda": ("model", "block"),
 }
 
 
@@ -45,6 +49,9 @@ def bench(arguments: list[str]) -> int:
     )
     parser.add_argument(
         "model", metavar="MODEL", nargs="?", help="a packed file, a checkpoint, or a shipped model's name"
+    )
+    parser.add_argument(
+        "--block", metavar="NAME", help="without MODEL: the ResNet-18's block, paper or default (paper)"
     )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--layers", action="store_true", help="time chains of eight binary layers instead")
@@ -99,6 +106,10 @@ def bench(arguments: list[str]) -> int:
 
 def _check(given: Namespace) -> None:
     """Refuse what would be ignored, and outputs that could not be written, before anything is timed."""
+    if given.block is not None and given.block not in TITLES:
+        raise ValueError(f"`--block` (={given.block!r}) must be of {', '.join(TITLES)}")
+    if given.block is not None and given.model is not None:
+        raise ValueError(f"`--block` (={given.block!r}) is for the network without MODEL; leave one out")
     if given.device != "cpu" and given.device.partition(":")[0] != "cuda":
         raise ValueError(f"`device` (={given.device!r}) must be 'cpu', 'cuda' or 'cuda:N'")
     kind = "--layers" if given.layers else "--startup" if given.startup else ""
@@ -124,6 +135,7 @@ def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> lis
     from xnorpp.bench import bench_layers, compare, measure_startup, open_program, report
     from xnorpp.runtime import write
 
+    block = given.block or "paper"
     if given.layers:
         rows = []
         for count in threads:
@@ -143,15 +155,15 @@ def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> lis
             print(line, flush=True)
 
         try:
-            found_rows = compare_cuda(open_program(given.model), device=given.device, say=show)
+            found_rows = compare_cuda(open_program(given.model, block), device=given.device, say=show)
         except CudaError as error:
             raise ValueError(str(error).rstrip(".")) from None
         gpu = describe_hardware(given.device)["gpu"]
         return [
             {"kind": "cuda bench", "device": given.device, "gpu": gpu, **as_record(row)} for row in found_rows
         ]
-    title = Path(given.model).name if given.model else "resnet18 224x224 xnor++ case 4, binary downsampling"
-    program = open_program(given.model)
+    title = Path(given.model).name if given.model else TITLES[block]
+    program = open_program(given.model, block)
     if given.startup:
         with tempfile.TemporaryDirectory(prefix="xnorpp-bench-") as folder:
             place = Path(folder) / "model.xnor"

@@ -74,21 +74,25 @@ class Comparison:
         return found[low] / found[high] if low in found and high in found else None
 
 
-def default_program(*, half: bool = False, seed: int = 0) -> Program:
-    """ResNet-18, 224x224, Case 4, the paper's block (binary downsampling), random weights, packed."""
-    from xnorpp.bench.networks import binary_network
+def default_program(block: str = "paper", *, half: bool = False, seed: int = 0) -> Program:
+    """ResNet-18, 224x224, Case 4, random weights, packed; with the paper's block (binary downsampling) or,
+    for "default", with the one that networks have when nothing is said.
+    """
+    from xnorpp.bench.networks import DEFAULT, binary_network
+    from xnorpp.models import PAPER_BLOCK
     from xnorpp.pack import pack
 
     preprocess = {"resize": 256, "crop": 224, "mean": list(MEAN), "std": list(STD), "channels": 3}
-    model: Any = binary_network(seed=seed)
+    kept = {key: value for key, value in DEFAULT.items() if block == "paper" or key not in PAPER_BLOCK}
+    model: Any = binary_network(kept, seed=seed)
     meta = {"model": dict(model.config), "weights": "random", "seed": seed}
     return pack(model, 224, preprocess=preprocess, half=half, meta=meta)
 
 
-def open_program(path: str | Path | None) -> Program:
-    """A packed file, a checkpoint (packed here), or None for the default network."""
+def open_program(path: str | Path | None, block: str = "paper") -> Program:
+    """A packed file, a checkpoint (packed here), or None for the network of `default_program`."""
     if path is None:
-        return default_program()
+        return default_program(block)
     from xnorpp.inspect import is_packed
 
     if not Path(path).exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from xnorpp.cli_bench import TITLES
 from xnorpp.experiments.plots import digest, drawn_from, speed_plot
 from xnorpp.experiments.speed import speed_block, speed_data
 
@@ -13,7 +14,8 @@ def race(engine: str, precision: str, value: float, **more: Any) -> dict[str, An
     hardware = {"cpu": "a CPU", "masked": "AVX2"}
     return {
         "kind": "bench", "name": "latency_uint8", "engine": engine, "precision": precision, "threads": 1,
-        "batch": 1, "value": value, "date": "2026-01-02", "hardware": hardware, **more,
+        "batch": 1, "value": value, "date": "2026-01-02", "hardware": hardware, "model": TITLES["paper"],
+        **more,
     }  # fmt: skip
 
 
@@ -27,6 +29,7 @@ ROWS = [
     race("xnorpp", "one bit", 5.0),  # measured later: it counts
     race("xnorpp", "one bit", 3.0, threads=2),
     race("xnorpp", "one bit", 1.0, hardware={"cpu": "another kind of race"}),
+    race("xnorpp", "one bit", 6.0, model=TITLES["default"]),  # another network
     race("slow int8", "int8", 20.0),
     race("quick int8", "int8", 15.0),
     race("torch.compile", "fp32", 40.0),

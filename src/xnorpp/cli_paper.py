@@ -110,7 +110,9 @@ def report(arguments: list[str]) -> int:
     does this and the other measured parts of the documents too. --quick prints the tables and writes
     nothing; --check writes nothing and gives status 1 where something is out of date.
     """
-    parser = paper_parser("report", report, "xnorpp paper report --check")
+    parser = Parser("paper report", report, "xnorpp paper report\nxnorpp paper report --check")
+    parser.add_argument("--quick", action="store_true", help="print the tables and write nothing")
+    parser.add_argument("--out", metavar="DIR", help=f"the folder of results ({RESULTS}, of --root)")
     parser.add_argument("--root", metavar="DIR", default=".", help="the checkout with README.md and docs (.)")
     parser.add_argument("--check", action="store_true", help="write nothing; status 1 if out of date")
     given = parser.parse_args(arguments)

@@ -48,7 +48,7 @@ def methods(
 
 
 def table1_panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """A data set a panel: the longest schedule of each; the paper's figures beside ImageNet's own pictures."""
+    """A data set a panel, the longest schedule of each; the paper's figures at ImageNet's own pictures."""
     panels = []
     for dataset, name in DATASETS.items():
         epochs, found = next(iter(table1_groups(rows, dataset).items()))

@@ -382,10 +382,14 @@ BLOCKS: dict[str, Callable[[Sequence[Row]], str]] = {
 
 def draw(text: str, rows: Sequence[Row]) -> str:
     """The text with every block filled."""
+    check_blocks(text)
+    return paper.fill(text, rows, BLOCKS)
+
+
+def check_blocks(text: str) -> None:
     for found in paper.BLOCK.finditer(text):
         if found[2] not in BLOCKS:
             raise SystemExit(f"there is no block {found[2]!r}; the blocks are {', '.join(BLOCKS)}")
-    return paper.fill(text, rows, BLOCKS)
 
 
 def documents() -> list[Path]:
@@ -394,16 +398,9 @@ def documents() -> list[Path]:
 
 def draw_all(write: bool = True) -> list[str]:
     """Every document and plot; the names of what was out of date."""
-    rows = read_rows()
-    stale = [f"{name}.svg" for name in (paper.draw_plots if write else paper.stale_plots)(ROOT, rows)]
     for path in documents():
-        old = path.read_text(encoding="utf-8")
-        new = draw(old, rows)
-        if new != old:
-            stale.append(path.name)
-            if write:
-                path.write_text(new, encoding="utf-8")
-    return stale
+        check_blocks(path.read_text(encoding="utf-8"))
+    return paper.draw_documents(ROOT, read_rows(), write=write, blocks=BLOCKS)
 
 
 def main() -> int:

@@ -120,9 +120,27 @@ def unpack(path: Path, folder: Path, produces: str) -> Path:
                 package.extractall(temporary)
         else:
             with tarfile.open(path) as package:
-                package.extractall(temporary, filter="data")
+                _extract(package, Path(temporary), path)
         unpacked = Path(temporary) / produces
         if not unpacked.is_dir():
             raise DownloadError(f'{path} does not hold a folder "{produces}"')
         shutil.move(unpacked, target)
     return target
+
+
+def _extract(package: tarfile.TarFile, folder: Path, path: Path) -> None:
+    """Unpack what stays inside `folder`: by Python's own filter or, before 3.10.12 and 3.11.4, which have
+    none, plain files and folders only.
+    """
+    if hasattr(tarfile, "data_filter"):
+        try:
+            package.extractall(folder, filter="data")
+        except tarfile.FilterError as error:
+            raise DownloadError(f"{path} was not unpacked: {error}") from None
+        return
+    root = folder.resolve()
+    for member in package.getmembers():
+        inside = (root / member.name).resolve().is_relative_to(root)
+        if not inside or not (member.isfile() or member.isdir()):
+            raise DownloadError(f"{path} was not unpacked: {member.name!r} does not stay in its folder")
+    package.extractall(folder)

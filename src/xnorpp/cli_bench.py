@@ -16,10 +16,6 @@ from typing import Any
 from xnorpp.cli_deploy import one_model, refuse_ignored
 from xnorpp.command import Parser, at_least, check_file, check_picture, say
 
-TITLES = {
-    "paper": "resnet18 224x224 xnor++ case 4, binary downsampling",
-    "default": "resnet18 224x224 xnor++ case 4, default block",
-}
 OTHERS, ROUNDS, REPEAT = "torch,onnxruntime,openvino", 10, 5
 OPTIONS = ("block", "threads", "batch", "against", "rounds", "repeat", "isa", "avx2_only", "plot")
 # What each other kind of measurement takes of these and of MODEL.
@@ -106,6 +102,8 @@ def bench(arguments: list[str]) -> int:
 
 def _check(given: Namespace) -> None:
     """Refuse what would be ignored, and outputs that could not be written, before anything is timed."""
+    from xnorpp.bench.compare import TITLES
+
     if given.block is not None and given.block not in TITLES:
         raise ValueError(f"`--block` (={given.block!r}) must be of {', '.join(TITLES)}")
     if given.block is not None and given.model is not None:
@@ -133,6 +131,7 @@ def _check(given: Namespace) -> None:
 def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> list[dict[str, Any]]:
     """The part of `bench` that was asked for: its text on stdout, its rows as the result."""
     from xnorpp.bench import bench_layers, compare, measure_startup, open_program, report
+    from xnorpp.bench.compare import TITLES
     from xnorpp.runtime import write
 
     block = given.block or "paper"

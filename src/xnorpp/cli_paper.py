@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from xnorpp.cli_runs import TRAINING
+from xnorpp.cli_runs import QUICK, RESULTS, TRAINING, results_folder
 from xnorpp.command import Parser, at_least, check_folder, say
-
-RESULTS, QUICK = Path("results"), Path("runs") / "quick"
 
 
 def paper(arguments: list[str]) -> int:
@@ -147,11 +145,6 @@ def paper_parser(name: str, function: Callable[[list[str]], int], example: str) 
     parser.add_argument("--quick", action="store_true", help="a look, in seconds; its numbers say nothing")
     parser.add_argument("--out", metavar="DIR", help=f"the folder of results ({RESULTS}; --quick: {QUICK})")
     return parser
-
-
-def results_folder(given: Namespace) -> Path:
-    """Where an experiment keeps its rows: --out, or a folder of its own with --quick."""
-    return Path(given.out) if given.out else (QUICK if given.quick else RESULTS)
 
 
 def keep_and_show(

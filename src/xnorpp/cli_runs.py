@@ -5,6 +5,7 @@ All are the same queue with another filter; `cli_paper.PAPER` lists them. Result
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,7 @@ def _queue(
     runs = plan(tuple(experiments), tuple(given.dataset) or DATASETS)
     if not runs:
         raise ValueError(f"`--dataset` (={', '.join(given.dataset)}) has no run of `xnorpp paper {name}`")
-    results = Path(given.out) if given.out else (QUICK if given.quick else RESULTS)
+    results = results_folder(given)
     if given.list:
         done = done_keys(results, runs)
         for run in runs:
@@ -169,6 +170,11 @@ def _queue(
     drawn = f", drawn in {', '.join(map(str, plots))}" if plots else ""
     print(f"kept in {results / 'accuracy.jsonl'}{drawn}")
     return 0
+
+
+def results_folder(given: Namespace) -> Path:
+    """Where an experiment keeps its rows: --out, or a folder of its own with --quick."""
+    return Path(given.out) if given.out else (QUICK if given.quick else RESULTS)
 
 
 def _show(experiments: Sequence[str], results: Path, look: bool) -> list[Path]:

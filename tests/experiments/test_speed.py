@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from xnorpp.cli_bench import TITLES
+from xnorpp.bench.compare import TITLES
 from xnorpp.experiments.plots import digest, drawn_from, speed_plot
 from xnorpp.experiments.speed import speed_block, speed_data
 

@@ -8,13 +8,21 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from xnorpp.models import create_model
 from xnorpp.nn import binary_layers
 from xnorpp.pack import pack_to_file
-from xnorpp.train import CheckpointError, initialise, load_model, load_recipe, save_checkpoint, train
+from xnorpp.train import (
+    CheckpointError,
+    initialise,
+    load_checkpoint,
+    load_model,
+    load_recipe,
+    save_checkpoint,
+    train,
+)
 from xnorpp.train.initial import is_checkpoint, is_torchvision_resnet, read_state_dict, translate_torchvision
 from xnorpp.train.teacher import TorchvisionResNet, distillation_loss, load_teacher, training_loss
 
@@ -231,3 +239,8 @@ def test_training_from_a_twin_with_the_twin_as_teacher(
         "trained with shortcut='conv'; this network has shortcut='block'" in summary["init_from"]["differs"]
     )
     assert summary["init_from"]["differs"] in capsys.readouterr().out
+    weight = load_checkpoint(tmp_path / "real").weights["conv1.weight"]
+    plain = nn.Module()
+    plain.conv1 = nn.Conv2d(weight.shape[1], weight.shape[0], weight.shape[2], bias=False)
+    assert initialise(plain, tmp_path / "real").differs == "", "a network of one's own has no such option"
+    assert torch.equal(plain.conv1.weight, weight)

@@ -15,6 +15,12 @@ from xnorpp.runtime import Program, load, read
 
 OURS = "xnorpp"
 
+# What rows call the network of `default_program`, by its block.
+TITLES = {
+    "paper": "resnet18 224x224 xnor++ case 4, binary downsampling",
+    "default": "resnet18 224x224 xnor++ case 4, default block",
+}
+
 
 @dataclass(frozen=True)
 class Result:

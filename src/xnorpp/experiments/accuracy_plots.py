@@ -12,17 +12,16 @@ from typing import Any
 from xnorpp.experiments import published
 from xnorpp.experiments.accuracy_tables import (
     DATASETS,
-    EPOCHS,
     TABLE1,
     TABLE3,
-    by_row,
     shipped_models,
     table1_groups,
+    table3_groups,
     top1,
 )
-from xnorpp.experiments.choice_tables import first_round, second_round
-from xnorpp.experiments.kept import Row, Seeds, accuracy
-from xnorpp.experiments.runs import ABLATION, ABLATION_CHOICES, SECOND_ROUND, TRIALS
+from xnorpp.experiments.choice_tables import TRIAL_CHANGES, first_round, second_round, trials
+from xnorpp.experiments.kept import Row, Seeds
+from xnorpp.experiments.runs import ABLATION, ABLATION_CHOICES, SECOND_ROUND, TRIAL_CHOICE
 
 OURS, OTHER = "#c44", "#678"
 
@@ -62,9 +61,7 @@ def table3_panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
     panels = []
     for network, wanted in TABLE3.items():
         title, printed = published.NETWORKS[network]
-        chosen = accuracy(rows, experiment=("table3", "table1"), dataset="tiny_imagenet", network=network)
-        epochs = max((int(row["epochs"]) for row in chosen), default=EPOCHS)
-        found = by_row([row for row in chosen if row["epochs"] == epochs])
+        epochs, found = next(iter(table3_groups(rows, network).items()))
         panels.append(panel(f"{title}, {epochs} epochs", "top-1 %", methods(found, wanted, printed)))
     return [one for one in panels if one["bars"]]
 
@@ -106,12 +103,11 @@ def ablation_panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def trial_panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """What each change of ResNet-20's recipe gains."""
-    found = {str(row["row"]): row for row in accuracy(rows, experiment="trial", split=None)}
-    default = found.get("default")
+    default, found = trials(rows)
     bars = [
-        [name, [top1(found[name]) - top1(default)], name == "batch-128", None]
-        for name, changes in TRIALS.items()
-        if default is not None and changes and name in found
+        [name, [top1(row) - top1(default)], name == TRIAL_CHOICE, None]
+        for name, row in found.items()
+        if default is not None and row is not None and TRIAL_CHANGES[name]
     ]
     return [panel("ResNet-20, CIFAR-10, held-out pictures", "points gained, top-1", bars)] if bars else []
 

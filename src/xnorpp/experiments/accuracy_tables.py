@@ -44,7 +44,16 @@ def by_row(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def table1_groups(rows: Sequence[Row], dataset: str) -> dict[int, dict[str, list[Row]]]:
     """epochs -> row of Table 1 -> its runs, the longest schedule first; the paper's if there is none."""
-    chosen = accuracy(rows, experiment="table1", dataset=dataset, network="resnet18")
+    return by_epochs(accuracy(rows, experiment="table1", dataset=dataset, network="resnet18"))
+
+
+def table3_groups(rows: Sequence[Row], network: str) -> dict[int, dict[str, list[Row]]]:
+    """The same of Table 3, on Tiny-ImageNet; the ResNet-18 rows are those of Table 1."""
+    tables = ("table3", "table1")
+    return by_epochs(accuracy(rows, experiment=tables, dataset="tiny_imagenet", network=network))
+
+
+def by_epochs(chosen: Sequence[Row]) -> dict[int, dict[str, list[Row]]]:
     lengths = sorted({int(row["epochs"]) for row in chosen}, reverse=True) or [EPOCHS]
     return {length: by_row([row for row in chosen if row["epochs"] == length]) for length in lengths}
 
@@ -117,14 +126,11 @@ def differences(found: dict[str, list[Row]]) -> str:
 
 
 def table3_block(rows: Sequence[Row]) -> str:
-    """Both networks on Tiny-ImageNet; the ResNet-18 rows are those of Table 1."""
+    """Both networks, a table a schedule."""
     parts = []
     for network, wanted in TABLE3.items():
         title, printed = published.NETWORKS[network]
-        chosen = accuracy(rows, experiment=("table3", "table1"), dataset="tiny_imagenet", network=network)
-        lengths = sorted({int(row["epochs"]) for row in chosen}, reverse=True) or [EPOCHS]
-        for epochs in lengths:
-            found = by_row([row for row in chosen if row["epochs"] == epochs])
+        for epochs, found in table3_groups(rows, network).items():
             body = []
             for row in wanted:
                 name = "Ours (Case 4)" if row == "case4" else published.METHODS[row]

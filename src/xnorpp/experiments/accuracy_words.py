@@ -9,15 +9,14 @@ from collections.abc import Sequence
 
 from xnorpp.experiments import published
 from xnorpp.experiments.accuracy_tables import (
-    EPOCHS,
     better_xnor,
-    by_row,
     difference,
     loss,
     table1_groups,
+    table3_groups,
     top1,
 )
-from xnorpp.experiments.kept import Row, Seeds, accuracy, welch
+from xnorpp.experiments.kept import Row, Seeds, welch
 from xnorpp.experiments.layer_tables import NOT_MEASURED
 
 CLASSES = 200
@@ -68,8 +67,7 @@ def table1_words(rows: Sequence[Row]) -> str:
 
 def table3_words(rows: Sequence[Row]) -> str:
     """AlexNet, where factors a channel cancel everywhere, and Bethge et al."""
-    chosen = accuracy(rows, experiment="table3", dataset="tiny_imagenet", network="alexnet", epochs=EPOCHS)
-    alexnet = {name: runs[0] for name, runs in by_row(chosen).items()}
+    alexnet = {name: runs[0] for name, runs in next(iter(table3_groups(rows, "alexnet").values())).items()}
     if not {"bnn", "xnor", "case4", "real"} <= set(alexnet):
         return f"What Table 3 says: {NOT_MEASURED}."
     binary = [loss(alexnet[row]) for row in ("bnn", "xnor", "case4")]
@@ -83,9 +81,7 @@ def table3_words(rows: Sequence[Row]) -> str:
         f"real-valued network's {loss(alexnet['real']):.1f}), above the {math.log(CLASSES):.1f} of guessing "
         f"among {CLASSES} classes.",
     ]
-    found = by_row(
-        accuracy(rows, experiment=("table1", "table3"), dataset="tiny_imagenet", network="resnet18")
-    )
+    found = next(iter(table3_groups(rows, "resnet18").values()))
     if {"bethge", "bnn"} <= set(found):
         gap = Seeds.of(found["bethge"], top1).mean - Seeds.of(found["bnn"], top1).mean
         lines.append(

@@ -10,6 +10,7 @@ from xnorpp.experiments.kept import Row, accuracy
 from xnorpp.experiments.layer_tables import NOT_MEASURED, markdown
 from xnorpp.experiments.runs import ABLATION, ABLATION_CHOICES, HOLDOUT, SECOND_ROUND, TRIALS
 
+TRIAL_CHANGES = {**TRIALS, "twin-teacher": ("loss.teacher=its own twin",)}
 PICTURES = {"tiny_imagenet": 100_000, "cifar10": 50_000}
 
 
@@ -115,18 +116,23 @@ def _against(row: Row | None, start: Row | None, changed: bool) -> list[str]:
     return [f"{top1(row):.2f}", f"{top5(row):.2f}", gap]
 
 
+def trials(rows: Sequence[Row]) -> tuple[Row | None, dict[str, Row | None]]:
+    """Where the trials start, and each one's newest row."""
+    found = {str(row["row"]): row for row in accuracy(rows, experiment="trial", split=None)}
+    return found.get("default"), {name: found.get(name) for name in TRIAL_CHANGES}
+
+
 def trials_block(rows: Sequence[Row]) -> str:
     """What ResNet-20's recipe was chosen from, on held-out pictures; the loss tells small changes apart."""
-    found = {str(row["row"]): row for row in accuracy(rows, experiment="trial", split=None)}
-    default = found.get("default")
+    default, found = trials(rows)
     if default is None:
         return f"The trials: {NOT_MEASURED}."
     body, missing = [], []
-    for name, changes in {**TRIALS, "twin-teacher": ("loss.teacher=its own twin",)}.items():
-        row = found.get(name)
+    for name, row in found.items():
         if row is None:
             missing.append(name)
             continue
+        changes = TRIAL_CHANGES[name]
         gap = f"{top1(row) - top1(default):+.2f}" if changes else "default"
         body.append([name, " ".join(changes), f"{top1(row):.2f}", f"{row['metrics']['loss']:.3f}", gap])
     where = DATASETS.get(default["dataset"], default["dataset"])

@@ -234,16 +234,11 @@ def claims(rows: Sequence[Row]) -> list[list[str]]:
 
 def imagenet_block(rows: Sequence[Row]) -> str:
     """Images a second of the step and of the loader, and the hours they mean for the paper's schedule."""
-    steps = [
-        row
-        for row in of_kind(rows, "cuda training")
-        if row.get("variant") == "fused graph" and row.get("size") == 224 and row.get("what") == "step"
+    taken = [
+        row for row in of_kind(rows, "cuda training") if row.get("size") == 224 and row.get("what") == "step"
     ]
-    plain = [
-        row
-        for row in of_kind(rows, "cuda training")
-        if row.get("variant") == "fused eager" and row.get("size") == 224 and row.get("what") == "step"
-    ]
+    steps = [row for row in taken if row.get("variant") == "fused graph"]
+    plain = [row for row in taken if row.get("variant") == "fused eager"]
     whole = of_kind(rows, "imagenet train")
     loaders = newest(of_kind(rows, "loader"), "source", "workers", "cores")
     eight = 8 * float(plain[-1]["images_per_second"]) if plain else None

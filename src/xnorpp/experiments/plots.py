@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from xnorpp.experiments import accuracy_plots, published
+from xnorpp.experiments.accuracy_plots import OTHER, OURS
 from xnorpp.experiments.figure1 import theory
 from xnorpp.experiments.kept import Row
 from xnorpp.experiments.layer_tables import SETUPS, figure1_rows, table2_rows
 from xnorpp.experiments.speed import speed_data
 
-OURS, OTHER, PALE = "#c44", "#678", "#bcc"
+PALE = "#bcc"
 DRAWN_FROM = re.compile(r"drawn from ([0-9a-f]{16})")
 
 

@@ -30,6 +30,7 @@ from xnorpp import shipped
 from xnorpp.bench.machine import describe_machine
 from xnorpp.data import Dataset, Skipped, dataset_info, load_dataset, make_loader
 from xnorpp.data.progress import Progress
+from xnorpp.experiments.kept import read_file
 from xnorpp.experiments.ship_words import about, limits, usage
 from xnorpp.inspect import inspect_file
 from xnorpp.inspect.stopwatch import interleave
@@ -363,7 +364,7 @@ def read_twin(source: str | Path, recipe: str) -> dict[str, Any]:
         row = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         epochs, recipe = row["recipe"]["schedule"]["epochs"], str(row["recipe"]["name"])
     else:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = read_file(path)
         rows = [
             row
             for row in lines

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from xnorpp.bench.compare import TITLES
 from xnorpp.experiments.kept import Row, of_kind
 from xnorpp.experiments.layer_tables import NOT_MEASURED
 
 BATCH = 256  # of the GPU's panel
-NETWORK = "resnet18 224x224 xnor++ case 4, binary downsampling"  # what `xnorpp bench` calls the paper's block
 HALVES = "xnorpp, float16 shortcuts"
 
 
@@ -24,7 +24,7 @@ def _on_cpu(rows: Sequence[Row]) -> Any:
         (row["engine"], row.get("precision")): row
         for row in of_kind(rows, "bench")
         if row["name"] == "latency_uint8" and (row["threads"], row["batch"]) == (1, 1)
-        if "masked" in row["hardware"] and row.get("model") == NETWORK
+        if "masked" in row["hardware"] and row.get("model") == TITLES["paper"]
     }
     ours = [row for row in found.values() if row["engine"] == "xnorpp"]
     if not ours:

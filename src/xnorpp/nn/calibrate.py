@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xnorpp.nn.controls import binary_layers
+from xnorpp.nn.controls import binary_layers, evaluating
 from xnorpp.nn.functional import binary_conv2d, binary_linear
 from xnorpp.nn.layers import BinaryConv2d, BinaryLayer
 from xnorpp.nn.scale import LearnedScale
@@ -38,7 +38,6 @@ def calibrate_scales(model: nn.Module, batch: Tensor) -> dict[str, Any]:
         what = "numbers that are not finite" if batch.numel() else f"shape {tuple(batch.shape)}"
         raise ValueError(f"`batch` has {what}; finite inputs, at least one, are needed to fit the scales to")
     record: dict[str, Any] = {"method": "least_squares", "samples": int(batch.shape[0]), "layers": {}}
-    modes = {module: module.training for module in model.modules()}
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     hooks = [
         layer.register_forward_pre_hook(_calibrating_hook(path, record))
@@ -46,16 +45,14 @@ def calibrate_scales(model: nn.Module, batch: Tensor) -> dict[str, Any]:
         if isinstance(layer.scale, LearnedScale)
     ]
     try:
-        model.eval()
-        for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.train()
-        model(batch)
+        with evaluating(model):
+            for module in model.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.train()
+            model(batch)
     finally:
         for hook in hooks:
             hook.remove()
-        for module, training in modes.items():
-            module.training = training
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
     record["processes"] = dist.get_world_size() if dist.is_initialized() else 1

@@ -111,7 +111,8 @@ def initialise(model: nn.Module, path: str | Path) -> InitialReport:
 
     Learned scales that the file does not have start again from the new weights.
     """
-    state = read_state_dict(path)
+    checkpoint = load_checkpoint(path) if is_checkpoint(path) else None
+    state = read_state_dict(path) if checkpoint is None else checkpoint.weights
     if is_torchvision_resnet(state):
         state = translate_torchvision(state)
     own = model.state_dict()
@@ -132,15 +133,13 @@ def initialise(model: nn.Module, path: str | Path) -> InitialReport:
         loaded=tuple(fitting),
         left=tuple(name for name in own if name not in fitting),
         unused=tuple(name for name in state if name not in fitting),
-        differs=_other_shortcuts(model, path),
+        differs="" if checkpoint is None else _other_shortcuts(model, checkpoint.model_config, path),
     )
 
 
-def _other_shortcuts(model: nn.Module, path: str | Path) -> str:
-    if not is_checkpoint(path):
-        return ""
-    ours: Any = model.config
-    theirs, ours = (config.get("shortcut") for config in (load_checkpoint(path).model_config, ours))
-    if theirs in (None, ours) or ours is None:
+def _other_shortcuts(model: nn.Module, trained: Mapping[str, Any], path: str | Path) -> str:
+    """A sentence where both networks are ours and their shortcuts differ, else nothing."""
+    theirs, ours = (config.get("shortcut") for config in (trained, getattr(model, "config", {})))
+    if None in (theirs, ours) or theirs == ours:
         return ""
     return f"The weights of {path} were trained with shortcut={theirs!r}; this network has shortcut={ours!r}."

@@ -16,6 +16,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from xnorpp.nn.controls import evaluating
+
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -29,7 +31,6 @@ def measure_statistics(model: nn.Module, batches: Iterable[Tensor]) -> int:
     norms = [
         module for module in model.modules() if isinstance(module, _NORMS) and module.running_mean is not None
     ]
-    modes = {module: module.training for module in model.modules()}
     momenta = {norm: norm.momentum for norm in norms}
     iterator = iter(batches)
     first = next(iterator, None)
@@ -37,19 +38,17 @@ def measure_statistics(model: nn.Module, batches: Iterable[Tensor]) -> int:
         raise ValueError("`batches` must hold at least one batch")
     seen = 0
     try:
-        model.eval()
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # the plain mean over all batches
-            norm.train()
-        images: Tensor | None = first
-        while images is not None:
-            model(images)
-            seen += len(images)
-            images = next(iterator, None)
+        with evaluating(model):
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum = None  # the plain mean over all batches
+                norm.train()
+            images: Tensor | None = first
+            while images is not None:
+                model(images)
+                seen += len(images)
+                images = next(iterator, None)
     finally:
-        for module, training in modes.items():
-            module.training = training
         for norm, momentum in momenta.items():
             norm.momentum = momentum
     return seen

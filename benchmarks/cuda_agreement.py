@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from xnorpp.runtime import Program, read
-from xnorpp.runtime.cuda import CudaModel
-from xnorpp.runtime.program import Op
+from xnorpp.runtime.cuda.model import CudaModel
+from xnorpp.runtime.format.program import Op
 from xnorpp.runtime.reference import normalise
 
 Say = Callable[[str], None]
@@ -212,7 +212,7 @@ def table(found: Mapping[str, Any], kinds: tuple[Kind, ...] = KINDS) -> str:
 
 def main() -> None:
     from cuda_inference import load_pictures
-    from xnorpp.train.record import describe_hardware, source_commit, today
+    from xnorpp.training.records.record import describe_hardware, source_commit, today
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True)

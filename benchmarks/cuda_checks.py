@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cuda_variants import CUDA, DEVICE, Step, clean, guarded
-from xnorpp.nn import BinaryConv2d, fused, fused_pool
+from xnorpp.nn import BinaryConv2d
+from xnorpp.nn.fused import dispatch as fused
+from xnorpp.nn.fused import ends as fused_pool
 
 LOSS_GAP = 0.03  # how far mean losses over 20 steps may lie from plain eager's
 BLOCK_ERROR = 0.02  # and a fused block's output or gradient, from float32 with the same input

@@ -27,8 +27,8 @@ from cuda_agreement import agreement, outputs, table
 from xnorpp.bench.cuda import GpuRow, as_record, describe, layer_rows, our_row, torch_rows
 from xnorpp.bench.engine import MEAN, STD
 from xnorpp.runtime import Program, read
-from xnorpp.runtime.cuda import CudaModel
-from xnorpp.train.record import describe_hardware, source_commit, today
+from xnorpp.runtime.cuda.model import CudaModel
+from xnorpp.training.records.record import describe_hardware, source_commit, today
 
 BEGIN = time.perf_counter()
 # Kinds of stream and megabytes of floats that a piece of a batch may hold: small pieces stay in the L2 cache.
@@ -66,7 +66,7 @@ def make_program(images: np.ndarray) -> Program:
     """Random weights; every batch norm has the statistics of the pictures."""
     from xnorpp.bench.networks import DEFAULT
     from xnorpp.models import create_model
-    from xnorpp.pack import pack
+    from xnorpp.packing import pack
 
     torch.manual_seed(0)
     model = create_model(**DEFAULT)
@@ -86,7 +86,7 @@ def make_program(images: np.ndarray) -> Program:
 
 def timed_tilings(model: CudaModel) -> list[list[Any]]:
     """Rows of step, images, number of the winner and every candidate's milliseconds."""
-    from xnorpp.runtime.cuda_tune import record_path
+    from xnorpp.runtime.cuda.tune import record_path
 
     model.builder.picks = {}
     path = record_path(model, model.builder.schedule(256, True))

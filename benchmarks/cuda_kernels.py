@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from xnorpp.runtime import cuda_driver as cu
-from xnorpp.runtime import cuda_layout as lay
-from xnorpp.runtime.cuda_source import ConvArguments, StemArguments, kernel_source
-from xnorpp.runtime.picture import picture_filters
+from xnorpp.runtime.cuda import driver as cu
+from xnorpp.runtime.cuda import layout as lay
+from xnorpp.runtime.cuda.source import ConvArguments, StemArguments, kernel_source
+from xnorpp.runtime.stem import picture_filters
 
 BITS = lay.Fusion("SIGN(0,0)", 1, 1)
 CHAIN = "AFFINE(0,1) PRELU(2) ADD(0) STORE(0) SIGN(0,3)"

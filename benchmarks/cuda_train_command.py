@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from xnorpp.train.journal import read_metrics
+from xnorpp.training.records.journal import read_metrics
 
 LOG_STEPS = 10
 

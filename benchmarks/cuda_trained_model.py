@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from xnorpp.bench.engine import MEAN, STD
 from xnorpp.models import PAPER_BLOCK, create_model
 from xnorpp.nn import parameter_groups
-from xnorpp.pack import pack_to_file
+from xnorpp.packing import pack_to_file
 
 SIZE = 224
 

@@ -46,7 +46,7 @@ from cuda_variants import (
     synchronize,
     tweaked,
 )
-from xnorpp.train.record import describe_hardware, source_commit, today
+from xnorpp.training.records.record import describe_hardware, source_commit, today
 
 START = time.monotonic()
 
@@ -201,7 +201,7 @@ def kernel_cases(
 
 def time_kernels() -> list[dict[str, Any]]:
     """Every fused kernel on (256, 64, 56, 56), with the bytes it must move, for a few tilings."""
-    ops: Any = importlib.import_module("xnorpp.nn.fused_ops")
+    ops: Any = importlib.import_module("xnorpp.nn.fused.ops")
     shape = (256, 64, 56, 56) if CUDA else (8, 8, 4, 4)
     torch.manual_seed(0)
     make: dict[str, Any] = {"device": DEVICE, "memory_format": torch.channels_last}

@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from xnorpp.models import PAPER_BLOCK, create_model
-from xnorpp.nn import fused, fused_pool, parameter_groups
+from xnorpp.nn import parameter_groups
+from xnorpp.nn.fused import dispatch as fused
+from xnorpp.nn.fused import ends as fused_pool
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")

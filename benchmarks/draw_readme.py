@@ -6,7 +6,7 @@
     python benchmarks/draw_readme.py --check         status 1 if a document is out of date
 
 A block is what stands between `<!-- drawn: NAME -->` and `<!-- end -->`; the names are in `BLOCKS`, those of
-the paper's tables and figures in `xnorpp.experiments.report`. The
+the paper's tables and figures in `xnorpp.paper.report`. The
 newest row of a kind counts, which is the last one in its file.
 """
 
@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from xnorpp.bench.machine import describe_machine
-from xnorpp.experiments import kept
-from xnorpp.experiments import report as paper
-from xnorpp.experiments.layer_tables import machine as name_of
+from xnorpp.paper import recorded as kept
+from xnorpp.paper import report as paper
+from xnorpp.paper.layers.tables import machine as name_of
 from xnorpp.shipped.card import size_text
-from xnorpp.train.record import append_rows, source_commit, today
+from xnorpp.training.records.record import append_rows, source_commit, today
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"

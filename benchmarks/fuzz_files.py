@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from xnorpp.runtime import ReferenceModel, load
+from xnorpp.runtime.format.program import Program, ProgramError, _checksum, encode, read
 from xnorpp.runtime.plan import make_plan
-from xnorpp.runtime.program import Program, ProgramError, _checksum, encode, read
 from xnorpp.runtime.sample import random_program
 
 LIMIT_SECONDS = 10.0  # one case; the slowest good ones take milliseconds

@@ -36,8 +36,8 @@ from PIL import Image, features
 from loader import picture, whole_loader
 from xnorpp.data import load_dataset
 from xnorpp.data.dataset import StreamDataset
-from xnorpp.train.journal import read_metrics
-from xnorpp.train.record import append_rows, describe_hardware, source_commit, today
+from xnorpp.training.records.journal import read_metrics
+from xnorpp.training.records.record import append_rows, describe_hardware, source_commit, today
 
 RECIPE = "imagenet-resnet18-case4"
 LOG_STEPS = 10
@@ -116,8 +116,8 @@ class Resident:
 
 def train_on_one_batch(arguments: list[str]) -> int:
     """`xnorpp train` with every batch the first one: what a step costs by itself."""
-    from xnorpp.cli import main
-    from xnorpp.train import loop
+    from xnorpp.cli.main import main
+    from xnorpp.training import loop
 
     make = loop.make_loaders
 

@@ -24,11 +24,11 @@ import torch
 
 from xnorpp.data import load_dataset
 from xnorpp.data.dataset import ArrayDataset
-from xnorpp.pack import verify
+from xnorpp.packing import verify
 from xnorpp.predict import preprocess_of
 from xnorpp.runtime import load
-from xnorpp.train.packing import pack_checkpoint
-from xnorpp.train.record import append_rows, describe_hardware, source_commit
+from xnorpp.training.packing import pack_checkpoint
+from xnorpp.training.records.record import append_rows, describe_hardware, source_commit
 
 BATCH = 250
 

@@ -5,7 +5,7 @@
 
 A few epochs are enough for activations as real training leaves them; the accuracies are not the networks'
 best. AlexNet sees the pictures enlarged to 112 pixels, the least its strides leave something of. The runs are
-a queue that goes on where it was (xnorpp.experiments.queue). What is compared: packed_against_trained.py,
+a queue that goes on where it was (xnorpp.paper.accuracy.queue). What is compared: packed_against_trained.py,
 with the pictures as floats and as bytes; `--jobs` comparisons run at a time, while the next network trains.
 """
 
@@ -17,8 +17,8 @@ import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from xnorpp.experiments.queue import QueueError, run_queue
-from xnorpp.experiments.runs import FIRST_ROWS, OTHER_ROWS, Run
+from xnorpp.paper.accuracy.queue import QueueError, run_queue
+from xnorpp.paper.accuracy.runs import FIRST_ROWS, OTHER_ROWS, Run
 
 ROWS = (*FIRST_ROWS, *OTHER_ROWS, "binaryconnect")
 NETWORKS = {"small": 0, "resnet20": 0, "resnet18": 0, "resnet34": 0, "alexnet": 112}

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from xnorpp.models import PAPER_BLOCK, create_model
 from xnorpp.nn import parameter_groups
-from xnorpp.train.record import append_rows, describe_hardware, source_commit, today
+from xnorpp.training.records.record import append_rows, describe_hardware, source_commit, today
 
 LIMIT = 1.3
 

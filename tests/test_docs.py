@@ -24,14 +24,14 @@ from typing import Any
 import pytest
 import torch
 
-from xnorpp import cli
-from xnorpp.cli_paper import PAPER
-from xnorpp.command import Parser
+from xnorpp.cli import main as cli
+from xnorpp.cli.command import Parser
+from xnorpp.cli.paper import PAPER
 from xnorpp.data import list_datasets, load_dataset
 from xnorpp.models import create_model, list_models
 from xnorpp.nn import SCALES, SURROGATES
-from xnorpp.train import recipes
-from xnorpp.train.config import recipe_keys
+from xnorpp.training.recipe import library as recipes
+from xnorpp.training.recipe.config import recipe_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -85,7 +85,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with runs/digits, digits.xnor and digit.png."""
     from PIL import Image
 
-    from xnorpp.train import train
+    from xnorpp.training import train
 
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("docs")
@@ -301,7 +301,7 @@ def test_tables_are_drawn_from_what_the_commands_keep(
     drawing: ModuleType, trained: Path, tmp_path: Path
 ) -> None:
     from xnorpp.bench import Startup, report
-    from xnorpp.train.record import append_rows, record_result
+    from xnorpp.training.records.record import append_rows, record_result
 
     assert drawing.read_rows(tmp_path) == []
     assert drawing.trained([]) == drawing.raced([]) == drawing.raced_on_gpu([]) == drawing.NOTHING

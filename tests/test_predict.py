@@ -10,7 +10,7 @@ from PIL import Image
 
 from xnorpp.predict import predict, prepared
 from xnorpp.runtime import Model, load
-from xnorpp.runtime.program import INPUT, Op, Program
+from xnorpp.runtime.format.program import INPUT, Op, Program
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def test_importing_the_package_loads_neither_torch_nor_numpy() -> None:
 def test_the_runtime_and_picture_preprocessing_work_where_torch_cannot_be_imported() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "import xnorpp.runtime, xnorpp.data, xnorpp.cli\n"
+        "import xnorpp.runtime, xnorpp.data, xnorpp.cli.main\n"
         "from xnorpp.data import Preprocess\n"
         "print(callable(xnorpp.runtime.load), Preprocess.__name__)"
     )

@@ -15,7 +15,7 @@ from PIL import Image
 
 import xnorpp
 from xnorpp import shipped
-from xnorpp.cli import main
+from xnorpp.cli.main import main
 from xnorpp.shipped import card as cards
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,9 +31,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from xnorpp.data import dataset_info
-    from xnorpp.experiments.ship import ship
     from xnorpp.models import create_model
-    from xnorpp.train import load_recipe, save_checkpoint
+    from xnorpp.paper.shipping.ship import ship
+    from xnorpp.training import load_recipe, save_checkpoint
 
     torch.manual_seed(0)
     info = dataset_info("digits")
@@ -73,7 +73,7 @@ def picture(tmp_path: Path) -> str:
 
 def check(name: str, folder: Path) -> None:
     """A shipped model is whole: its file is the one on the card, and answers as it did when it was made."""
-    from xnorpp.experiments.ship import answers, sample_pictures
+    from xnorpp.paper.shipping.ship import answers, sample_pictures
 
     path, card = shipped.shipped_path(name, folder), shipped.shipped_card(name, folder)
     content = path.read_bytes()
@@ -272,7 +272,7 @@ def test_shipped_models_need_no_torch(folder: Path, picture: str) -> None:
         "import xnorpp.shipped\n"
         "assert 'numpy' not in sys.modules\n"
         "xnorpp.shipped.FOLDER = pathlib.Path(sys.argv[1])\n"
-        "from xnorpp.cli import main\n"
+        "from xnorpp.cli.main import main\n"
         "assert main(['models']) == 0\n"
         "assert main(['models', 'digits-small']) == 0\n"
         "sys.exit(main(['predict', '--model', 'digits-small', sys.argv[2]]))\n"

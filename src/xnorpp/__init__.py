@@ -1,8 +1,8 @@
 """One-bit neural networks: train them, pack them, run them as real bit operations.
 
 Importing this package is cheap: nothing heavier than the standard library is loaded until a name is used.
-`xnorpp.train` and `xnorpp.pack` are packages; their functions of the same name are imported from them:
-`from xnorpp.train import train` and `from xnorpp.pack import pack`.
+`xnorpp.training` and `xnorpp.packing` are packages; their functions of the same name are imported from them:
+`from xnorpp.training import train` and `from xnorpp.packing import pack`.
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from xnorpp.convert import binarize
     from xnorpp.data import load_dataset
     from xnorpp.models import create_model, list_models
-    from xnorpp.nn import BinaryConv2d, BinaryLinear, binarize
+    from xnorpp.nn import BinaryConv2d, BinaryLinear
     from xnorpp.shipped import list_shipped, load, shipped_card, shipped_path
-    from xnorpp.train import load_model, load_recipe
+    from xnorpp.training import load_model, load_recipe
 
 __version__ = "0.1.0"
 
 _HOME = {
     "BinaryConv2d": "xnorpp.nn",
     "BinaryLinear": "xnorpp.nn",
-    "binarize": "xnorpp.nn",
+    "binarize": "xnorpp.convert",
     "create_model": "xnorpp.models",
     "list_models": "xnorpp.models",
     "list_shipped": "xnorpp.shipped",
     "load": "xnorpp.shipped",
     "load_dataset": "xnorpp.data",
-    "load_model": "xnorpp.train",
-    "load_recipe": "xnorpp.train",
+    "load_model": "xnorpp.training",
+    "load_recipe": "xnorpp.training",
     "shipped_card": "xnorpp.shipped",
     "shipped_path": "xnorpp.shipped",
 }

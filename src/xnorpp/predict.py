@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from xnorpp.data import ArrayDataset, Dataset, Preprocess, Skipped, StreamDataset
 from xnorpp.data.dataset import Blob, skip_limit
-from xnorpp.data.decode import CorruptImageError, decode_blob
+from xnorpp.data.loading.decode import CorruptImageError, decode_blob
 from xnorpp.runtime import Model, Program
 
 F32 = npt.NDArray[np.float32]

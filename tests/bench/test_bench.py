@@ -35,7 +35,7 @@ from xnorpp.bench.report import (
 from xnorpp.inspect.stopwatch import Spread
 from xnorpp.runtime import Program, write
 from xnorpp.runtime.reference import run
-from xnorpp.train.record import append_rows
+from xnorpp.training.records.record import append_rows
 
 ROW_KEYS = {"name", "value", "unit", "engine", "threads", "batch", "model", "seed", "commit", "hardware"}
 
@@ -45,7 +45,7 @@ def small_program() -> Program:
     import torch
 
     from xnorpp.models import create_model
-    from xnorpp.pack import pack
+    from xnorpp.packing import pack
 
     torch.manual_seed(0)
     model = create_model("small", input_size=16, width=8, in_channels=1).eval()

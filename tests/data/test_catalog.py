@@ -95,7 +95,7 @@ def test_digits_reports_a_broken_table(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "digits.csv.gz").write_bytes(gzip.compress(b"1,2,3\n"))
     with pytest.raises(DatasetError, match="64 grey levels"):
         load_dataset("digits", tmp_path)
-    monkeypatch.setattr("xnorpp.data.digits.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("xnorpp.data.formats.digits.importlib.util.find_spec", lambda _: None)
     with pytest.raises(DatasetNotFoundError, match="install scikit-learn"):
         load_dataset("digits")
 
@@ -107,7 +107,7 @@ sys.modules["torch"] = None
 import io, numpy as np
 from PIL import Image
 from xnorpp.data import Preprocess, dataset_info, load_dataset
-from xnorpp.data.decode import decode
+from xnorpp.data.loading.decode import decode
 data = load_dataset("digits", split="test")
 x = dataset_info("digits").preprocess().normalise(data.images[:2])
 assert x.shape == (2, 1, 8, 8) and x.dtype == np.float32

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xnorpp.data import cifar, load_dataset, mnist, tiny_imagenet
+from xnorpp.data import load_dataset
 from xnorpp.data.download import Archive, DownloadError, fetch, unpack
+from xnorpp.data.formats import cifar, mnist, tiny_imagenet
 from xnorpp.data.progress import Progress
 
 

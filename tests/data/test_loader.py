@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xnorpp.data import ArrayDataset, Augment, dataset_info, load_dataset, make_loader
-from xnorpp.data.loader import crop_and_flip
-from xnorpp.data.order import SHUFFLE_WINDOW, Share
+from xnorpp.data.loading.loader import crop_and_flip
+from xnorpp.data.loading.order import SHUFFLE_WINDOW, Share
 
 
 @pytest.fixture(scope="module")

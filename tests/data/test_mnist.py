@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xnorpp.data import ArrayDataset, DatasetError, load_dataset, mnist
+from xnorpp.data import ArrayDataset, DatasetError, load_dataset
+from xnorpp.data.formats import mnist
 
 Make = Callable[..., Path]
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from xnorpp.data import DatasetError, load_dataset, make_loader
-from xnorpp.data.prepare import prepare
-from xnorpp.train import load_recipe, train
+from xnorpp.data.loading.prepare import prepare
+from xnorpp.training import load_recipe, train
 
 
 @pytest.fixture

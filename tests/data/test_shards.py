@@ -16,11 +16,11 @@ from xnorpp.data import (
     ShardDataset,
     load_dataset,
     make_loader,
-    shards,
     write_shards,
 )
-from xnorpp.data.decode import decode_blob
-from xnorpp.data.shards import expand_braces
+from xnorpp.data.formats import shards
+from xnorpp.data.formats.shards import expand_braces
+from xnorpp.data.loading.decode import decode_blob
 
 
 def write(path: Path, members: dict[str, bytes]) -> None:

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from xnorpp.data import DatasetError, FolderDataset, load_dataset, make_loader
-from xnorpp.data.stream import StreamLoader
-from xnorpp.data.worker import Geometry, Item, Task
-from xnorpp.data.workers import WorkerDiedError, WorkerPool
+from xnorpp.data.loading.stream import StreamLoader
+from xnorpp.data.loading.worker import Geometry, Item, Task
+from xnorpp.data.loading.workers import WorkerDiedError, WorkerPool
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -195,7 +195,7 @@ def test_a_worker_that_dies_ends_the_epoch_with_an_error(train: FolderDataset) -
 def test_workers_end_when_their_parent_is_killed(train: FolderDataset) -> None:
     code = """
 import time
-from xnorpp.data.workers import WorkerPool
+from xnorpp.data.loading.workers import WorkerPool
 pool = WorkerPool(2, 4096)
 print(*(process.pid for process in pool._processes), flush=True)
 time.sleep(60)

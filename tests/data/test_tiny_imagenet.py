@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from xnorpp.data import ArrayDataset, DatasetError, cache, load_dataset
+from xnorpp.data import ArrayDataset, DatasetError, load_dataset
+from xnorpp.data.loading import cache
 
 
 def load(root: Path, split: str = "train", **options: Any) -> ArrayDataset:

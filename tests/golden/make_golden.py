@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from xnorpp.runtime import reference
-from xnorpp.runtime.bits import pack_conv_weight, pack_linear_weight
-from xnorpp.runtime.program import INPUT, VERSION, Program, write
+from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
+from xnorpp.runtime.format.program import INPUT, VERSION, Program, write
 from xnorpp.runtime.sample import Builder
 
 

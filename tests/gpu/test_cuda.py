@@ -15,11 +15,14 @@ import torch
 from cuda_host import cases, units
 
 from xnorpp.models import list_models
-from xnorpp.runtime import cuda_build, cuda_real, cuda_wgmma, load
-from xnorpp.runtime.bits import pack_conv_weight
-from xnorpp.runtime.cuda import CudaError, CudaModel
-from xnorpp.runtime.cuda_driver import Device
-from xnorpp.runtime.program import Op, Program
+from xnorpp.runtime import load
+from xnorpp.runtime.cuda import build as cuda_build
+from xnorpp.runtime.cuda import real as cuda_real
+from xnorpp.runtime.cuda import wgmma as cuda_wgmma
+from xnorpp.runtime.cuda.driver import Device
+from xnorpp.runtime.cuda.model import CudaError, CudaModel
+from xnorpp.runtime.format.bits import pack_conv_weight
+from xnorpp.runtime.format.program import Op, Program
 from xnorpp.runtime.reference import normalise, run
 
 
@@ -335,7 +338,7 @@ def test_graph_launches_and_early_starts_agree() -> None:
 def test_a_kernel_that_does_not_compile_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from xnorpp.runtime import cuda_driver
+    from xnorpp.runtime.cuda import driver as cuda_driver
 
     monkeypatch.setenv("XNORPP_CACHE", str(tmp_path))
     with pytest.raises(CudaError, match="Compiling a CUDA kernel failed"):

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from xnorpp.nn import fused
-from xnorpp.train import NonFiniteLoss, graph, load_checkpoint, load_recipe, loop, train
-from xnorpp.train.checkpoint import Checkpoint, list_checkpoints
-from xnorpp.train.journal import read_metrics
+from xnorpp.nn.fused import dispatch as fused
+from xnorpp.training import NonFiniteLoss, graph, load_checkpoint, load_recipe, loop, train
+from xnorpp.training.records.journal import read_metrics
+from xnorpp.training.state.checkpoint import Checkpoint, list_checkpoints
 
 pytestmark = [
     pytest.mark.gpu,

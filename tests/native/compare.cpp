@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "../../csrc/cpu/dispatch.h"
-#include "../../csrc/engine/conv_build.h"
+#include "../../csrc/kernels/dispatch.h"
+#include "../../csrc/core/conv_build.h"
 
 using namespace xnorpp;
 

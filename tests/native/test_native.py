@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
     "tests/native/compare.cpp",
-    "csrc/cpu/generic.cpp",
-    "csrc/cpu/dispatch.cpp",
-    "csrc/engine/conv_build.cpp",
+    "csrc/kernels/generic.cpp",
+    "csrc/kernels/dispatch.cpp",
+    "csrc/core/conv_build.cpp",
 ]
 COMMON = ["-std=c++17", "-ffp-contract=off", "-w", "-pthread"]
 X86_FLAGS = {
@@ -45,7 +45,7 @@ def test_neon_equals_generic_under_emulation(tmp_path: Path) -> None:
     emulator = None if native else shutil.which("qemu-aarch64")
     if compiler is None or (not native and emulator is None):
         pytest.skip("NEON KERNELS NOT TESTED: aarch64-linux-gnu-g++ and qemu-aarch64 are needed")
-    sources = [(source, ["-DXNORPP_HAVE_NEON"]) for source in [*SOURCES, "csrc/cpu/neon.cpp"]]
+    sources = [(source, ["-DXNORPP_HAVE_NEON"]) for source in [*SOURCES, "csrc/kernels/neon.cpp"]]
     program = build(compiler, sources, ["-O0", "-static"], tmp_path)
     command = [str(program), "1", "60"]
     done = subprocess.run([emulator, *command] if emulator else command, capture_output=True, text=True)
@@ -59,7 +59,7 @@ def test_x86_kernels_stay_inside_their_memory(tmp_path: Path) -> None:
         pytest.skip("X86 KERNELS NOT TESTED UNDER SANITIZERS: an x86-64 machine with g++ is needed")
     defines = ["-DXNORPP_HAVE_AVX2", "-DXNORPP_HAVE_AVX512"]
     sources = [(source, defines) for source in SOURCES]
-    sources += [(f"csrc/cpu/{isa}.cpp", [*defines, *flags]) for isa, flags in X86_FLAGS.items()]
+    sources += [(f"csrc/kernels/{isa}.cpp", [*defines, *flags]) for isa, flags in X86_FLAGS.items()]
     flags = ["-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     program = build(compiler, sources, flags, tmp_path)
     done = subprocess.run([str(program), "2", "60"], capture_output=True, text=True)

@@ -19,8 +19,11 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is first imported, here or at first use
 pytest.importorskip("triton")
 
-from xnorpp.nn import fused, fused_chain, fused_ops, fused_pool
-from xnorpp.nn.fused import Unit
+from xnorpp.nn.fused import chain as fused_chain
+from xnorpp.nn.fused import dispatch as fused
+from xnorpp.nn.fused import ends as fused_pool
+from xnorpp.nn.fused import ops as fused_ops
+from xnorpp.nn.fused.dispatch import Unit
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xnorpp.runtime.bits import (
+from xnorpp.runtime.format.bits import (
     pack_bits,
     pack_conv_weight,
     pack_linear_weight,

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from xnorpp.runtime import load
-from xnorpp.runtime.bits import pack_conv_weight, pack_linear_weight
-from xnorpp.runtime.program import INPUT, Program
+from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
+from xnorpp.runtime.format.program import INPUT, Program
 from xnorpp.runtime.reference import run
 from xnorpp.runtime.sample import Builder
 

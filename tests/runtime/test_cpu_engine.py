@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from xnorpp.runtime import load
-from xnorpp.runtime.bits import pack_conv_weight
-from xnorpp.runtime.program import INPUT, Program
+from xnorpp.runtime.format.bits import pack_conv_weight
+from xnorpp.runtime.format.program import INPUT, Program
 from xnorpp.runtime.reference import normalise, run
 from xnorpp.runtime.sample import Builder, random_program
 

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xnorpp.runtime import cuda_layout as lay
-from xnorpp.runtime import cuda_wgmma as wgmma
-from xnorpp.runtime.cuda_source import ConvArguments, StemArguments
-from xnorpp.runtime.picture import picture_filters
+from xnorpp.runtime.cuda import layout as lay
+from xnorpp.runtime.cuda import wgmma
+from xnorpp.runtime.cuda.source import ConvArguments, StemArguments
 from xnorpp.runtime.reference import multiply_add
+from xnorpp.runtime.stem import picture_filters
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNELS = ROOT / "csrc" / "cuda"
+KERNELS = ROOT / "src" / "xnorpp" / "runtime" / "cuda" / "kernels"
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -15,9 +15,9 @@ from cuda_host import cases, machine, units
 
 from xnorpp.models import list_models
 from xnorpp.runtime.cpu import CpuModel, available_isas
-from xnorpp.runtime.cuda_build import Builder, Gpu, Schedule
-from xnorpp.runtime.cuda_source import kernel_source
-from xnorpp.runtime.program import Program
+from xnorpp.runtime.cuda.build import Builder, Gpu, Schedule
+from xnorpp.runtime.cuda.source import kernel_source
+from xnorpp.runtime.format.program import Program
 from xnorpp.runtime.reference import normalise, run
 
 FUSING = available_isas()[0]  # real-valued layers are equal where a multiply and an add are fused
@@ -214,7 +214,7 @@ def test_the_stem_of_warpgroups_writes_what_the_other_writes(host: object) -> No
 def test_a_kernel_of_warpgroups_is_compiled_for_its_architecture_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from xnorpp.runtime import cuda_driver
+    from xnorpp.runtime.cuda import driver as cuda_driver
 
     asked: list[str] = []
 
@@ -254,13 +254,14 @@ def test_values_that_live_together_never_share_memory() -> None:
 
 
 def _image_bytes(builder: Builder, name: str) -> int:
-    from xnorpp.runtime.cuda_memory import image_bytes
+    from xnorpp.runtime.cuda.memory import image_bytes
 
     return image_bytes(builder.program, builder.bits, name)
 
 
 def test_a_gpu_is_missing_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xnorpp.runtime import cuda_driver, load
+    from xnorpp.runtime import load
+    from xnorpp.runtime.cuda import driver as cuda_driver
 
     def no_driver() -> None:
         raise cuda_driver.CudaError("No NVIDIA driver was found (libcuda.so.1): use device='cpu'.")

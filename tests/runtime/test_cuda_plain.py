@@ -11,9 +11,9 @@ import pytest
 from cuda_host import cases, machine
 
 from xnorpp.runtime.cpu import CpuModel, available_isas
-from xnorpp.runtime.cuda_build import Builder, Gpu
-from xnorpp.runtime.cuda_launch import Kernel, Launch
-from xnorpp.runtime.cuda_source import STAGES, PlainArguments
+from xnorpp.runtime.cuda.build import Builder, Gpu
+from xnorpp.runtime.cuda.launch import Kernel, Launch
+from xnorpp.runtime.cuda.source import STAGES, PlainArguments
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

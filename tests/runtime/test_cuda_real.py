@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from cuda_host import cases, machine
 
-from xnorpp.runtime import cuda_real
 from xnorpp.runtime.cpu import CpuModel, available_isas
-from xnorpp.runtime.cuda_build import Builder, Gpu
-from xnorpp.runtime.program import Program
+from xnorpp.runtime.cuda import real as cuda_real
+from xnorpp.runtime.cuda.build import Builder, Gpu
+from xnorpp.runtime.format.program import Program
 from xnorpp.runtime.reference import normalise
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

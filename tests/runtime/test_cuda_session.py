@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from cuda_host import cases, device
 
-from xnorpp.runtime import cuda
-from xnorpp.runtime.program import Program
+from xnorpp.runtime.cuda import model as cuda
+from xnorpp.runtime.format.program import Program
 from xnorpp.runtime.reference import normalise, run
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -73,7 +73,8 @@ def test_a_graph_is_recorded_once_a_batch_size(fake: None) -> None:
 
 def test_timed_tilings_are_kept_and_used(fake: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The second candidate is played to be faster; the record serves a model that does not tune."""
-    from xnorpp.runtime import cuda_tiles, cuda_tune
+    from xnorpp.runtime.cuda import tiles as cuda_tiles
+    from xnorpp.runtime.cuda import tune as cuda_tune
 
     monkeypatch.setenv("XNORPP_CACHE", str(tmp_path))
     monkeypatch.setattr(cuda_tiles, "MOST", 2)

@@ -35,7 +35,7 @@ def test_damaged_files(fuzz: ModuleType) -> None:
 
 
 def test_every_truncation_of_one_file(fuzz: ModuleType) -> None:
-    from xnorpp.runtime.program import encode
+    from xnorpp.runtime.format.program import encode
     from xnorpp.runtime.sample import random_program
 
     blob = encode(random_program(5, length=4, largest=6))

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xnorpp.runtime.bits import unpack_conv_weight
-from xnorpp.runtime.ops import OPS
-from xnorpp.runtime.program import VERSION, encode, read
+from xnorpp.runtime.format.bits import unpack_conv_weight
+from xnorpp.runtime.format.ops import OPS
+from xnorpp.runtime.format.program import VERSION, encode, read
 from xnorpp.runtime.reference import run
 
 GOLDEN = Path(__file__).parents[1] / "golden"

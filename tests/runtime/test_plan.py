@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from xnorpp.runtime import plan as plans
-from xnorpp.runtime.ops import Value
+from xnorpp.runtime.format.ops import Value
+from xnorpp.runtime.format.program import INPUT, Op, Program
 from xnorpp.runtime.plan import AddValue, Plan, Step, StoreBits, StoreFloat, make_plan
-from xnorpp.runtime.program import INPUT, Op, Program
 from xnorpp.runtime.reference import affine, apply, per_channel, run
 from xnorpp.runtime.sample import Builder, random_program
 
@@ -92,7 +92,7 @@ def test_random_programs(seed: int) -> None:
 
 
 def test_the_samples_use_every_operation() -> None:
-    from xnorpp.runtime.ops import OPS
+    from xnorpp.runtime.format.ops import OPS
 
     used = Counter(op.op for seed in range(150) for op in random_program(seed, length=6 + seed % 25).ops)
     assert set(used) == set(OPS)

@@ -16,9 +16,9 @@ from safetensors import safe_open
 from safetensors.numpy import load as load_safetensors
 
 from xnorpp.runtime import load
-from xnorpp.runtime import program as files
-from xnorpp.runtime.ops import OPS
-from xnorpp.runtime.program import Op, Program, ProgramError, encode, read, write
+from xnorpp.runtime.format import program as files
+from xnorpp.runtime.format.ops import OPS
+from xnorpp.runtime.format.program import Op, Program, ProgramError, encode, read, write
 from xnorpp.runtime.reference import run
 from xnorpp.runtime.sample import Builder, random_program
 
@@ -241,7 +241,7 @@ def test_bytes_of_any_kind_are_read(kind: Any) -> None:
 
 
 def test_a_checkpoint_is_no_packed_model(tmp_path: Path) -> None:
-    from xnorpp.train import save_checkpoint
+    from xnorpp.training import save_checkpoint
 
     path = save_checkpoint(tmp_path / "model.safetensors", {}, {"model": {}})
     with pytest.raises(ProgramError, match="this is an xnorpp checkpoint; pack it first with `xnorpp pack`"):

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xnorpp.nn.binarize import sign
-from xnorpp.runtime.bits import pack_bits, pack_conv_weight, popcount_dot, unpack_bits
-from xnorpp.runtime.ops import ProgramError
-from xnorpp.runtime.program import INPUT, Program
+from xnorpp.nn.quantizers import sign
+from xnorpp.runtime.format.bits import pack_bits, pack_conv_weight, popcount_dot, unpack_bits
+from xnorpp.runtime.format.ops import ProgramError
+from xnorpp.runtime.format.program import INPUT, Program
 from xnorpp.runtime.reference import check_input, normalise, run
 from xnorpp.runtime.sample import Builder
 
@@ -127,7 +127,7 @@ def test_real_operations() -> None:
 
 
 def test_box_filter_is_xnor_nets_k() -> None:
-    from xnorpp.nn.scale import input_scale
+    from xnorpp.nn.scales import input_scale
 
     x = np.random.default_rng(2).standard_normal((2, 6, 7, 8)).astype(np.float32)
     b = Builder((6, 7, 8))

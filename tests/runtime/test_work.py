@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from xnorpp.runtime import cpu, load
+from xnorpp.runtime.format.program import Op, Program
 from xnorpp.runtime.plan import Step, make_steps
-from xnorpp.runtime.program import Op, Program
 from xnorpp.runtime.work import UNITS_A_THREAD, picture_work, threads_worth
 
 

@@ -86,7 +86,7 @@ def default_program(block: str = "paper", *, half: bool = False, seed: int = 0) 
     """
     from xnorpp.bench.networks import DEFAULT, binary_network
     from xnorpp.models import PAPER_BLOCK
-    from xnorpp.pack import pack
+    from xnorpp.packing import pack
 
     preprocess = {"resize": 256, "crop": 224, "mean": list(MEAN), "std": list(STD), "channels": 3}
     kept = {key: value for key, value in DEFAULT.items() if block == "paper" or key not in PAPER_BLOCK}
@@ -105,8 +105,8 @@ def open_program(path: str | Path | None, block: str = "paper") -> Program:
         raise FileNotFoundError(f"there is no file or folder {path}")
     if is_packed(path):
         return read(path)
-    from xnorpp.pack import pack
-    from xnorpp.train import load_model
+    from xnorpp.packing import pack
+    from xnorpp.training import load_model
 
     model, meta = load_model(path)
     kept = {"model": meta["model"]}
@@ -139,7 +139,7 @@ def compare(
     say: Callable[[str], None] = print,
 ) -> Comparison:
     """Race our engine against the libraries named in `against`; they run the real-valued twin."""
-    from xnorpp.runtime.program import encode
+    from xnorpp.runtime.format.program import encode
 
     counts = tuple(dict.fromkeys(threads))
     if batch < 1 or not counts or min(counts) < 1:

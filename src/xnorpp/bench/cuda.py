@@ -171,9 +171,9 @@ def layer_rows(model: Any, batch: int) -> list[LayerRow]:
     network takes, because in one graph a kernel starts while the one before it drains."""
     import torch
 
-    from xnorpp.runtime import cuda_driver as cu
-    from xnorpp.runtime.cuda_memory import image_bytes
-    from xnorpp.runtime.program import INPUT
+    from xnorpp.runtime.cuda import driver as cu
+    from xnorpp.runtime.cuda.memory import image_bytes
+    from xnorpp.runtime.format.program import INPUT
 
     program, builder = model.program, model.builder
     x = torch.from_numpy(pictures(batch, program.input_shape)).cuda()
@@ -250,7 +250,7 @@ def compare_cuda(
     say: Callable[[str], None] = print,
 ) -> list[GpuRow]:
     """All engines at all batch sizes, ours first; prints as it goes."""
-    from xnorpp.runtime.cuda import CudaModel
+    from xnorpp.runtime.cuda.model import CudaModel
 
     rows = []
     for batch in batches:

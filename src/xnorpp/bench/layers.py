@@ -18,8 +18,8 @@ import numpy.typing as npt
 from xnorpp.bench.engine import Array, Unavailable
 from xnorpp.inspect.stopwatch import SETTLE, SETTLE_ALONE, Probe, Spread, interleave
 from xnorpp.runtime import load
-from xnorpp.runtime.bits import pack_conv_weight
-from xnorpp.runtime.program import INPUT, Op, Program
+from xnorpp.runtime.format.bits import pack_conv_weight
+from xnorpp.runtime.format.program import INPUT, Op, Program
 
 SHAPES = ((64, 56), (128, 28), (256, 14), (512, 7))
 DEPTH = 8

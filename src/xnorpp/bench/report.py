@@ -12,7 +12,7 @@ from xnorpp.bench.machine import describe_machine
 from xnorpp.bench.startup import Startup
 from xnorpp.inspect.stopwatch import Spread
 from xnorpp.inspect.table import columns
-from xnorpp.train.record import source_commit, today
+from xnorpp.training.records.record import source_commit, today
 
 Row = dict[str, Any]
 

@@ -20,12 +20,12 @@ from xnorpp.data.dataset import (
     Skipped,
     StreamDataset,
 )
+from xnorpp.data.formats.shards import ShardDataset, write_shards
 from xnorpp.data.holdout import holdout_split
 from xnorpp.data.preprocess import Preprocess
-from xnorpp.data.shards import ShardDataset, write_shards
 
 if TYPE_CHECKING:
-    from xnorpp.data.loader import Loader, make_loader
+    from xnorpp.data.loading.loader import Loader, make_loader
 
 __all__ = [
     "ArrayDataset",
@@ -51,7 +51,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("Loader", "make_loader"):
-        from xnorpp.data import loader
+        from xnorpp.data.loading import loader
 
         return getattr(loader, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from xnorpp.data import cifar, digits, imagenet, mnist, shards, tiny_imagenet
 from xnorpp.data.dataset import Dataset, DatasetInfo
+from xnorpp.data.formats import cifar, digits, imagenet, mnist, shards, tiny_imagenet
 from xnorpp.data.holdout import holdout_split
 
 _DATASETS: dict[str, tuple[DatasetInfo, Callable[..., Dataset]]] = {

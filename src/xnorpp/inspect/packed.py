@@ -15,9 +15,9 @@ from xnorpp.inspect.layer import (
     real_shortcut,
     two_valued,
 )
-from xnorpp.runtime.bits import window_of
-from xnorpp.runtime.ops import infer
-from xnorpp.runtime.program import INPUT, Op, Program
+from xnorpp.runtime.format.bits import window_of
+from xnorpp.runtime.format.ops import infer
+from xnorpp.runtime.format.program import INPUT, Op, Program
 
 WEIGHTED = (
     "conv2d",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from xnorpp.inspect.layer import Inspection
 from xnorpp.inspect.packed import inspect_program
-from xnorpp.runtime.program import MAX_HEADER, read
+from xnorpp.runtime.format.program import MAX_HEADER, read
 
 
 def is_packed(path: str | os.PathLike[str]) -> bool:
@@ -39,7 +39,7 @@ def inspect_file(path: str | os.PathLike[str]) -> Inspection:
     if is_packed(place):
         return inspect_program(read(place), title=place.name, file_bytes=place.stat().st_size)
     from xnorpp.inspect.network import inspect_network
-    from xnorpp.train import load_model
+    from xnorpp.training import load_model
 
     model, meta = load_model(place)
     name = (meta.get("recipe") or {}).get("name")

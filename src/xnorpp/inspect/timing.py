@@ -17,8 +17,8 @@ import numpy.typing as npt
 from xnorpp.inspect.layer import Geometry, Inspection, Layer, Measured
 from xnorpp.inspect.stopwatch import interleave
 from xnorpp.runtime import load
-from xnorpp.runtime.bits import pack_bits
-from xnorpp.runtime.program import INPUT, Op, Program
+from xnorpp.runtime.format.bits import pack_bits
+from xnorpp.runtime.format.program import INPUT, Op, Program
 
 Call = Callable[[], object]
 

@@ -28,8 +28,8 @@ from xnorpp.nn import (
     resolve_scale,
 )
 from xnorpp.nn.choices import check_choice
-from xnorpp.nn.fused import Unit, run_chain, side_of, use_fused
-from xnorpp.nn.fused_pool import halve, use_halve
+from xnorpp.nn.fused.dispatch import Unit, run_chain, side_of, use_fused
+from xnorpp.nn.fused.ends import halve, use_halve
 
 Size = tuple[int, int]
 

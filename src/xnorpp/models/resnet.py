@@ -10,8 +10,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from xnorpp.models.blocks import Options, PreActivationBlock, Size, activation, initialise, output_size
-from xnorpp.nn import fused_pool
 from xnorpp.nn.choices import check_choice
+from xnorpp.nn.fused import ends as fused_pool
 
 STEMS = ("7x7", "3x3")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from xnorpp.nn.binarize import SURROGATES, hard_sign, polynomial_sign, sign, tanh_sign
 from xnorpp.nn.calibrate import calibrate_scales
 from xnorpp.nn.controls import (
     binary_layers,
@@ -12,11 +11,11 @@ from xnorpp.nn.controls import (
     set_progress,
     set_stage,
 )
-from xnorpp.nn.convert import Report, ReportRow, binarize, resize_scales
 from xnorpp.nn.functional import binary_conv2d, binary_linear
-from xnorpp.nn.fused import BACKENDS, get_backend, set_backend, set_recompute
+from xnorpp.nn.fused.dispatch import BACKENDS, get_backend, set_backend, set_recompute
 from xnorpp.nn.layers import METHOD_SCALES, METHODS, BinaryConv2d, BinaryLayer, BinaryLinear, resolve_scale
-from xnorpp.nn.scale import (
+from xnorpp.nn.quantizers import SURROGATES, hard_sign, polynomial_sign, sign, tanh_sign
+from xnorpp.nn.scales import (
     ANALYTIC_SCALES,
     SCALE_INITS,
     SCALES,
@@ -48,9 +47,6 @@ __all__ = [
     "DenseScale",
     "LearnedScale",
     "RPReLU",
-    "Report",
-    "ReportRow",
-    "binarize",
     "binary_conv2d",
     "binary_layers",
     "binary_linear",
@@ -61,7 +57,6 @@ __all__ = [
     "parameter_groups",
     "polynomial_sign",
     "reset_scales",
-    "resize_scales",
     "resolve_scale",
     "set_backend",
     "set_progress",

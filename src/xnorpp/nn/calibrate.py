@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from xnorpp.nn.controls import binary_layers, evaluating
 from xnorpp.nn.functional import binary_conv2d, binary_linear
 from xnorpp.nn.layers import BinaryConv2d, BinaryLayer
-from xnorpp.nn.scale import LearnedScale
+from xnorpp.nn.scales import LearnedScale
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from xnorpp.nn.layers import BinaryLayer
-from xnorpp.nn.scale import LearnedScale
+from xnorpp.nn.scales import LearnedScale
 
 
 def binary_layers(model: nn.Module) -> Iterator[tuple[str, BinaryLayer]]:

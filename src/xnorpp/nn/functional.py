@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from xnorpp.nn.binarize import SURROGATES, Progress
+from xnorpp.nn.quantizers import SURROGATES, Progress
 
 Pads = tuple[int, int, int, int]
 

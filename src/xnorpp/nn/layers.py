@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xnorpp.nn.binarize import SURROGATES, hard_sign
 from xnorpp.nn.choices import check_choice
 from xnorpp.nn.functional import Pads, binary_conv2d, binary_linear
-from xnorpp.nn.scale import (
+from xnorpp.nn.quantizers import SURROGATES, hard_sign
+from xnorpp.nn.scales import (
     ANALYTIC_INPUT_MEAN,
     ANALYTIC_SCALES,
     SCALE_INITS,

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .program import Op, Program, ProgramError, read, write
-from .work import check_threads
+from xnorpp.runtime.format.program import Op, Program, ProgramError, read, write
+from xnorpp.runtime.work import check_threads
 
 __all__ = ["Model", "Op", "Program", "ProgramError", "ReferenceModel", "load", "read", "write"]
 
@@ -69,7 +69,7 @@ class ReferenceModel:
         return sum(tensor.nbytes for tensor in self.program.tensors.values())
 
     def __call__(self, x: Array) -> npt.NDArray[np.float32]:
-        from .reference import run
+        from xnorpp.runtime.reference import run
 
         return np.asarray(run(self.program, x), dtype=np.float32)
 
@@ -93,14 +93,14 @@ def load(
     if device != "cpu" and device.split(":")[0] != "cuda":
         raise ValueError(f"`device` (={device!r}) must be 'cpu', 'cuda' or 'cuda:N'")
     if device != "cpu":
-        from .cuda import CudaModel
+        from xnorpp.runtime.cuda.model import CudaModel
 
         return CudaModel(program, device=device)
     chosen = isa or os.environ.get("XNORPP_ISA") or None
     if chosen == "reference":
         return ReferenceModel(program)
     try:
-        from .cpu import CpuModel
+        from xnorpp.runtime.cpu import CpuModel
     except ImportError as error:
         warnings.warn(
             f"the native core of xnorpp is not built ({error}); running the slow plain numpy reference",

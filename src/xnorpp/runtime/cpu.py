@@ -17,10 +17,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .bits import unpack_bits, unpack_conv_weight, window_of
-from .ops import Value
-from .picture import byte_step, filters_of, only_convolutions_read_the_picture
-from .plan import (
+from xnorpp.runtime.format.bits import unpack_bits, unpack_conv_weight, window_of
+from xnorpp.runtime.format.ops import Value
+from xnorpp.runtime.format.program import INPUT, Program, ProgramError
+from xnorpp.runtime.plan import (
     AddValue,
     Affine,
     Hardtanh,
@@ -36,9 +36,9 @@ from .plan import (
     make_steps,
     plan_memory,
 )
-from .program import INPUT, Program, ProgramError
-from .reference import check_input, normalise
-from .work import check_threads, threads_worth
+from xnorpp.runtime.reference import check_input, normalise
+from xnorpp.runtime.stem import byte_step, filters_of, only_convolutions_read_the_picture
+from xnorpp.runtime.work import check_threads, threads_worth
 
 _core: Any = importlib.import_module("xnorpp.runtime._core")  # ImportError where it is not built
 

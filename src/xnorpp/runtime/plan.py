@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .ops import Value
-from .program import INPUT, Op, Program
+from xnorpp.runtime.format.ops import Value
+from xnorpp.runtime.format.program import INPUT, Op, Program
 
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]

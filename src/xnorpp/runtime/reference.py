@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .bits import unpack_bits, unpack_conv_weight
-from .ops import pooled_size, window_size
-from .program import INPUT, Op, Program
+from xnorpp.runtime.format.bits import unpack_bits, unpack_conv_weight
+from xnorpp.runtime.format.ops import pooled_size, window_size
+from xnorpp.runtime.format.program import INPUT, Op, Program
 
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .bits import pack_conv_weight, pack_linear_weight
-from .ops import ProgramError, Value, infer
-from .program import INPUT, Op, Program
+from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
+from xnorpp.runtime.format.ops import ProgramError, Value, infer
+from xnorpp.runtime.format.program import INPUT, Op, Program
 
 Array = npt.NDArray[Any]
 

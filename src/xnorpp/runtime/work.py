@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .ops import filter_products
-from .plan import Step
-from .program import Program
+from xnorpp.runtime.format.ops import filter_products
+from xnorpp.runtime.format.program import Program
+from xnorpp.runtime.plan import Step
 
 __all__ = ["MAX_THREADS", "UNITS_A_THREAD", "check_threads", "picture_work", "threads_worth"]
 

@@ -1,7 +1,7 @@
 """Trained models that come with the package: `NAME.xnor`, the packed file, and `NAME.json`, its model card.
 
 Neither torch nor numpy is needed to list them. `xnorpp.load(NAME)` runs one.
-`xnorpp.experiments.ship` makes the two files from a checkpoint.
+`xnorpp.paper.shipping.ship` makes the two files from a checkpoint.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from xnorpp.models import PAPER_BLOCK, create_model
-from xnorpp.pack import pack
-from xnorpp.runtime.bits import pack_conv_weight, pack_linear_weight
-from xnorpp.runtime.program import Op, Program
+from xnorpp.packing import pack
+from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
+from xnorpp.runtime.format.program import Op, Program
 
 METHOD_SCALES = (
     ("real", None), ("binaryconnect", None), ("bnn", None), ("xnor", "alpha"), ("xnor", "alpha_k"),

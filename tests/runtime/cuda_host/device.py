@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from cuda_host import machine
 
-from xnorpp.runtime import cuda
-from xnorpp.runtime.cuda_launch import Kernel
+from xnorpp.runtime.cuda import model as cuda
+from xnorpp.runtime.cuda.launch import Kernel
 
 
 class FakeMemory:

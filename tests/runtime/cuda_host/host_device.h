@@ -1,4 +1,4 @@
-// The GPU instructions of csrc/cuda, played on the CPU, so that the kernels themselves run in the ordinary tests.
+// The GPU instructions of src/xnorpp/runtime/cuda/kernels, played on the CPU, so that the kernels themselves run in the ordinary tests.
 // A block's threads are coroutines; an instruction of a whole warp (mma, shuffle) waits until its 32 lanes are there.
 // The tensor-core functions spell out the fragment layouts of the PTX manual element by element.
 #pragma once

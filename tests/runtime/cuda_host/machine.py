@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from xnorpp.runtime.cuda_build import Builder, Schedule
-from xnorpp.runtime.cuda_launch import Caller, Constant, Kernel, Local, extent
+from xnorpp.runtime.cuda.build import Builder, Schedule
+from xnorpp.runtime.cuda.launch import Caller, Constant, Kernel, Local, extent
 
 HERE = Path(__file__).resolve().parent
-KERNELS = HERE.parents[2] / "csrc" / "cuda"
+KERNELS = HERE.parents[2] / "src" / "xnorpp" / "runtime" / "cuda" / "kernels"
 FLAGS = ["-std=c++17", "-fpermissive", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC"]
 PLAIN = (
     "pointwise", "real_conv", "picture_conv", "bit_conv", "max_pool", "mean_pool", "box_filter", "abs_mean",

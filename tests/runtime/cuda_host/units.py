@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from xnorpp.runtime.cuda_build import Builder, Schedule
-from xnorpp.runtime.cuda_launch import Launch, extent
-from xnorpp.runtime.cuda_memory import image_bytes
-from xnorpp.runtime.program import INPUT
+from xnorpp.runtime.cuda.build import Builder, Schedule
+from xnorpp.runtime.cuda.launch import Launch, extent
+from xnorpp.runtime.cuda.memory import image_bytes
+from xnorpp.runtime.format.program import INPUT
 from xnorpp.runtime.reference import apply
 
 Read = Callable[[int, int], np.ndarray]  # bytes (offset, size) of the working memory

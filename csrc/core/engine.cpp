@@ -1,0 +1,482 @@
+#include "engine.h"
+
+#include "../kernels/dispatch.h"
+#include "transpose.h"
+
+#include <cmath>
+#include <ctime>
+#include <stdexcept>
+
+namespace xnorpp {
+namespace {
+
+double wall() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+}  // namespace
+
+struct Engine::Call {
+    Context *context;
+    bool picture;
+    const void *x;
+    float *y;
+    double *times = nullptr;  // of each step's end, where somebody asks
+};
+
+Engine::Engine(const std::string &isa, int threads, double share)
+    : kernels_(choose_kernels(isa)), threads_(threads), share_(share) {
+    if (threads < 1) throw std::invalid_argument("`threads` (=" + std::to_string(threads) + ") must be at least 1");
+}
+
+Engine::~Engine() = default;
+
+int Engine::add_value(const ValueSpec &value) {
+    values_.push_back(value);
+    return (int)values_.size() - 1;
+}
+
+void Engine::add_step(Step step) { steps_.push_back(std::move(step)); }
+
+bool Engine::fuses_pool(size_t index) const {
+    const Step &step = steps_[index];
+    if (!step.feeds_pool) return false;
+    const bool possible = step.kind == StepKind::Conv && index + 1 < steps_.size() &&
+                          steps_[index + 1].kind == StepKind::MaxPool && is_fusable(step.stages);
+    if (!possible) throw std::logic_error("a convolution cannot run together with the step behind it");
+    return true;
+}
+
+void Engine::finish(int input, int output, size_t arena_bytes, std::vector<float> table) {
+    input_ = input, output_ = output, table_ = std::move(table);
+    arena_bytes_ = arena_bytes;
+    if (kernels_.limits)
+        for (Step &step : steps_) make_limits(step);
+    fused_pool_.assign(steps_.size(), false);
+    for (size_t i = 0; i < steps_.size(); i++) fused_pool_[i] = fuses_pool(i);
+    for (size_t i = 0; i < steps_.size(); i++)
+        if (fused_pool_[i]) make_toward(steps_[i], steps_[i + 1]);
+    for (size_t i = 0; i < values_.size(); i++) {
+        bool passing = false;  // between a convolution and its pool: never in the arena
+        for (size_t j = 0; j + 1 < steps_.size(); j++) passing |= fused_pool_[j] && steps_[j + 1].in == (int)i;
+        const ValueSpec &v = values_[i];
+        const size_t bytes = passing ? 0 : (size_t)v.pixels() * (size_t)v.stride * (v.bits ? 1 : 4);
+        if (v.offset + bytes > arena_bytes) throw std::logic_error("a value lies outside the arena");
+    }
+    for (size_t i = 0; i < steps_.size(); i++) {
+        const size_t need = scratch_bytes(i);
+        scratch_bytes_ = need > scratch_bytes_ ? need : scratch_bytes_;
+    }
+    gather_weights();
+    for (size_t i = 0; i < steps_.size(); i++) splits_.push_back(split_of(i));
+    splits_.push_back({values_[(size_t)input].h, true, values_[(size_t)input].h});
+    free_.reserve(64);
+    if (threads_ > 1) pool_ = std::make_unique<ThreadPool>(threads_);
+    give_context(take_context());
+}
+
+// All weight panels side by side in one block, in the order of the steps.
+void Engine::gather_weights() {
+    std::vector<ConvStore *> stores;
+    size_t bytes = 0;
+    for (Step &step : steps_)
+        for (ConvStore *conv : {step.picture.get(), step.conv.get()})
+            if (conv) stores.push_back(conv), bytes += round_up(conv->weights.size(), kLine) + kLine;
+    weights_ = Buffer(bytes);
+    char *to = weights_.as();
+    for (ConvStore *conv : stores) {
+        std::memcpy(to, conv->weights.as(), conv->weights.size());
+        conv->conv.weights = to;
+        to += round_up(conv->weights.size(), kLine) + kLine;  // a line of slack behind each
+        conv->weights = Buffer();
+    }
+}
+
+size_t Engine::scratch_bytes(size_t index) const {
+    const Step &step = steps_[index];
+    const size_t stride = round_up((size_t)step.c, 16);
+    size_t bytes = round_up((size_t)step.w * stride * 4, kLine) + kLine;
+    if (step.kind == StepKind::Flatten || step.kind == StepKind::Softmax) bytes = round_up(stride * 4, kLine) + kLine;
+    for (const auto *conv : {step.conv.get(), step.picture.get()})
+        if (conv) {
+            const size_t need = conv_scratch(conv->conv, traits_of(kernels_, conv->source), conv->source == Source::Bits);
+            bytes = need > bytes ? need : bytes;
+        }
+    if (fused_pool_[index]) {  // a ring of rows and a row of the pool beside the convolution's own
+        const Step &next = steps_[index + 1];
+        bytes += round_up((size_t)next.pool.kh * step.w * stride * 4, kLine) + round_up((size_t)next.w * stride * 4, kLine) + 4 * kLine;
+        if (step.toward.as()) bytes += (size_t)2 * next.w * stride * 4;  // four lines of half a row
+    }
+    return bytes;
+}
+
+std::unique_ptr<Context> Engine::take_context() {
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!free_.empty()) {
+            auto context = std::move(free_.back());
+            free_.pop_back();
+            return context;
+        }
+        made_++;
+    }
+    auto context = std::make_unique<Context>();
+    context->arena = Buffer(arena_bytes_);
+    for (int i = 0; i < threads_; i++) context->scratch.emplace_back(scratch_bytes_);
+    context->board = std::make_unique<Board>((int)splits_.size(), threads_);
+    context->stages.resize(steps_.size());
+    for (size_t i = 0; i < steps_.size(); i++) {
+        context->stages[i].reserve(steps_[i].stages.size());
+        context->epilogues.push_back(resolve(steps_[i], context->arena.as(), context->stages[i]));
+    }
+    return context;
+}
+
+void Engine::give_context(std::unique_ptr<Context> context) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(std::move(context));
+}
+
+size_t Engine::memory() const {
+    size_t bytes = made_ * (arena_bytes_ + (size_t)threads_ * scratch_bytes_) + weights_.size();
+    for (const Step &step : steps_) {
+        for (const auto *conv : {step.conv.get(), step.picture.get()})
+            if (conv) bytes += conv->base.size() + conv->offset.size() + conv->scale.size();
+        bytes += step.limits.size() + step.turn.size() + step.toward.size();
+        for (const StageSpec &s : step.stages) bytes += s.a.size() + s.b.size() + s.map.size() + s.full.size() + s.flip.size();
+    }
+    return bytes;
+}
+
+// A convolution is cut into rows or into channel blocks, whichever leaves the slowest thread less work; rows where equal
+// and plenty: a thread then reads mostly what it wrote itself, where blocks read every channel of both. Of few rows it
+// keeps to its blocks, whose many weights it finds in its own cache at the next call.
+Split Engine::split_of(size_t index) const {
+    const Step &step = steps_[index];
+    if (fused_pool_[index]) return {steps_[index + 1].h, true, 1};
+    if (step.kind == StepKind::GlobalMean || step.kind == StepKind::Flatten || step.kind == StepKind::Softmax) return {};
+    if (step.kind != StepKind::Conv) return {step.h, true, step.h};
+    const Conv &k = step.conv->conv;
+    int blocks = k.groups == 1 ? k.blocks_per_group : 1;
+    const bool whole = blocks % kernels_.blocks == 0 && blocks / kernels_.blocks >= threads_;
+    const int width = step.conv->source == Source::Bits && whole ? kernels_.blocks : 1;
+    blocks /= width;
+    const double row_waste = (double)((k.oh + threads_ - 1) / threads_) * threads_ / k.oh;
+    const double block_waste = (double)((blocks + threads_ - 1) / threads_) * threads_ / blocks;
+    if (row_waste < block_waste || (row_waste == block_waste && k.oh >= 7 * threads_)) return {k.oh, true, k.band};
+    return {blocks * ((k.oh + k.band - 1) / k.band), false, blocks, width};
+}
+
+// One picture from the caller's layout to ours.
+void Engine::picture_in(const Call &call, Pieces pieces) const {
+    const ValueSpec &v = values_[(size_t)input_];
+    float *to = (float *)(call.context->arena.as() + v.offset);
+    for (Share rows; pieces.next(rows, v.h);)
+        for (int y = rows.begin; y < rows.end; y++) {
+            float *row = to + (size_t)y * v.w * v.stride;
+            if (!call.picture) {
+                transpose((const float *)call.x + (size_t)y * v.w, (size_t)v.pixels(), v.c, v.w, row, (size_t)v.stride);
+                continue;
+            }
+            for (int c = 0; c < v.c; c++) {
+                const uint8_t *from = (const uint8_t *)call.x + (size_t)y * v.w * v.c + c;
+                for (int i = 0; i < v.w; i++) row[(size_t)i * v.stride + c] = table_[(size_t)from[(size_t)i * v.c] * v.c + c];
+            }
+        }
+}
+
+void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces) const {
+    const Step &step = steps_[index];
+    const bool picture = call.picture && step.picture;
+    const ConvStore &store = picture ? *step.picture : *step.conv;
+    const Conv &k = store.conv;
+    const void *in = picture ? call.x : call.context->arena.as() + values_[(size_t)step.in].offset;
+    const Epilogue &e = call.context->epilogues[index];
+    char *scratch = call.context->scratch[(size_t)thread].as();
+    const ConvFunction run = function_of(kernels_, store.source);
+    int blocks = k.groups == 1 ? k.blocks_per_group : 1;
+    if (pieces.alone()) return run(k, e, in, 0, k.oh, 0, blocks, scratch, nullptr);
+    const Split &split = splits_[index];
+    Share share;
+    if (split.by_row) {
+        while (pieces.next(share, split.most)) run(k, e, in, share.begin, share.end, 0, blocks, scratch, nullptr);
+        return;
+    }
+    // Pieces in the order of threads, then bands, then a thread's blocks: it brings each band into its scratch once.
+    blocks /= split.width;
+    const int height = step.conv->conv.band, bands = split.count / blocks;
+    Prepared prepared;
+    while (pieces.next(share, split.most))
+        for (int at = share.begin; at < share.end;) {
+            int owner = 0;
+            while (at >= share_of(blocks, owner, threads_).end * bands) owner++;
+            const Share own = share_of(blocks, owner, threads_);
+            const int width = own.end - own.begin, place = at - own.begin * bands;
+            const int band = place / width, first = place % width;
+            const int count = width - first < share.end - at ? width - first : share.end - at;
+            const int y0 = band * height, y1 = y0 + height < k.oh ? y0 + height : k.oh;
+            const int b0 = (own.begin + first) * split.width, b1 = b0 + count * split.width;
+            run(k, e, in, y0, y1, b0, b1, scratch, k.band == height ? &prepared : nullptr);
+            at += count;
+        }
+}
+
+// Rows of the convolution go to a small ring, and each row of the pool is taken from it at once.
+void Engine::run_conv_pool(const Call &call, size_t index, int thread, Pieces &pieces) const {
+    const Step &step = steps_[index], &next = steps_[index + 1];
+    const bool picture = call.picture && step.picture;
+    const ConvStore &store = picture ? *step.picture : *step.conv;
+    const Conv &k = store.conv;
+    const void *in = picture ? call.x : call.context->arena.as() + values_[(size_t)step.in].offset;
+    const int stride = (int)round_up((size_t)step.c, 16), ring = next.pool.kh;
+    char *scratch = (char *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
+    float *lines = (float *)scratch;
+    float *pooled = (float *)(scratch + round_up((size_t)ring * step.w * stride * 4, kLine));
+    char *rest = (char *)pooled + round_up((size_t)next.w * stride * 4, kLine);
+    const ConvFunction run = function_of(kernels_, store.source);
+    Epilogue e = call.context->epilogues[index];
+    e.out_stride = stride;
+    int done = 0, last = -1;  // rows of the convolution below `done` are in the ring or gone, where the rows follow each other
+    for (Share rows; pieces.next(rows, splits_[index].most);)
+        for (int y = rows.begin; y < rows.end; last = y++) {
+            const int first = y * next.pool.sh - next.pool.ph;
+            const int begin = first < 0 ? 0 : first, end = first + next.pool.kh < step.h ? first + next.pool.kh : step.h;
+            if (y != last + 1) done = 0;
+            for (int r = begin > done ? begin : done; r < end; r++) {
+                e.out = lines + ((long)(r % ring) - r) * step.w * stride;  // pixel r*w + x lands in its line
+                run(k, e, in, r, r + 1, 0, k.groups == 1 ? k.blocks_per_group : 1, rest, nullptr);
+            }
+            done = end > done ? end : done;
+            kernels_.pool_row(next.pool, lines, stride, ring, y, pooled);
+            kernels_.finish(call.context->epilogues[index + 1], pooled, stride, y * next.w, next.w);
+        }
+}
+
+// The same over a picture, where the pool takes the maxima of whole sums: two rows of the convolution at a time, which
+// the ring of four lines holds side by side.
+void Engine::run_pooled_sums(const Call &call, size_t index, int thread, Pieces &pieces) const {
+    constexpr int kRing = 4;
+    const Step &step = steps_[index], &next = steps_[index + 1];
+    const Conv &k = step.picture->conv;
+    const int stride = (int)round_up((size_t)step.c, 16);
+    char *scratch = (char *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
+    int32_t *lines = (int32_t *)scratch;
+    char *rest = scratch + round_up((size_t)kRing * next.w * stride * 4, kLine);
+    const Epilogue &first = call.context->epilogues[index];
+    Epilogue e = call.context->epilogues[index + 1];  // what is left of the first one stands in front of the pool's
+    e.mult = first.mult, e.add = first.add, e.act = first.act, e.slope = first.slope, e.lo = first.lo, e.hi = first.hi;
+    e.toward = step.toward.as<const int32_t>();
+    Epilogue sums{};
+    sums.channels = step.c, sums.out_stride = stride, sums.toward = e.toward;
+    Prepared prepared;
+    int done = 0, last = -1;  // rows of the convolution below `done` are in the ring or gone, where the rows follow each other
+    for (Share rows; pieces.next(rows, splits_[index].most);)
+        for (int y = rows.begin; y < rows.end; last = y++) {
+            const int begin = y > 0 ? 2 * y - 1 : 0, end = 2 * y + 2 < step.h ? 2 * y + 2 : step.h;
+            if (y != last + 1) done = 0;
+            for (int r = begin > done ? begin : done, count; r < end; r += count) {
+                count = r % 2 == 0 && r + 1 < end ? 2 : 1;
+                sums.sums = lines + ((long)(r % kRing) - r) * next.w * stride;  // line r lands in its place
+                kernels_.conv_pooled(k, sums, call.x, r, r + count, rest, &prepared);
+            }
+            done = end;
+            kernels_.pool_lines(next.pool, k, e, lines, stride, kRing, y);
+        }
+}
+
+// Steps that make one row at a time from a float or bit value.
+void Engine::run_rows(const Call &call, size_t index, int thread, Pieces &pieces) const {
+    const Step &step = steps_[index];
+    const ValueSpec &v = values_[(size_t)step.in];
+    const char *in = call.context->arena.as() + v.offset;
+    const float *floats = (const float *)in;
+    const Epilogue &e = call.context->epilogues[index];
+    float *row = (float *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
+    const int stride = (int)round_up((size_t)step.c, 16);
+    const auto make = [&](int y) {
+        switch (step.kind) {
+            case StepKind::Pointwise:
+                return kernels_.finish(e, floats + (size_t)y * v.w * v.stride, v.stride, y * v.w, v.w);
+            case StepKind::AbsMean:
+                kernels_.abs_mean(floats + (size_t)y * v.w * v.stride, v.w, v.stride, v.c, row, stride);
+                break;
+            case StepKind::Signs:
+                for (int x = 0; x < v.w; x++)
+                    for (int c = 0; c < v.c; c++) {
+                        const uint8_t *bits = (const uint8_t *)in + ((size_t)y * v.w + x) * v.stride;
+                        row[(size_t)x * stride + c] = bits[c / 8] >> c % 8 & 1 ? 1.0f : -1.0f;
+                    }
+                break;
+            case StepKind::Pad:
+                for (int x = 0; x < step.w; x++)
+                    for (int c = 0; c < step.c; c++) {
+                        const int fc = c - step.pad[0], fy = y - step.pad[2], fx = x - step.pad[4];
+                        const bool inside = fc >= 0 && fc < v.c && fy >= 0 && fy < v.h && fx >= 0 && fx < v.w;
+                        row[(size_t)x * stride + c] = inside ? floats[((size_t)fy * v.w + fx) * v.stride + fc] : step.pad_value;
+                    }
+                break;
+            default: kernels_.pool_row(step.pool, floats, v.stride, 0, y, row); break;
+        }
+        kernels_.finish(e, row, stride, y * step.w, step.w);
+    };
+    for (Share rows; pieces.next(rows, splits_[index].most);)
+        for (int y = rows.begin; y < rows.end; y++) make(y);
+}
+
+// Steps with one pixel of output.
+void Engine::run_single(const Call &call, size_t index, int thread, Pieces &pieces) const {
+    const Step &step = steps_[index];
+    const ValueSpec &v = values_[(size_t)step.in];
+    const float *in = (const float *)(call.context->arena.as() + v.offset);
+    float *row = (float *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
+    for (Share share; pieces.next(share, 1);) {
+        if (step.kind == StepKind::GlobalMean) {
+            kernels_.global_mean(in, v.pixels(), v.stride, v.c, row);
+        } else if (step.kind == StepKind::Flatten) {  // the logical order is channel, row, column
+            const int pixels = v.pixels();
+            transpose(in, (size_t)v.stride, pixels, v.c, row, (size_t)pixels);
+        } else {
+            float most = in[0], sum = 0;
+            for (int c = 1; c < v.c; c++) most = in[c] > most || in[c] != in[c] ? in[c] : most;
+            for (int c = 0; c < v.c; c++) sum += row[c] = std::exp(in[c] - most);
+            for (int c = 0; c < v.c; c++) row[c] /= sum;
+        }
+        kernels_.finish(call.context->epilogues[index], row, (int)round_up((size_t)step.c, 16), 0, 1);
+    }
+}
+
+void Engine::run_step(const Call &call, size_t index, int thread, Pieces pieces) const {
+    if (fused_pool_[index] && call.picture && steps_[index].toward.as()) return run_pooled_sums(call, index, thread, pieces);
+    if (fused_pool_[index]) return run_conv_pool(call, index, thread, pieces);
+    if (index > 0 && fused_pool_[index - 1]) return;
+    switch (steps_[index].kind) {
+        case StepKind::Conv: return run_conv(call, index, thread, pieces);
+        case StepKind::GlobalMean:
+        case StepKind::Flatten:
+        case StepKind::Softmax: return run_single(call, index, thread, pieces);
+        default: return run_rows(call, index, thread, pieces);
+    }
+}
+
+void Engine::answer(const Call &call) const {
+    const ValueSpec &v = values_[(size_t)output_];
+    const float *from = (const float *)(call.context->arena.as() + v.offset);
+    const int pixels = v.pixels();
+    for (int first = 0; first < pixels; first += 16) {  // sixteen pixels at a time: whole cache lines on both sides
+        const int count = first + 16 < pixels ? 16 : pixels - first;
+        transpose(from + (size_t)first * v.stride, (size_t)v.stride, count, v.c, call.y + first, (size_t)pixels);
+    }
+}
+
+// The first convolution may read the bytes of a picture themselves.
+bool Engine::brings_in(const Call &call) const { return !call.picture || !table_.empty(); }
+
+// The way through the network of a thread by itself.
+void Engine::walk(const Call &call) const {
+    if (brings_in(call)) picture_in(call, Pieces(splits_.back().count));
+    for (size_t i = 0; i < steps_.size(); i++) run_step(call, i, 0, Pieces(splits_[i].count));
+    answer(call);
+}
+
+// The way of one of several threads: each goes on to the next step when all pieces of the one before are done.
+void Engine::walk_together(const Call &call, int thread) const {
+    Board &board = *call.context->board;
+    const int steps = (int)steps_.size();
+    if (brings_in(call)) picture_in(call, Pieces(board, steps, splits_.back().count, thread));
+    for (int i = 0; i < steps; i++) {
+        run_step(call, (size_t)i, thread, Pieces(board, i, splits_[(size_t)i].count, thread));
+        if (call.times && thread == 0) call.times[i] = wall();
+    }
+    if (thread == 0) answer(call);
+}
+
+// How many threads so many pictures are worth.
+int Engine::threads_for(long pictures) const {
+    const double worth = share_ * (double)pictures;
+    return worth >= threads_ ? threads_ : worth >= 1 ? (int)worth : 1;
+}
+
+// False where the threads are not to be had.
+bool Engine::run_together(const Call &call, int most) {
+    if (!pool_ || most < 2) return false;
+    struct Job {
+        const Engine *engine;
+        const Call *call;
+    } job{this, &call};
+    for (size_t i = 0; i < splits_.size(); i++) call.context->board->open((int)i, splits_[i].count, most);
+    const auto work = [](void *argument, int thread) {
+        const Job &j = *(const Job *)argument;
+        j.engine->walk_together(*j.call, thread);
+    };
+    return pool_->run(work, &job, most);
+}
+
+std::vector<double> Engine::step_seconds(const void *x, bool picture) {
+    const auto now = [] {
+        timespec t;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    };
+    auto context = take_context();
+    const Call call{context.get(), picture, x, nullptr};
+    std::vector<double> seconds;
+    if (brings_in(call)) picture_in(call, Pieces(splits_.back().count));
+    for (size_t i = 0; i < steps_.size(); i++) {
+        const double start = now();
+        run_step(call, i, 0, Pieces(splits_[i].count));
+        seconds.push_back(now() - start);
+    }
+    give_context(std::move(context));
+    return seconds;
+}
+
+std::vector<double> Engine::step_seconds_together(const void *x, bool picture) {
+    std::vector<double> times(steps_.size());
+    std::vector<float> out(output_elements());
+    auto context = take_context();
+    const double start = wall();
+    const bool together = run_together({context.get(), picture, x, out.data(), times.data()}, threads_);
+    give_context(std::move(context));
+    if (!together) return step_seconds(x, picture);
+    for (size_t i = times.size(); i-- > 0;) times[i] -= i ? times[i - 1] : start;
+    return times;
+}
+
+void Engine::run(const void *x, bool picture, long n, float *y) {
+    const size_t in_bytes = input_elements() * (picture ? 1 : 4), out = output_elements();
+    struct Batch {
+        Engine *engine;
+        const char *x;
+        float *y;
+        size_t in_bytes, out;
+        long n;
+        bool picture;
+        std::atomic<long> next{0};
+    };
+    const char *bytes = (const char *)x;
+    const int one = threads_for(1), all = threads_for(n), most = one == 1 && n < all ? (int)n : all;
+    if (pool_ && most > 1 && n >= most) {  // enough pictures: each thread takes whole ones
+        std::vector<std::unique_ptr<Context>> ready;  // made here, where running out of memory can be reported
+        for (int i = 0; i < most; i++) ready.push_back(take_context());
+        for (auto &context : ready) give_context(std::move(context));
+        Batch batch{this, bytes, y, in_bytes, out, n, picture};
+        const auto work = [](void *argument, int) {
+            Batch &b = *(Batch *)argument;
+            auto context = b.engine->take_context();
+            for (long i; (i = b.next.fetch_add(1)) < b.n;)
+                b.engine->walk({context.get(), b.picture, b.x + (size_t)i * b.in_bytes, b.y + (size_t)i * b.out});
+            b.engine->give_context(std::move(context));
+        };
+        if (pool_->run(work, &batch, most)) return;
+    }
+    auto context = take_context();
+    for (long i = 0; i < n; i++) {
+        const Call call{context.get(), picture, bytes + (size_t)i * in_bytes, y + (size_t)i * out};
+        if (!run_together(call, one)) walk(call);
+    }
+    give_context(std::move(context));
+}
+
+}  // namespace xnorpp

@@ -1,0 +1,190 @@
+"""`xnorpp bench`: the race of our engine against others.
+
+It stands in the table of `cli.py`, and follows its rules.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from xnorpp.cli.command import Parser, at_least, check_file, check_picture, say
+from xnorpp.cli.deploy import one_model, refuse_ignored
+
+OTHERS, ROUNDS, REPEAT = "torch,onnxruntime,openvino", 10, 5
+OPTIONS = ("block", "threads", "batch", "against", "rounds", "repeat", "isa", "avx2_only", "plot")
+# What each other kind of measurement takes of these and of MODEL.
+TAKES = {
+    "--layers": ("threads", "against", "rounds", "repeat", "isa", "avx2_only", "plot"),
+    "--startup": ("model", "block", "threads", "isa", "avx2_only"),
+    "--device cuda": ("model", "block"),
+}
+
+
+def bench(arguments: list[str]) -> int:
+    """Race our engine against others on this machine, side by side in one run.
+
+    Engines take turns; medians, quartiles and minima are shown, and the machine is described. The others run
+    the real-valued twin of the network and are optional installs: `pip install 'xnorpp[bench]'`. Without
+    MODEL the network is a ResNet-18 for 224x224 pictures, Case 4, the paper's block, with random weights.
+    """
+    parser = Parser(
+        "bench",
+        bench,
+        """
+        xnorpp bench --threads 1,2
+        xnorpp bench model.xnor --against onnxruntime,openvino --json bench.json --plot bench.png
+        xnorpp bench --layers --avx2-only
+        xnorpp bench model.xnor --device cuda --json gpu.json
+        """,
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help="a packed file, a checkpoint, or a shipped model's name"
+    )
+    parser.add_argument(
+        "--block", metavar="NAME", help="without MODEL: the ResNet-18's block, paper or default (paper)"
+    )
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--layers", action="store_true", help="time chains of eight binary layers instead")
+    kind.add_argument("--startup", action="store_true", help="time the first answer and its memory instead")
+    parser.add_argument(
+        "--device", metavar="NAME", default="cpu",
+        help="cpu, or cuda: batches 256 and 1 beside torch eager and compiled (cpu)",
+    )  # fmt: skip
+    parser.add_argument("--threads", metavar="N[,N]", help="threads of every engine (1)")
+    parser.add_argument("--batch", metavar="N", type=at_least(1), help="pictures a call (1)")
+    parser.add_argument(
+        "--against", metavar="NAMES",
+        help="which others, or none (torch,onnxruntime,openvino)",
+    )  # fmt: skip
+    parser.add_argument("--rounds", metavar="N", type=at_least(1), help="turns of each engine (10)")
+    parser.add_argument("--repeat", metavar="N", type=at_least(1), help="timed calls a turn (5)")
+    parser.add_argument("--isa", metavar="NAME", help="force our kernels of this instruction set")
+    parser.add_argument("--avx2-only", action="store_true", help="hide all above AVX2 from every engine")
+    parser.add_argument("--json", metavar="FILE", help="write every number here")
+    parser.add_argument("--plot", metavar="FILE", help="draw it (.png or .svg)")
+    parser.add_argument("--append", metavar="FILE", help="append the rows to this .jsonl file")
+    given = parser.parse_args(arguments)
+    _check(given)
+
+    from xnorpp.bench import AVX2_ONLY, CannotMask, restart
+    from xnorpp.bench.machine import describe_machine
+    from xnorpp.bench.report import complete, machine_text
+    from xnorpp.training.records.record import append_rows
+
+    if given.avx2_only and not os.environ.get(AVX2_ONLY):
+        try:
+            restart(["bench", *arguments])
+        except CannotMask as error:
+            print(f"xnorpp bench: {error}.", file=sys.stderr)
+            return 2
+    given.model = str(one_model(given.model, None)) if given.model else None
+    threads = _numbers(given.threads)
+    names = OTHERS if given.against is None else given.against
+    against = [] if names in ("", "none") else names.split(",")
+    print(machine_text(describe_machine()), flush=True)
+    rows = complete(_race(given, threads, against), seed=0)
+    if given.json:
+        Path(given.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    if given.append:
+        append_rows(given.append, rows)
+    if given.plot:
+        from xnorpp.bench.plot import plot
+
+        plot(rows, given.plot)
+    return 0
+
+
+def _check(given: Namespace) -> None:
+    """Refuse what would be ignored, and outputs that could not be written, before anything is timed."""
+    from xnorpp.bench.compare import TITLES
+
+    if given.block is not None and given.block not in TITLES:
+        raise ValueError(f"`--block` (={given.block!r}) must be of {', '.join(TITLES)}")
+    if given.block is not None and given.model is not None:
+        raise ValueError(f"`--block` (={given.block!r}) is for the network without MODEL; leave one out")
+    if given.device != "cpu" and given.device.partition(":")[0] != "cuda":
+        raise ValueError(f"`device` (={given.device!r}) must be 'cpu', 'cuda' or 'cuda:N'")
+    kind = "--layers" if given.layers else "--startup" if given.startup else ""
+    if kind and given.device != "cpu":
+        raise ValueError(f"`device` (={given.device!r}) must be 'cpu' with {kind}")
+    kind = kind or ("--device cuda" if given.device != "cpu" else "")
+    if kind:
+        if given.model is not None and "model" not in TAKES[kind]:
+            raise ValueError(
+                f"MODEL (={given.model!r}) must not be given with {kind}, which has its own layers"
+            )
+        left = tuple(name for name in OPTIONS if name not in TAKES[kind])
+        refuse_ignored(given, left, f"the race of whole networks on the CPU, not for {kind}")
+    if len(_numbers(given.threads)) > 1 and given.startup:
+        raise ValueError(f"`--threads` (={given.threads!r}) must be one number with --startup")
+    check_file("--json", given.json)
+    check_file("--append", given.append, makes_folder=True)
+    check_picture("--plot", given.plot)
+
+
+def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> list[dict[str, Any]]:
+    """The part of `bench` that was asked for: its text on stdout, its rows as the result."""
+    from xnorpp.bench import bench_layers, compare, measure_startup, open_program, report
+    from xnorpp.bench.compare import TITLES
+    from xnorpp.runtime import write
+
+    block = given.block or "paper"
+    if given.layers:
+        rows = []
+        for count in threads:
+            chains = bench_layers(
+                threads=count, isa=given.isa, against="openvino" in against,
+                rounds=given.rounds or ROUNDS, repeat=given.repeat or REPEAT, say=say,
+            )  # fmt: skip
+            print(report.layers_text(chains), flush=True)
+            rows += report.layers_rows(chains, count)
+        return rows
+    if given.device != "cpu":
+        from xnorpp.bench.cuda import as_record, compare_cuda
+        from xnorpp.runtime.cuda.model import CudaError
+        from xnorpp.training.records.record import describe_hardware
+
+        def show(line: str) -> None:
+            print(line, flush=True)
+
+        try:
+            found_rows = compare_cuda(open_program(given.model, block), device=given.device, say=show)
+        except CudaError as error:
+            raise ValueError(str(error).rstrip(".")) from None
+        gpu = describe_hardware(given.device)["gpu"]
+        return [
+            {"kind": "cuda bench", "device": given.device, "gpu": gpu, **as_record(row)} for row in found_rows
+        ]
+    title = Path(given.model).name if given.model else TITLES[block]
+    program = open_program(given.model, block)
+    if given.startup:
+        with tempfile.TemporaryDirectory(prefix="xnorpp-bench-") as folder:
+            place = Path(folder) / "model.xnor"
+            write(program, place)
+            found = measure_startup(place, threads=threads[0], isa=given.isa)
+        print(report.startup_text(found))
+        return report.startup_rows(found, title, threads[0])
+    comparison = compare(
+        program, title=title, threads=threads, batch=given.batch or 1, isa=given.isa, against=against,
+        rounds=given.rounds or ROUNDS, repeat=given.repeat or REPEAT, say=say,
+    )  # fmt: skip
+    print(report.comparison_text(comparison))
+    return report.comparison_rows(comparison)
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return (1,)
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise ValueError(f"`threads` (={text!r}) must be positive integers with commas between, such as 1,2")
+    return found

@@ -1,0 +1,121 @@
+"""`xnorpp demo`: a one-bit network and its real-valued twin on scikit-learn's digits, side by side; then the
+one-bit network packed and run as bit operations."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from xnorpp.training import load_model, train
+from xnorpp.training.recipe.config import Recipe
+from xnorpp.training.recipe.library import load_recipe
+
+BINARY, REAL = "digits-small-case4", "digits-small-real"
+
+
+def run_demo(
+    out: str | Path | None = None, *, seed: int = 0, overrides: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Train both networks, print their accuracies, pack the binary one and run it.
+
+    Returns the two training summaries as `binary` and `real`, and as `packed` the file's size, how many test
+    pictures get the same class from it as from torch, and the seconds of one picture in each engine.
+    """
+    found: dict[str, Any] = {}
+    with _folder(out) as folder:
+        for kind, name in (("binary", BINARY), ("real", REAL)):
+            recipe = load_recipe(name, [f"run.seed={seed}", "run.tensorboard=false", *overrides])
+            print(f"Training {recipe.about} ({recipe.schedule.epochs} epochs)", flush=True)
+            start = time.perf_counter()
+            summary = train(recipe, out=folder / kind, device="cpu", quiet=True)
+            print(
+                f"  top-1 {summary['metrics']['top1']:.2f} % in {time.perf_counter() - start:.0f} s",
+                flush=True,
+            )
+            found[kind] = summary
+        print()
+        print(_table(folder, found))
+        print()
+        found["packed"] = _run_packed(folder)
+    return found
+
+
+def _run_packed(folder: Path) -> dict[str, Any]:
+    """Pack the binary network, compare its answers with torch's on the whole test set, and time both."""
+    import torch
+
+    from xnorpp.data import load_dataset
+    from xnorpp.data.dataset import ArrayDataset
+    from xnorpp.inspect.stopwatch import SETTLE_ALONE, interleave
+    from xnorpp.predict import preprocess_of
+    from xnorpp.runtime import load
+    from xnorpp.training.packing import float_bytes, pack_checkpoint
+
+    path = folder / "digits.xnor"
+    trained, _ = pack_checkpoint(folder / "binary", path)
+    twin, _ = load_model(folder / "real")
+    packed = load(path, threads=1)
+    dataset = load_dataset("digits", split="test")
+    assert isinstance(dataset, ArrayDataset)
+    floats = preprocess_of(packed.program).normalise(dataset.images)
+    with torch.inference_mode():
+        expected = trained(torch.from_numpy(floats)).argmax(1).numpy()
+        answers = packed(dataset.images).argmax(1)
+        one, tensor = dataset.images[:1], torch.from_numpy(floats[:1])
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        spreads = interleave(
+            {
+                "packed": lambda: packed(one),
+                "torch, binary": lambda: trained(tensor),
+                "torch, real twin": lambda: twin(tensor),
+            },
+            rounds=5,
+            repeat=20,
+            settle=SETTLE_ALONE,
+        )
+        torch.set_num_threads(threads)
+    same = int((expected == answers).sum())
+    size = path.stat().st_size
+    seconds = {name: spread.median for name, spread in spreads.items()}
+    ratio = float_bytes(trained) / size
+    print(f"Packed: {size / 1024:.1f} KB, {ratio:.1f} times smaller than its state_dict")
+    print(f"Predictions equal to torch's on {same} of {len(answers)} test pictures")
+    print(f"One picture, one thread ({packed.isa}), median:")
+    for name, value in seconds.items():
+        print(f"  {name:<18}{value * 1e3:>8.3f} ms{value / seconds['packed']:>8.1f} x")
+    return {"bytes": size, "same": same, "pictures": len(answers), "seconds": seconds, "isa": packed.isa}
+
+
+def _table(folder: Path, found: dict[str, Any]) -> str:
+    """Accuracy, and what the inner layers' weights take in memory, one bit each or 32."""
+    from xnorpp.nn import binary_layers
+
+    model, _ = load_model(folder / "binary")
+    binary = sum(layer.weight.numel() for _, layer in binary_layers(model))
+    every = sum(parameter.numel() for parameter in model.parameters())
+    recipe = Recipe.from_dict(found["binary"]["recipe"])
+    lines = [f"{'network':<34}{'test accuracy':>14}{'weights':>13}"]
+    sizes = {"binary": (every - binary) * 4 + binary / 8, "real": every * 4}
+    titles = {
+        "binary": f"{recipe.model.name}, one bit, {recipe.model.method} Case 4",
+        "real": f"{recipe.model.name}, real-valued twin",
+    }
+    for kind in ("binary", "real"):
+        lines.append(
+            f"{titles[kind]:<34}{found[kind]['metrics']['top1']:>12.2f} %{sizes[kind] / 1024:>10.1f} KB"
+        )
+    return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def _folder(out: str | Path | None) -> Iterator[Path]:
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="xnorpp-demo-") as name:
+        yield Path(name)

@@ -1,0 +1,231 @@
+"""The experiments of `xnorpp paper` that train networks, and `ship`, which packs what they trained.
+
+All are the same queue with another filter; `cli_paper.PAPER` lists them. Results go to accuracy.jsonl.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from xnorpp.cli.command import Parser, at_least, check_folder, say
+
+RESULTS, QUICK, RUNS = Path("results"), Path("runs") / "quick", Path("runs") / "paper"
+
+
+def table1(arguments: list[str]) -> int:
+    """ResNet-18 by every method, Tiny-ImageNet-200 and CIFAR-10 in ImageNet's place (Table 1).
+
+    BNN, XNOR-Net without and with K, Cases 1 to 4 and the real-valued network, by the paper's recipe: 80
+    epochs, Adam, a tenth of the learning rate every 25. Three seeds on Tiny-ImageNet, five of the two rows
+    that the claim compares (XNOR-Net with K and Case 4); one seed on CIFAR-10. Whatever
+    results/accuracy.jsonl lacks is trained, in order of usefulness, and added at once; stopped, the same
+    command goes on.
+    """
+    return _queue(arguments, "table1", table1, ("table1",))
+
+
+def table3(arguments: list[str]) -> int:
+    """AlexNet and ResNet-18 on Tiny-ImageNet-200, with Bethge et al. (Table 3).
+
+    ResNet-18's other rows are Table 1's: what that has trained already is taken from there.
+    """
+    return _queue(arguments, "table3", table3, ("table3",))
+
+
+def ablation(arguments: list[str]) -> int:
+    """What the paper leaves open, one thing changed at a time.
+
+    Start of the scale, activation, downsampling, shortcut, padding value, weight decay on scales; ten epochs
+    each, measured on a tenth of the training set that is held out; then a second round from what that chose.
+    """
+    return _queue(arguments, "ablation", ablation, ("ablation",))
+
+
+def trials(arguments: list[str]) -> int:
+    """Try small changes to what the best recipe was, one at a time, on held-out pictures.
+
+    Forty epochs of ResNet-20 on CIFAR-10 each, after two teachers; the test set is not read.
+    """
+    return _queue(arguments, "trials", trials, ("trial",))
+
+
+def shipped(arguments: list[str]) -> int:
+    """Train the models that ship, each after its real-valued twin, which teaches it.
+
+    `xnorpp paper ship` packs them.
+    """
+    return _queue(arguments, "shipped", shipped, ("shipped",))
+
+
+def everything(arguments: list[str]) -> int:
+    """All training runs: shipped, table1, table3, ablation, in the order of usefulness."""
+    return _queue(arguments, "all", everything, ("shipped", "table1", "table3", "ablation"))
+
+
+def ship(arguments: list[str]) -> int:
+    """Pack a trained network as a model that ships, with its card.
+
+    The packed file is verified, and measured beside torch on every test picture; it is refused where its
+    accuracy is not torch's. Its card and a row of results/shipped.jsonl say what was measured.
+    """
+    parser = Parser(
+        "paper ship",
+        ship,
+        "xnorpp paper ship runs/paper/RUN --name cifar10-resnet18 --data DIR --twin results/accuracy.jsonl",
+    )
+    from xnorpp.paper.shipping.ship import add_arguments, run
+
+    add_arguments(parser)
+    return run(parser.parse_args(arguments), parser.prog)
+
+
+TRAINING: dict[str, Callable[[list[str]], int]] = {
+    "table1": table1,
+    "table3": table3,
+    "ablation": ablation,
+    "trials": trials,
+    "shipped": shipped,
+    "all": everything,
+    "ship": ship,
+}
+
+
+def _queue(
+    arguments: list[str], name: str, function: Callable[[list[str]], int], experiments: Sequence[str]
+) -> int:
+    parser = Parser(
+        f"paper {name}",
+        function,
+        f"""
+        xnorpp paper {name} --quick
+        xnorpp paper {name} --list
+        xnorpp paper {name} --data DIR --jobs 3
+        """,
+    )
+    parser.add_argument(
+        "--data", metavar="DIR", help="holds tiny-imagenet-200 and cifar-10-batches-bin (or -py)"
+    )
+    parser.add_argument(
+        "--dataset", metavar="NAME", action="append", default=[],
+        help="these data sets only (tiny_imagenet, cifar10)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--jobs", metavar="N", type=at_least(1), default=1, help="runs at a time on one device (1)"
+    )
+    parser.add_argument(
+        "--minutes", metavar="N", type=float, help="stop after so long; the rest can be resumed"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (auto)")
+    parser.add_argument("--out", metavar="DIR", help=f"the folder of results ({RESULTS}; --quick: {QUICK})")
+    parser.add_argument("--runs", metavar="DIR", help=f"the folder of the runs ({RUNS}; --quick: {QUICK})")
+    parser.add_argument("--list", action="store_true", help="name the runs, and which are done, and end")
+    parser.add_argument(
+        "--quick", action="store_true",
+        help="a look in a minute: the small network on digits in every row's place; its numbers say nothing",
+    )  # fmt: skip
+    given = parser.parse_args(arguments)
+    check_folder("--out", given.out)
+    check_folder("--runs", given.runs)
+    if given.minutes is not None and not given.minutes > 0:
+        raise ValueError(f"`--minutes` (={given.minutes:g}) must be above 0")
+
+    from xnorpp.paper.accuracy.queue import done_keys, read_results, run_queue
+    from xnorpp.paper.accuracy.runs import DATASETS, plan, quick
+
+    runs = plan(tuple(experiments), tuple(given.dataset) or DATASETS)
+    if not runs:
+        raise ValueError(f"`--dataset` (={', '.join(given.dataset)}) has no run of `xnorpp paper {name}`")
+    results = results_folder(given)
+    if given.list:
+        done = done_keys(results, runs)
+        for run in runs:
+            print(f"{'done' if run.key in done else '-':<5} {run.key:<60} {run.recipe}")
+        return 0
+    if given.quick:
+        runs = [quick(run) for run in _one_a_row(runs)]
+    else:
+        done = done_keys(results, runs)
+        _find_data({run.dataset for run in runs if run.key not in done}, given.data)
+    run_queue(
+        runs,
+        results=results,
+        folder=Path(given.runs) if given.runs else (QUICK if given.quick else RUNS),
+        data=given.data,
+        jobs=given.jobs,
+        device=given.device,
+        minutes=given.minutes,
+        say=say,
+    )
+    keys = {run.key: None for run in runs}
+    rows = [row for row in read_results(results) if row.get("key") in keys]
+    print(f"{'run':<60} {'epochs':>6} {'top-1':>7} {'top-5':>7}  measured on")
+    for row in rows:
+        metrics = row["metrics"]
+        where = "held-out pictures" if row["split"] == "held" else "test set"
+        print(f"{row['key']:<60} {row['epochs']:>6} {metrics['top1']:>7.2f} {metrics['top5']:>7.2f}  {where}")
+    plots = _show(experiments, results, given.quick)
+    drawn = f", drawn in {', '.join(map(str, plots))}" if plots else ""
+    print(f"kept in {results / 'accuracy.jsonl'}{drawn}")
+    return 0
+
+
+def results_folder(given: Namespace) -> Path:
+    """Where an experiment keeps its rows: --out, or a folder of its own with --quick."""
+    return Path(given.out) if given.out else (QUICK if given.quick else RESULTS)
+
+
+def _show(experiments: Sequence[str], results: Path, look: bool) -> list[Path]:
+    """Print the table of each experiment from what `results` keeps, and draw its plot there."""
+    from xnorpp.paper.accuracy.choices import ablation_block, trials_block
+    from xnorpp.paper.accuracy.tables import shipped_block, table1_block, table3_block
+    from xnorpp.paper.plots import PLOTS
+    from xnorpp.paper.recorded import read_rows
+
+    tables = {
+        "shipped": ("shipped", shipped_block),
+        "table1": ("table1", table1_block),
+        "table3": ("table3", table3_block),
+        "ablation": ("ablation", ablation_block),
+        "trial": ("trials", trials_block),
+    }
+    rows = read_rows(results)
+    if look:
+        rows = [{**row, "quick": False} for row in rows]
+        print("\nA look: every row is the small network on digits, whatever the table calls it.")
+    drawn = []
+    for experiment in experiments:
+        name, table = tables[experiment]
+        print(f"\n{table(rows)}")
+        data, plot = PLOTS[name]
+        if data(rows):
+            plot(rows, results / f"{name}.svg")
+            drawn.append(results / f"{name}.svg")
+    print()
+    return drawn
+
+
+def _find_data(names: Collection[str], folder: str | None) -> None:
+    """Look for the data sets once: without one of them, each run of the queue would fail by itself."""
+    from xnorpp.data import load_dataset
+    from xnorpp.data.dataset import DatasetNotFoundError
+    from xnorpp.data.places import data_home
+
+    missing = []
+    for name in sorted(names):
+        try:
+            load_dataset(name, folder, "test")
+        except DatasetNotFoundError:
+            missing.append(name)
+    if missing:
+        raise ValueError(
+            f"{' and '.join(missing)} must be in `--data` (={str(folder or data_home())!r}), and "
+            f"{'are' if len(missing) > 1 else 'is'} not there; `xnorpp datasets` says how to get data sets"
+        )
+
+
+def _one_a_row(runs: Sequence[Any]) -> list[Any]:
+    """The first run of each row, which is enough for a look."""
+    return list({(run.experiment, run.row, run.network): run for run in reversed(runs)}.values())[::-1]

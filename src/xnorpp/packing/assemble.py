@@ -1,0 +1,96 @@
+"""Write a folded graph down as a `Program`: names for values and tensors, float32 or float16 constants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from xnorpp.packing.graph import Array, Node, PackError, fingerprint, order
+from xnorpp.runtime.format.program import INPUT, Op, Program
+
+_HALF_MAX = float(np.finfo(np.float16).max)
+
+# What `half` stores in float16: the large real tensors. Thresholds, multipliers and shifts stay float32: they
+# are small, and they decide signs.
+_LARGE = ("weight", "map", "full")
+
+
+def assemble(
+    output: Node,
+    shape: tuple[int, int, int],
+    *,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
+    preprocess: Mapping[str, Any] | None = None,
+    labels: Sequence[str] | None = None,
+    half: bool = False,
+    meta: Mapping[str, Any] | None = None,
+) -> tuple[Program, dict[str, Node]]:
+    """The program of a folded graph, and the node behind each of its values."""
+    names: dict[int, str] = {}
+    nodes: dict[str, Node] = {}
+    ops: list[Op] = []
+    store = _Store(half)
+    for node in order(output):
+        if node.op == "input":
+            names[id(node)] = INPUT
+            continue
+        if node.op == "three_way_sign":
+            raise PackError(
+                f"{node.path}: torch.sign is 0 at 0, which has no bit; use xnorpp.nn.sign ({node.line})"
+            )
+        names[id(node)] = f"v{len(ops)}"
+        nodes[f"v{len(ops)}"] = node
+        tensors = {role: store.name(node, role, tensor) for role, tensor in node.tensors.items()}
+        inputs = tuple(names[id(source)] for source in node.inputs)
+        ops.append(Op(node.op, node.path, inputs, names[id(node)], node.attrs, tensors))
+    if names[id(output)] == INPUT:
+        raise PackError("the model returns its input unchanged; there is nothing to pack")
+    program = Program(
+        input_shape=shape,
+        ops=tuple(ops),
+        output=names[id(output)],
+        tensors=store.tensors,
+        mean=tuple(float(v) for v in mean),
+        std=tuple(float(v) for v in std),
+        preprocess=preprocess,
+        labels=None if labels is None else tuple(str(label) for label in labels),
+        meta=dict(meta or {}),
+    )
+    return program, nodes
+
+
+class _Store:
+    """The file's tensors: each array once, under the name of the module that has it first."""
+
+    def __init__(self, half: bool) -> None:
+        self.half = half
+        self.tensors: dict[str, Array] = {}
+        self._names: dict[object, str] = {}
+
+    def name(self, node: Node, role: str, tensor: Array) -> str:
+        stored = self._stored(node, role, tensor)
+        key = fingerprint(stored)
+        if key not in self._names:
+            base = f"{node.path}.{role}"
+            name, count = base, 1
+            while name in self.tensors:
+                count += 1
+                name = f"{base}.{count}"
+            self._names[key] = name
+            self.tensors[name] = stored
+        return self._names[key]
+
+    def _stored(self, node: Node, role: str, tensor: Array) -> Array:
+        if tensor.dtype == np.uint8:
+            return np.ascontiguousarray(tensor)
+        with np.errstate(over="ignore"):
+            single = np.ascontiguousarray(tensor, dtype=np.float32)
+        bad = np.isnan(single) if role == "threshold" else ~np.isfinite(single)
+        if bad.any():
+            raise PackError(f"{node.path}: `{role}` has NaN or infinite numbers ({node.line})")
+        if self.half and role in _LARGE and bool(np.all(np.abs(single) <= _HALF_MAX)):
+            return single.astype(np.float16)
+        return single

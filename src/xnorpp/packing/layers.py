@@ -1,0 +1,128 @@
+"""What a BinaryConv2d or BinaryLinear means as nodes: sign, dot product, XNOR-Net's K, scale and bias."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from xnorpp.nn import BinaryConv2d, BinaryLinear
+from xnorpp.packing.graph import Array, Node
+from xnorpp.packing.operations import affine, picture
+from xnorpp.packing.trace import Trace
+from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
+
+
+def record_layer(trace: Trace, layer: nn.Module, x: Any, result: Tensor) -> Node:
+    """The nodes of a BinaryConv2d or BinaryLinear: sign, dot product, K, scale and bias."""
+    if not trace.is_value(x):
+        raise trace.fail("has a constant input")
+    if isinstance(layer, BinaryConv2d):
+        return _binary_conv2d(trace, layer, picture(trace, trace.node(x)), tuple(result.shape[1:]))
+    assert isinstance(layer, BinaryLinear)
+    return _binary_linear(trace, layer, trace.node(x), tuple(result.shape[1:]))
+
+
+def _array(tensor: Tensor) -> Array:
+    wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    return np.array(tensor.detach().to("cpu", wide).numpy())
+
+
+def _real_weight(layer: BinaryConv2d | BinaryLinear) -> Array:
+    """What stands for sign(W) in the first of two stages, when weights are still real."""
+    return _array(layer._weight_and_surrogate()[0])
+
+
+def _binary_conv2d(trace: Trace, layer: BinaryConv2d, source: Node, shape: tuple[int, ...]) -> Node:
+    left, right, top, bottom = layer.pads
+    if left != right or top != bottom:
+        raise trace.fail(f"with padding={layer.padding!r} pads unevenly here, which is not supported")
+    attrs: dict[str, Any] = {
+        "stride": list(layer.stride),
+        "padding": [top, left],
+        "dilation": list(layer.dilation),
+        "groups": layer.groups,
+    }
+    if not layer.binarizes_input:
+        weight = layer.binary_weight() if layer.binarize_weights else None
+        if weight is None:
+            y = trace.emit("conv2d", [source], shape, attrs, {"weight": _real_weight(layer)})
+        else:
+            packed = pack_conv_weight(_array(weight))
+            y = trace.emit("bitweight_conv2d", [source], shape, attrs, {"weight": packed})
+        return _scaled(trace, layer, y, None)
+    k = _input_scale(trace, layer, source, shape, attrs) if _uses_input(layer) else None
+    bits = trace.emit_sign(source)
+    if layer.binarize_weights:
+        attrs["pad_value"] = layer.padding_value
+        packed = pack_conv_weight(_array(layer.binary_weight()))
+        return _scaled(trace, layer, trace.emit("binary_conv2d", [bits], shape, attrs, {"weight": packed}), k)
+    signs = trace.emit("signs", [bits], source.shape)
+    if layer.padding_value and any(attrs["padding"]):
+        padded = (source.shape[0], source.shape[1] + 2 * top, source.shape[2] + 2 * left)
+        around = {"padding": [0, 0, top, top, left, left], "value": float(layer.padding_value)}
+        signs = trace.emit("pad2d", [signs], padded, around)
+        attrs["padding"] = [0, 0]
+    return _scaled(
+        trace, layer, trace.emit("conv2d", [signs], shape, attrs, {"weight": _real_weight(layer)}), k
+    )
+
+
+def _binary_linear(trace: Trace, layer: BinaryLinear, source: Node, shape: tuple[int, ...]) -> Node:
+    if len(source.shape) != 1:
+        raise trace.fail(f"is applied to {len(source.shape) + 1} axes; (n, c) is needed")
+    k = trace.emit("abs_mean", [source], (1,)) if _uses_input(layer) else None
+    if layer.binarizes_input:
+        source = trace.emit_sign(source)
+    if layer.binarize_weights:
+        op = "binary_linear" if layer.binarizes_input else "bitweight_linear"
+        y = trace.emit(
+            op, [source], shape, None, {"weight": pack_linear_weight(_array(layer.binary_weight()))}
+        )
+    else:
+        if layer.binarizes_input:
+            source = trace.emit("signs", [source], source.shape)
+        y = trace.emit("linear", [source], shape, None, {"weight": _real_weight(layer)})
+    return _scaled(trace, layer, y, k)
+
+
+def _uses_input(layer: BinaryConv2d | BinaryLinear) -> bool:
+    return bool(getattr(layer.scale, "uses_input", False))
+
+
+def _input_scale(
+    trace: Trace, layer: BinaryConv2d, source: Node, shape: tuple[int, ...], attrs: dict[str, Any]
+) -> Node:
+    """XNOR-Net's K. With groups each has its own: a real convolution of |x| with a box filter gives them."""
+    kernel = list(layer.kernel_size)
+    if layer.groups == 1:
+        window = {"kernel": kernel, **{key: attrs[key] for key in ("stride", "padding", "dilation")}}
+        mean = trace.emit("abs_mean", [source], (1, *source.shape[1:]))
+        return trace.emit("box_filter", [mean], (1, *shape[1:]), window)
+    magnitude = trace.emit("prelu", [source], source.shape, None, {"slope": np.array([-1.0], np.float32)})
+    fan = source.shape[0] // layer.groups
+    box = np.full((shape[0], fan, *kernel), 1.0 / (fan * kernel[0] * kernel[1]))
+    return trace.emit("conv2d", [magnitude], shape, dict(attrs), {"weight": box})
+
+
+def _scaled(trace: Trace, layer: BinaryConv2d | BinaryLinear, y: Node, k: Node | None) -> Node:
+    """`y*K*Gamma + bias`: the channel factor and bias as vectors, the rest of Gamma as the spatial factor."""
+    if k is not None:
+        y = trace.emit("mul", [y, k], y.shape)
+    factors = [_array(factor) for factor in layer.scale_factors()]
+    mult: Array | None = None
+    spatial: dict[str, Array] = {}
+    if layer.scale_name == "dense":
+        spatial["full"] = factors[0]
+    elif factors:
+        mult = factors[0].reshape(-1)
+        if len(factors) == 2:
+            spatial["map"] = factors[1][0]
+        elif len(factors) == 3:
+            spatial["row"], spatial["col"] = factors[1].reshape(-1), factors[2].reshape(-1)
+    bias = None if layer.bias is None else _array(layer.bias)
+    if mult is None and bias is None and not spatial and y.op not in ("binary_conv2d", "binary_linear"):
+        return y
+    return affine(trace, y, mult, bias, spatial)

@@ -1,0 +1,1 @@
+"""Table 2 and Figure 1: single layers."""

@@ -1,0 +1,178 @@
+"""The plots of kept numbers, as SVG; those of accuracy are made in `accuracy_plots`.
+
+Each says in its metadata which numbers it was drawn from, so that one that is out of date is found without
+drawing it again (another matplotlib would draw other bytes).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from xnorpp.paper import published
+from xnorpp.paper.accuracy import plots as accuracy_plots
+from xnorpp.paper.accuracy.plots import OTHER, OURS
+from xnorpp.paper.layers.figure1 import theory
+from xnorpp.paper.layers.tables import SETUPS, figure1_rows, table2_rows
+from xnorpp.paper.recorded import Row
+from xnorpp.paper.speed import speed_data
+
+PALE = "#bcc"
+DRAWN_FROM = re.compile(r"drawn from ([0-9a-f]{16})")
+
+
+def digest(data: object) -> str:
+    """A short name of some numbers."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def drawn_from(path: Path) -> str | None:
+    """The digest that a plot was drawn from."""
+    found = DRAWN_FROM.search(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return found[1] if found else None
+
+
+def table2_data(rows: Sequence[Row]) -> Any:
+    """[set-up, [[method, fitted mean, deviation, held-out mean, deviation], ...]], ...; empty if none."""
+    found: dict[str, list[Any]] = {setup: [] for setup in SETUPS}
+    for row in table2_rows(rows):
+        spreads = (row["distance"], row["held_out"])
+        found[row["setup"]].append([row["method"], *(one[key] for one in spreads for key in ("mean", "std"))])
+    return [[setup, methods] for setup, methods in found.items() if methods]
+
+
+def table2_plot(rows: Sequence[Row], path: Path) -> None:
+    """Bars a set-up, on fitted and held-out input; the paper's as diamonds, its XNOR-Net at both rows."""
+    data = table2_data(rows)
+    figure, axes = _panels(len(data), 3.4)
+    for axis, (setup, methods) in zip(axes, data):
+        places = range(len(methods))
+        for shift, column, colour, label in (
+            (-0.2, 1, OURS, "fitted input"),
+            (0.2, 3, PALE, "held-out input"),
+        ):
+            means, deviations = ([one[column + i] for one in methods] for i in (0, 1))
+            spots = [place + shift for place in places]
+            axis.barh(spots, means, 0.38, xerr=deviations, color=colour, label=label)
+        printed = [
+            (published.TABLE2["xnor" if one[0] == "xnor-alpha" else one[0]][0], place)
+            for place, one in zip(places, methods)
+            if one[0] != "case2"
+        ]
+        axis.plot([x for x, _ in printed], [y for _, y in printed], "kD", markersize=4, label="paper")
+        names = [published.METHODS[one[0]].partition(":")[0].partition(",")[0] for one in methods]
+        axis.set_yticks(list(places), names, fontsize=8)
+        axis.invert_yaxis()
+        axis.set_xscale("log")
+        axis.set_xlim(0.003, 100)
+        axis.set_xlabel("mean |R - Gamma B|", fontsize=8)
+        axis.set_title(setup, fontsize=9)
+    axes[-1].legend(fontsize=7)
+    _save(figure, path, data)
+
+
+def figure1_data(rows: Sequence[Row]) -> Any:
+    """[channels, kernel, against, by medians, by fastest calls], ..."""
+    keys = ("channels", "kernel", "against", "speedup", "speedup_fastest")
+    return [[row[key] for key in keys] for row in figure1_rows(rows, "speed")]
+
+
+def figure1_plot(rows: Sequence[Row], path: Path) -> None:
+    """Against channels at 3x3 and against kernel sizes: the formulas as lines, what is measured as points."""
+    data = figure1_data(rows)
+    figure, axes = _panels(2, 5)
+    fixed = max((one[0] for one in data if one[1] != 3), default=256)
+    by_channels = [(one[0], *one[2:]) for one in data if one[1] == 3]
+    by_kernel = [(one[1], *one[2:]) for one in data if one[0] == fixed]
+    for axis, points, ends in ((axes[0], by_channels, {32, 512}), (axes[1], by_kernel, {1, 7})):
+        places = sorted({point[0] for point in points} | ends)
+        both = [theory(place, 3) if axis is axes[0] else theory(fixed, place) for place in places]
+        axis.plot(places, [one[1] for one in both], "-", color=OURS, label="theory, XNOR-Net++")
+        axis.plot(places, [one[0] for one in both], "--", color=OTHER, label="theory, XNOR-Net")
+        for against, mark, colour in (("torch", "o", OURS), ("xnorpp", "s", OTHER)):
+            chosen = sorted(point for point in points if point[1] == against)
+            name = "torch's" if against == "torch" else "our own"
+            label = f"measured against {name} float32, medians"
+            x = [point[0] for point in chosen]
+            axis.plot(x, [point[2] for point in chosen], mark + "-", color=colour, label=label)
+            axis.plot(
+                x, [point[3] for point in chosen], mark, markerfacecolor="none", color=colour,
+                label="the same, fastest calls",
+            )  # fmt: skip
+        axis.set_yscale("log", base=2)
+        axis.set_ylabel("times faster")
+        axis.set_ylim(0.5, 80)
+        axis.set_yticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
+        if axis is axes[0]:
+            axis.set_xscale("log", base=2)
+        axis.set_xticks(places, [str(place) if axis is axes[0] else f"{place}x{place}" for place in places])
+    axes[0].set_xlabel("channels, 3x3 kernel")
+    axes[1].set_xlabel(f"kernel, {fixed} channels")
+    axes[0].legend(fontsize=7)
+    _save(figure, path, data)
+
+
+def speed_plot(rows: Sequence[Row], path: Path) -> None:
+    """A bar an engine, milliseconds a call, a panel a machine."""
+    data = speed_data(rows)
+    figure, axes = _panels(len(data), 5)
+    for axis, (title, bars) in zip(axes, data):
+        names, values = [name for name, _ in bars], [value for _, value in bars]
+        places = list(range(len(bars)))
+        drawn = axis.barh(
+            places, values, color=[OURS if name.startswith("xnorpp") else OTHER for name in names]
+        )
+        axis.bar_label(drawn, [f"{value:.3g}" for value in values], padding=3, fontsize=8)
+        axis.set_xlim(0, 1.15 * max(values))
+        axis.set_yticks(places, names, fontsize=8)
+        axis.invert_yaxis()
+        axis.set_xlabel("ms a call, less is better")
+        axis.set_title(title, fontsize=9)
+    _save(figure, path, data)
+
+
+def accuracy_plot(name: str) -> Callable[[Sequence[Row], Path], None]:
+    """The plot of one of the tables of accuracy: panels of bars."""
+
+    def plot(rows: Sequence[Row], path: Path) -> None:
+        data = accuracy_plots.PANELS[name](rows)
+        most = max((len(panel["bars"]) for panel in data), default=1)
+        figure, axes = _panels(len(data), 5, height=max(2.0, 0.8 + 0.3 * most))
+        for axis, panel in zip(axes, data):
+            accuracy_plots.draw(axis, panel, data)
+        _save(figure, path, data)
+
+    return plot
+
+
+Data = Callable[[Sequence[Row]], Any]
+PLOTS: dict[str, tuple[Data, Callable[[Sequence[Row], Path], None]]] = {
+    **{name: (panels, accuracy_plot(name)) for name, panels in accuracy_plots.PANELS.items()},
+    "table2": (table2_data, table2_plot),
+    "figure1": (figure1_data, figure1_plot),
+    "speed": (speed_data, speed_plot),
+}
+
+
+def _panels(count: int, width: float, height: float = 3.6) -> tuple[Any, Any]:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update({"svg.hashsalt": "xnorpp", "svg.fonttype": "none"})
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, max(count, 1), figsize=(width * max(count, 1), height), squeeze=False)
+    return figure, axes[0]
+
+
+def _save(figure: Any, path: Path, data: object) -> None:
+    from matplotlib import pyplot
+
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None, "Description": f"drawn from {digest(data)}"})
+    pyplot.close(figure)

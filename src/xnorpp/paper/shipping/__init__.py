@@ -1,0 +1,1 @@
+"""Makes the models that ship and their cards."""

@@ -1,0 +1,468 @@
+"""Makes a model that ships: a checkpoint in, `NAME.xnor` and its model card `NAME.json` out.
+
+    python -m xnorpp.paper.shipping.ship RUN --name cifar10-resnet18 --data DIR --twin results/accuracy.jsonl
+
+The checkpoint is packed, the packing verified, and every test picture is put through the packed file on the
+CPU and through torch. A file whose top-1 accuracy is not torch's within `TOLERANCE` points, or that differs
+by more than rounding explains, is refused. Every attempt, refused too, is a row of `results/shipped.jsonl`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from xnorpp import shipped
+from xnorpp.bench.machine import describe_machine
+from xnorpp.data import Dataset, Skipped, dataset_info, load_dataset, make_loader
+from xnorpp.data.progress import Progress
+from xnorpp.inspect import inspect_file
+from xnorpp.inspect.stopwatch import interleave
+from xnorpp.models import create_model
+from xnorpp.packing import verify
+from xnorpp.paper.recorded import read_file
+from xnorpp.paper.shipping.words import about, limits, usage
+from xnorpp.predict import prepared, preprocess_of, ranks
+from xnorpp.runtime import Model, load
+from xnorpp.shipped.card import check_card, size_text
+from xnorpp.training.packing import float_bytes, pack_checkpoint
+from xnorpp.training.recipe.config import Recipe
+from xnorpp.training.recipe.library import list_recipes, load_recipe
+from xnorpp.training.records.record import append_rows, source_commit, today
+from xnorpp.training.state.checkpoint import load_checkpoint, write_atomically
+from xnorpp.training.statistics import measure_statistics
+
+TOLERANCE = 0.05  # points of top-1 between the packed file and torch
+RECORD = Path("results") / "shipped.jsonl"
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+SAMPLE = 16
+ROUNDS = 20  # of twenty timed calls each
+
+Say = Callable[[str], None]
+
+
+class Refused(RuntimeError):
+    """The packed file does not repeat the trained network well enough; the message says by how much."""
+
+
+def ship(
+    checkpoint: str | Path,
+    name: str,
+    data: str | Path | None,
+    folder: str | Path | None = None,
+    *,
+    dataset: str | None = None,
+    twin: str | Path | None = None,
+    twin_recipe: str | None = None,
+    record: str | Path | None = RECORD,
+    half: bool = False,
+    force: bool = False,
+    batch: int = 100,
+    verify_pictures: int = 16,
+    rounds: int | None = None,
+    statistics: int = 0,
+    device: str = "cpu",
+    say: Say = print,
+) -> dict[str, Any]:
+    """Pack, verify, measure and write `NAME.xnor` and `NAME.json` into `folder`; the card is returned.
+
+    `folder` is the package's own, if none is given. `twin` tells the real-valued twin's accuracy: the folder
+    of its run, or a .jsonl file of results, in which the newest row of `twin_recipe` (the checkpoint's recipe
+    with -real behind it) counts. With `statistics` batch norm's are measured anew first, over so many batches
+    of training pictures. `device` is where torch runs; the packed file always runs on the CPU.
+    """
+    if not NAME.fullmatch(name):
+        raise ValueError(f"`name` (={name!r}) must be of small letters, digits and single hyphens")
+    folder = shipped.FOLDER if folder is None else Path(folder)
+    meta = load_checkpoint(checkpoint).meta
+    pictures = load_dataset(dataset or meta["dataset"], data, "test")
+    found_twin = read_twin(twin, twin_recipe or f"{meta['recipe']['name']}-real") if twin else None
+
+    def prepare(network: nn.Module) -> None:
+        measure_again(network, meta, data, statistics, device, say)
+
+    with tempfile.TemporaryDirectory(prefix="xnorpp-ship-") as temporary:
+        path = Path(temporary) / f"{name}.xnor"
+        model, meta = pack_checkpoint(
+            checkpoint,
+            path,
+            half=half,
+            labels=pictures.classes,
+            prepare=prepare if statistics else None,
+        )
+        content = path.read_bytes()
+        layers = inspect_file(path)
+    packed = load(content)
+    say(f"packed: {size_text(len(content))}, {len(pictures.classes)} classes; verifying")
+    verified = check_exactness(model, packed, pictures, verify_pictures, half=half)
+    say(f"verified: {verified['beyond_the_bound']} values beyond the bound; measuring on {pictures.name}")
+    accuracy = measure(model, packed, pictures, batch=batch, device=device)
+    say(
+        f"accuracy on {accuracy['pictures']:,} pictures: top-1 {accuracy['packed_top1']:.2f} % packed, "
+        f"{accuracy['torch_top1']:.2f} % torch; same class on {accuracy['same_class']:.2f} %; timing"
+    )
+    card: dict[str, Any] = {
+        "name": name,
+        "data": describe_data(pictures, packed, meta),
+        "network": meta["model"],
+        "recipe": describe_recipe(meta),
+        "trained": {key: meta.get(key) for key in ("commit", "hardware", "seconds", "metrics")},
+        "packed": {
+            "commit": source_commit(),
+            "date": today(),
+            "half": half,
+            "statistics_batches": statistics,
+            "binary_layers": layers.count("binary"),
+            "real_layers": layers.count("real"),
+        },
+        "file": {
+            "bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "float_bytes": float_bytes(model),
+        },
+        "accuracy": accuracy,
+        "verified": verified,
+        "twin": found_twin,
+        "latency": time_one(content, rounds or ROUNDS),
+        "sample": {"pictures": SAMPLE, "seed": 0, **answers(packed, sample_pictures(packed))},
+    }
+    card.update(about=about(card), use=usage(card), limits=limits(card))
+    check_card(card, f"{name}.json")
+    say(f"latency: {card['latency']['median']:.3f} ms median, {card['latency']['fastest']:.3f} ms fastest")
+    problem = why_not(card)
+    if record is not None:
+        append_row(record, card, problem if not force else None)
+    if problem and not force:
+        raise Refused(f"{name} is not shipped: {problem}; --force ships it all the same")
+    write_atomically(folder / f"{name}.xnor", content)
+    write_atomically(folder / f"{name}.json", (json.dumps(card, indent=1, sort_keys=True) + "\n").encode())
+    say(f"shipped: {folder / name}.xnor and .json")
+    return card
+
+
+def measure_again(
+    model: nn.Module, meta: Mapping[str, Any], data: str | Path | None, batches: int, device: str, say: Say
+) -> None:
+    """Batch norm's statistics in float32 over augmented training pictures; the run did not do it itself."""
+    recipe = Recipe.from_dict(meta["recipe"])
+    loader = make_loader(
+        load_dataset(meta["dataset"], data, "train"),
+        batch_size=recipe.data.batch_size,
+        train=True,
+        device=device,
+        seed=recipe.run.seed,
+        augment=recipe.data.augment or None,
+        size=recipe.data.size or None,
+    )
+    progress = Progress("measuring batch norm's statistics", batches * recipe.data.batch_size, "pictures")
+
+    def some() -> Iterator[torch.Tensor]:
+        for images, _ in itertools.islice(loader.epoch(recipe.schedule.epochs), batches):
+            yield images
+            progress.advance(len(images))
+
+    with exact_float32():
+        seen = measure_statistics(model.to(device), some())
+    progress.close()
+    model.cpu()
+    loader.close()
+    say(f"batch norm's statistics measured anew on {seen:,} training pictures")
+
+
+def why_not(card: Mapping[str, Any]) -> str | None:
+    """What forbids shipping, or None. 16-bit weights are other weights: there accuracy alone decides."""
+    beyond = card["verified"]["beyond_the_bound"]
+    if beyond and not card["packed"]["half"]:
+        return f"{beyond} values differ from the trained network's by more than rounding explains"
+    points = card["accuracy"]["difference"]
+    if abs(points) > TOLERANCE + 1e-9:
+        return f"its top-1 differs from torch's by {points:+.2f} points, more than {TOLERANCE}"
+    return None
+
+
+def check_exactness(
+    model: nn.Module, packed: Model, pictures: Dataset, count: int, *, half: bool
+) -> dict[str, Any]:
+    """`xnorpp.packing.verify` on the first pictures of the set."""
+    images, _ = next(prepared(pictures, preprocess_of(packed.program), min(count, len(pictures)), 1, []))
+    found = verify(model, preprocess_of(packed.program).normalise(images), half=half)
+    return {
+        "pictures": len(images),
+        "bits": found.bits,
+        "flips_end_to_end": found.flips,
+        "beyond_the_bound": sum(layer.beyond for layer in found.layers),
+    }
+
+
+def measure(
+    model: nn.Module, packed: Model, pictures: Dataset, *, batch: int, device: str = "cpu"
+) -> dict[str, Any]:
+    """Packed and torch on the same prepared pictures: top-1 and top-5, how often the classes agree.
+
+    The packed file gets the normalised pictures, as in `xnorpp predict`, and beside it the bytes.
+    """
+    preprocess = preprocess_of(packed.program)
+    model = model.to(device).eval()
+    skipped: list[Skipped] = []
+    progress = Progress("evaluating, packed and torch", len(pictures), "pictures")
+    right = dict.fromkeys(itertools.product(("packed", "from_bytes", "torch"), (1, 5)), 0)
+    same = {"packed": 0, "from_bytes": 0}
+    count = 0
+    for images, labels in prepared(pictures, preprocess, batch, 2, skipped):
+        floats = preprocess.normalise(images)
+        with torch.inference_mode(), exact_float32():
+            trained = model(torch.from_numpy(floats).to(device)).float().cpu().numpy()
+        scores = {"packed": packed(floats), "from_bytes": packed(images), "torch": trained}
+        for key, top in right:
+            right[key, top] += int((ranks(scores[key], labels) <= top).sum())
+        for key in same:
+            same[key] += int((scores[key].argmax(1) == trained.argmax(1)).sum())
+        count += len(labels)
+        progress.advance(len(labels))
+    progress.close()
+    found = {f"{key}_top{top}": 100 * number / count for (key, top), number in right.items()}
+    return {
+        "split": pictures.split,
+        "pictures": count,
+        "unreadable": len(skipped),
+        **found,
+        "same_class": 100 * same["packed"] / count,
+        "from_bytes_same_class": 100 * same["from_bytes"] / count,
+        "difference": round(found["packed_top1"] - found["torch_top1"], 6),
+        "isa": packed.isa,
+        "hardware": describe_machine(),
+    }
+
+
+def exact_float32() -> Any:
+    """No TF32 in convolutions: a rounded number near zero would get another sign than in float32."""
+    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+
+
+def time_one(content: bytes, rounds: int) -> dict[str, Any]:
+    """Milliseconds of one picture on one thread: normalised and run, as `xnorpp predict` does once it has the
+    pixels, and run from bytes; the two in turns.
+    """
+    packed = load(content, threads=1)
+    preprocess = preprocess_of(packed.program)
+    picture = sample_pictures(packed)[:1]
+    ways = {"ours": lambda: packed(preprocess.normalise(picture)), "from_bytes": lambda: packed(picture)}
+    found = interleave(ways, rounds=rounds, repeat=20, settle=0.02)
+    return {
+        "median": 1e3 * found["ours"].median,
+        "fastest": 1e3 * found["ours"].minimum,
+        "from_bytes_median": 1e3 * found["from_bytes"].median,
+        "from_bytes_fastest": 1e3 * found["from_bytes"].minimum,
+        "calls": found["ours"].calls,
+        "batch": 1,
+        "threads": 1,
+        "isa": packed.isa,
+        "hardware": describe_machine(),
+    }
+
+
+def sample_pictures(packed: Model, count: int = SAMPLE, seed: int = 0) -> npt.NDArray[np.uint8]:
+    """Patches of random colour with noise, which anyone can make again: (count, h, w, c)."""
+    channels, height, width = packed.program.input_shape
+    random = np.random.default_rng(seed)
+    coarse = random.integers(0, 200, (count, 4, 4, channels))
+    rows, columns = np.arange(height) * 4 // height, np.arange(width) * 4 // width
+    noise = random.integers(0, 56, (count, height, width, channels))
+    return np.asarray(coarse[:, rows][:, :, columns] + noise, dtype=np.uint8)
+
+
+def answers(packed: Model, pictures: npt.NDArray[np.uint8]) -> dict[str, Any]:
+    """What a test compares later: the class of each sample picture, and its output."""
+    outputs = packed(preprocess_of(packed.program).normalise(pictures))
+    return {
+        "classes": [int(index) for index in outputs.argmax(1)],
+        "highest": [round(float(value), 5) for value in outputs.max(1)],
+    }
+
+
+def describe_data(pictures: Dataset, packed: Model, meta: Mapping[str, Any]) -> dict[str, Any]:
+    holdout = float(meta["recipe"].get("data", {}).get("holdout", 0.0))
+    return {
+        "dataset": pictures.name,
+        "train_pictures": round(dataset_info(pictures.name).train_size * (1 - holdout)),
+        "test_pictures": len(pictures),
+        "input": list(packed.program.input_shape),
+        "classes": list(pictures.classes),
+    }
+
+
+def describe_recipe(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe's name, all its settings, and those that are not what the recipe of that name says."""
+    settings = without_places(meta["recipe"])
+    name = str(settings["name"])
+    usual = _flat(load_recipe(name).to_dict()) if name in list_recipes() else _flat(Recipe().to_dict())
+    flat = _flat(settings)
+    changed = {key: flat[key] for key in sorted(flat) if flat[key] != usual.get(key, None)}
+    options = _usual_options(usual, meta["model"])
+    return {
+        "name": name,
+        "changed": {
+            key: value for key, value in changed.items() if key not in options or options[key] != value
+        },
+        "settings": settings,
+        "seed": meta.get("seed"),
+        "epochs": meta.get("epoch"),
+        "steps": meta.get("step"),
+    }
+
+
+def _usual_options(usual: Mapping[str, Any], built: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recipe's network has by default: an option that is named and has this value is no change."""
+    given = {
+        key.removeprefix("model.options."): usual[key] for key in usual if key.startswith("model.options.")
+    }
+    same = {key: built[key] for key in ("input_size", "num_classes", "in_channels")}
+    with torch.device("meta"):
+        model: Any = create_model(usual["model.name"], method=usual["model.method"], **same, **given)
+    return {f"model.options.{key}": value for key, value in model.config.items()}
+
+
+def without_places(value: Any) -> Any:
+    """The same settings, with the last two parts of each absolute path: where it lay is nobody's business."""
+    if isinstance(value, Mapping):
+        return {key: without_places(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [without_places(one) for one in value]
+    if isinstance(value, str) and PurePath(value).is_absolute():
+        return "/".join(PurePath(value).parts[1:][-2:])
+    return value
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            found.update(_flat(value, f"{above}{key}."))
+        else:
+            found[above + key] = value
+    return found
+
+
+def read_twin(source: str | Path, recipe: str) -> dict[str, Any]:
+    """The real-valued twin as it was measured: of a run's folder, or of the newest row in a .jsonl file."""
+    path = Path(source)
+    if path.is_dir():
+        row = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        epochs, recipe = row["recipe"]["schedule"]["epochs"], str(row["recipe"]["name"])
+    else:
+        lines = read_file(path)
+        rows = [
+            row
+            for row in lines
+            if row.get("recipe") == recipe and row.get("split", "test") == "test" and not row.get("quick")
+        ]
+        if not rows:
+            known = ", ".join(sorted({str(row.get("recipe")) for row in lines})) or "none"
+            raise ValueError(
+                f"`twin` (={str(path)!r}) has no test result of recipe {recipe!r}; its recipes are {known}"
+            )
+        row = rows[-1]
+        epochs = row.get("epochs")
+    return {
+        "recipe": recipe,
+        "seed": row.get("seed"),
+        "epochs": epochs,
+        "top1": row["metrics"]["top1"],
+        "top5": row["metrics"].get("top5"),
+        "commit": row.get("commit"),
+        "source": path.name,
+    }
+
+
+def append_row(record: str | Path, card: Mapping[str, Any], refused: str | None) -> dict[str, Any]:
+    """One line of results; `refused` says why nothing was shipped."""
+    left_out = ("use", "limits", "sample")
+    row = {
+        "kind": "shipped",
+        **{key: value for key, value in card.items() if key not in left_out},
+        "seed": card["recipe"]["seed"],
+        "commit": card["packed"]["commit"],
+        "date": card["packed"]["date"],
+        "hardware": card["latency"]["hardware"],
+        "refused": refused,
+    }
+    append_rows(record, [row])
+    return row
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m xnorpp.paper.shipping.ship") -> int:
+    """Make a model that ships from a checkpoint: pack, verify, measure, and write its file and card."""
+    parser = argparse.ArgumentParser(prog=prog, description=main.__doc__, allow_abbrev=False)
+    add_arguments(parser)
+    return run(parser.parse_args(arguments), prog)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a run's folder or a .safetensors file")
+    parser.add_argument("--name", required=True, help="the model's name, such as cifar10-resnet18")
+    parser.add_argument("--data", metavar="DIR", help="where the data set lies")
+    parser.add_argument("--dataset", metavar="NAME", help="another data set than it was trained on")
+    parser.add_argument("--folder", metavar="DIR", help="where the two files go (into the package)")
+    parser.add_argument(
+        "--twin", metavar="SOURCE", help="the real twin's accuracy: its run's folder, or a .jsonl of results"
+    )
+    parser.add_argument("--twin-recipe", metavar="NAME", help="which row of --twin (RECIPE-real)")
+    parser.add_argument(
+        "--record", metavar="FILE", default=str(RECORD), help=f"append the row here ({RECORD})"
+    )
+    parser.add_argument(
+        "--statistics", metavar="N", type=int, default=0,
+        help="measure batch norm's statistics anew on N batches of training pictures first (0: as they are)",
+    )  # fmt: skip
+    parser.add_argument("--half", action="store_true", help="store the real-valued parts in 16 bits")
+    parser.add_argument("--force", action="store_true", help="ship it even if it is not torch's equal")
+    parser.add_argument("--batch", metavar="N", type=int, default=100, help="pictures at a time (100)")
+    parser.add_argument(
+        "--verify", metavar="N", type=int, default=16, help="pictures to verify on, sign by sign (16)"
+    )
+    parser.add_argument("--device", default="cpu", help="where torch runs: cpu or cuda (cpu)")
+
+
+def run(given: argparse.Namespace, prog: str) -> int:
+    """`ship` from parsed arguments; errors are one sentence, the card is printed."""
+    try:
+        for option, value, low in (
+            ("--batch", given.batch, 1), ("--verify", given.verify, 1), ("--statistics", given.statistics, 0),
+        ):  # fmt: skip
+            if value < low:
+                raise ValueError(f"`{option}` (={value}) must be at least {low}")
+        card = ship(
+            given.checkpoint, given.name, given.data, given.folder, dataset=given.dataset, twin=given.twin,
+            twin_recipe=given.twin_recipe, record=given.record, half=given.half, force=given.force,
+            batch=given.batch, verify_pictures=given.verify, statistics=given.statistics,
+            device=given.device, say=_say,
+        )  # fmt: skip
+    except (Refused, ValueError, OSError) as error:
+        if os.environ.get("XNORPP_TRACEBACK"):
+            raise
+        print(f"{prog}: {str(error).rstrip('.')}.", file=sys.stderr)
+        return 1 if isinstance(error, Refused) else 2
+    print(shipped.render_card(card))
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""The packed file: operations, program, bits."""

@@ -1,0 +1,497 @@
+"""Training: a recipe and a data set in, a trained checkpoint out.
+
+Everything is a function of the recipe, the seed and the step: the batches (the loader's contract), the
+random numbers of each part of a batch (`seed_for`), the learning rate (`schedule.py`). So a checkpoint
+holds weights, the optimiser's tensors and the step, and a run that was killed ends like one that was not.
+
+A batch is taken in world size * `run.accumulate` parts. Part i of a step holds the same pictures and draws
+the same random numbers whichever process computes it, so two processes, and one that accumulates two parts,
+do the same arithmetic; only the order of the additions differs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from xnorpp.nn import binary_layers, calibrate_scales, clip_latent_weights_, set_progress, set_stage
+from xnorpp.training.accuracy import autocast, evaluate
+from xnorpp.training.diagnose import NonFiniteLoss, first_bad_layer
+from xnorpp.training.distributed import (
+    World,
+    average_buffers,
+    join_world,
+    mean_over_world,
+    merge_over_world,
+    wait_for_all,
+    wrap,
+)
+from xnorpp.training.graph import GraphStep, check_graph
+from xnorpp.training.loss_guard import LossGuard
+from xnorpp.training.optimizer import make_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate
+from xnorpp.training.recipe.config import Recipe, RecipeError
+from xnorpp.training.recipe.library import load_recipe
+from xnorpp.training.recipe.schedule import first_stage_steps, learning_rate, total_steps
+from xnorpp.training.records.curves import draw_curves
+from xnorpp.training.records.journal import Clock, Journal, read_metrics, time_left
+from xnorpp.training.records.record import describe_hardware, source_commit
+from xnorpp.training.setup import build_model, make_loaders, open_data
+from xnorpp.training.state.checkpoint import (
+    FINAL_NAME,
+    Checkpoint,
+    checkpoint_path,
+    clear_temporary,
+    forget_old,
+    list_checkpoints,
+    newest_checkpoint,
+    save_checkpoint,
+    write_atomically,
+)
+from xnorpp.training.state.initial import initialise
+from xnorpp.training.state.resume import check_same_network, check_same_recipe, seed_for
+from xnorpp.training.statistics import measure_statistics
+from xnorpp.training.teacher import load_teacher, missing_teacher, training_loss
+
+
+def train(
+    recipe: Recipe | str | Path,
+    *,
+    out: str | Path,
+    data: str | Path | None = None,
+    resume: bool = False,
+    init_from: str | Path | None = None,
+    device: str = "auto",
+    download: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train `recipe` (or the one of that name or file) and return the summary that is also written to
+    `out`/summary.json.
+
+    `out` gets model.safetensors (the result), checkpoints/, metrics.jsonl, summary.json and curves.png.
+    With `resume` the run in `out` goes on from its newest checkpoint that verifies, or starts if there is
+    none.
+    """
+    if isinstance(recipe, (str, Path)):
+        recipe = load_recipe(recipe)
+    if not isinstance(recipe, Recipe):
+        raise TypeError(
+            f"`recipe` is {type(recipe).__name__}; a name, a file or what `load_recipe` gives is needed"
+        )
+    if recipe.run.threads:
+        torch.set_num_threads(recipe.run.threads)
+    with _cudnn_benchmark(recipe.run.cudnn_benchmark), join_world(device) as world:
+        return _Run(recipe, Path(out), world, quiet).go(data, resume, init_from, download)
+
+
+@contextlib.contextmanager
+def _cudnn_benchmark(enabled: bool) -> Iterator[None]:
+    """cuDNN's own guess is far off for few channels; the shapes of a run never change, so timing pays."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = enabled
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+@dataclass
+class _Position:
+    """Where the run stands."""
+
+    step: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    best: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class _Run:
+    """One training run in one process. The methods are its phases, in order."""
+
+    def __init__(self, recipe: Recipe, out: Path, world: World, quiet: bool) -> None:
+        self.recipe, self.out, self.world, self.quiet = recipe, out, world, quiet
+        self.at = _Position()
+        self.facts: dict[str, Any] = {}
+        self.skipped: dict[str, str] = {}  # unreadable pictures, and why
+        self.last_saved: Path | None = None
+        self.graph: GraphStep | None = None
+
+    def go(
+        self, data: str | Path | None, resume: bool, init_from: str | Path | None, download: bool
+    ) -> dict[str, Any]:
+        self.no_graph = check_graph(self.recipe, self.world.device, self.world.size)
+        found = self._find_checkpoint(resume)
+        self._build(data, download, init_from, found)
+        recipe, world = self.recipe, self.world
+        with Journal(
+            self.out,
+            active=world.leader,
+            total_images=self.total * recipe.data.batch_size,
+            done_images=self.at.step * recipe.data.batch_size,
+            from_step=self.at.step,
+            tensorboard=recipe.run.tensorboard,
+            quiet=self.quiet,
+        ) as journal:
+            if found is not None:
+                journal.say(
+                    f"Resuming {recipe.name} at step {self.at.step} of {self.total} from {found.path}"
+                )
+            for warning in (missing_teacher(recipe), self.facts.get("init_from", {}).get("differs")):
+                if warning:
+                    journal.say(warning)
+            try:
+                self._epochs(journal)
+                return self._finish(journal)
+            finally:
+                for loader in (*self.loaders, self.test_loader):
+                    loader.close()
+
+    def _find_checkpoint(self, resume: bool) -> Checkpoint | None:
+        """The checkpoint to go on from, after refusing to overwrite a run or to continue it with another
+        recipe.
+        """
+        if not resume:
+            if list_checkpoints(self.out) or (self.out / FINAL_NAME).exists():
+                raise RecipeError(
+                    f"`out` (={str(self.out)!r}) already holds a run; pass --resume to go on with it, "
+                    "or choose another folder."
+                )
+            return None
+        if self.world.leader:
+            clear_temporary(self.out)
+        found = newest_checkpoint(self.out)
+        if found is not None:
+            check_same_recipe(self.recipe, Recipe.from_dict(found.meta["recipe"]), self.out)
+        return found
+
+    def _build(
+        self,
+        data: str | Path | None,
+        download: bool,
+        init_from: str | Path | None,
+        found: Checkpoint | None,
+    ) -> None:
+        """Data, network, optimiser; restored from `found` if given."""
+        recipe, world = self.recipe, self.world
+        self.sets = open_data(recipe, data, download=download, world=world)
+        self.loaders, self.test_loader = make_loaders(recipe, self.sets, world)
+        self.steps_per_epoch = self.loaders[0].steps_per_epoch
+        if self.steps_per_epoch < 1:
+            raise RecipeError(
+                f"`data.batch_size` (={recipe.data.batch_size}) must be at most {len(self.sets.train)}, "
+                "the number of training pictures."
+            )
+        self.total = total_steps(recipe.schedule, self.steps_per_epoch)
+        seed_for(recipe.run.seed, "weights")
+        self.model = build_model(recipe, self.sets)
+        if found is not None:
+            config: Any = self.model.config
+            check_same_network(config, found.model_config, self.out)
+            self.model.load_state_dict(found.weights)
+            self.facts = {key: found.meta[key] for key in ("init_from", "calibration") if key in found.meta}
+        elif init_from is not None:
+            self.facts["init_from"] = initialise(self.model, init_from).to_dict()
+        memory_format = torch.channels_last if recipe.run.channels_last else torch.contiguous_format
+        self.model.to(device=world.device, memory_format=memory_format)  # type: ignore[call-overload]
+        if recipe.model.calibrate and found is None:
+            self.facts["calibration"] = self._calibrate()
+        if recipe.run.sync_batch_norm and world.device.type == "cuda":  # pragma: cuda only
+            self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)  # type: ignore[no-untyped-call]
+        self.optimizer = make_optimizer(self.model, recipe.optimizer, world.device)
+        self.scaler = torch.amp.GradScaler(world.device.type) if recipe.run.amp == "fp16" else None
+        if found is not None:
+            self._restore(found)
+        compiled: Any = torch.compile(self.model) if recipe.run.compile else self.model
+        self.stepped = wrap(compiled, world)
+        self.teacher: nn.Module | None = None
+        if recipe.loss.teacher:
+            self.teacher = load_teacher(
+                recipe.loss.teacher,
+                len(self.sets.train.classes),
+                world.device,
+                in_channels=self.sets.preprocess.channels,
+            )
+
+    def _restore(self, found: Checkpoint) -> None:
+        restore_optimizer(self.model, self.optimizer, found.optimizer)
+        if self.scaler is not None and "scaler" in found.meta:
+            self.scaler.load_state_dict(found.meta["scaler"])
+        self.last_saved = found.path
+        self.at = _Position(
+            step=found.meta["step"],
+            metrics=found.meta["metrics"],
+            best=found.meta["best"],
+            seconds=found.meta["seconds"],
+        )
+
+    def _calibrate(self) -> dict[str, Any]:
+        """The scales' start, fitted to the first part of the first batch, which every process takes alike."""
+        first = make_loaders(self.recipe, self.sets, dataclasses.replace(self.world, rank=0))[0][0]
+        try:
+            return calibrate_scales(self.model, next(iter(first.epoch(0)))[0])
+        finally:
+            first.close()
+
+    def _epochs(self, journal: Journal) -> None:
+        """Step by step to the end, evaluating and saving on the way."""
+        recipe, run = self.recipe, self.recipe.run
+        self.model.train()
+        guard = LossGuard(
+            self.optimizer,
+            self.world.device,
+            lazy=self.world.device.type == "cuda" and self.scaler is None,
+            end=self._end_at_bad_loss,
+        )
+        self._prepare_graph(guard, journal)
+        first_stage = first_stage_steps(recipe.schedule, self.steps_per_epoch)
+        set_stage(self.model, weights_binary=self.at.step >= first_stage)
+        anneals = any(
+            "tanh" in (layer.surrogate, layer.weight_surrogate) for _, layer in binary_layers(self.model)
+        )
+        clock = Clock(recipe.data.batch_size)
+        started = time.perf_counter() - self.at.seconds
+        while self.at.step < self.total:
+            epoch, offset = divmod(self.at.step, self.steps_per_epoch)
+            for parts in _zip_parts([loader.epoch(epoch, start_step=offset) for loader in self.loaders]):
+                step = self.at.step
+                if first_stage and step == first_stage:
+                    set_stage(self.model, weights_binary=True)
+                    self.optimizer.state.clear()
+                    if self.graph is not None:
+                        self.graph.reset()
+                lr = learning_rate(recipe.schedule, recipe.optimizer, step, self.steps_per_epoch)
+                set_learning_rate(self.optimizer, lr)
+                if anneals:
+                    set_progress(self.model, step / self.total)
+                loss = self._step(parts, step, guard)
+                self.at.step = step + 1
+                self.at.seconds = time.perf_counter() - started
+                clock.tick()
+                ends_epoch = self.at.step % self.steps_per_epoch == 0 or self.at.step == self.total
+                journal.advance(recipe.data.batch_size)
+                saves = run.save_steps > 0 and self.at.step % run.save_steps == 0
+                if saves or ends_epoch or self.at.step % run.log_steps == 0:
+                    guard.check()
+                if ends_epoch or self.at.step % run.log_steps == 0:
+                    self._log(journal, clock, epoch, lr, float(loss))
+                if ends_epoch:
+                    break
+                if saves:
+                    self._save()
+            if self.at.step % self.steps_per_epoch and self.at.step < self.total:
+                raise RuntimeError(f"The data ended at step {self.at.step}, inside epoch {epoch}")
+            self._end_of_epoch(journal, epoch)
+            clock.restart()
+
+    def _prepare_graph(self, guard: LossGuard, journal: Journal) -> None:
+        """Steps as a CUDA graph, where the recipe wants it and it is possible."""
+        recipe, device = self.recipe, self.world.device
+        if self.no_graph is not None:
+            if device.type == "cuda":  # pragma: cuda only
+                journal.say(f"Steps are launched one by one, not as a CUDA graph: {self.no_graph}.")
+            return
+
+        def update(images: Tensor, labels: Tensor, number: Tensor) -> Tensor:
+            return self._update([(images, labels)], number, guard, lambda index: None)
+
+        self.graph = GraphStep(
+            update,
+            self.optimizer,
+            device,
+            recipe.data.batch_size,
+            channels_last=recipe.run.channels_last,
+            required=recipe.run.cuda_graph == "on",
+            say=journal.say,
+        )
+
+    def _step(self, parts: list[tuple[Tensor, Tensor]], step: int, guard: LossGuard) -> Tensor:
+        """One step, as a CUDA graph or plainly; the mean loss over the world."""
+        if self.graph is None:
+            return self._update(parts, step, guard, lambda index: self._seed_part(step, index))
+        self._seed_part(step, 0)
+        return self.graph(*parts[0], step)
+
+    def _update(
+        self,
+        parts: list[tuple[Tensor, Tensor]],
+        step: int | Tensor,
+        guard: LossGuard,
+        seed: Callable[[int], None],
+    ) -> Tensor:
+        """Gradients over all parts, one update; the mean loss over the world."""
+        recipe = self.recipe
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.world.device)
+        for index, (images, labels) in enumerate(parts):
+            seed(index)
+            last = index == len(parts) - 1
+            share_gradients = last or self.world.size == 1
+            with contextlib.nullcontext() if share_gradients else self.stepped.no_sync():  # type: ignore[operator]
+                loss = self.loss(self.stepped, images, labels) / len(parts)
+                (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        total = mean_over_world(total, self.world)
+        guard.see(total, step)
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        if recipe.optimizer.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), recipe.optimizer.clip_norm)
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        clip_latent_weights_(self.model)
+        return total
+
+    def _seed_part(self, step: int, index: int) -> None:
+        """Part `index` of this process draws the same numbers whichever process computes it."""
+        seed_for(self.recipe.run.seed, "part", step, self.world.rank * len(self.loaders) + index)
+
+    def _end_at_bad_loss(self, loss: float, step: int) -> NoReturn:
+        """Run the step's parts again, looking at every layer."""
+        epoch, offset = divmod(step, self.steps_per_epoch)
+        where = "it is finite in this process, so it arose in another one"
+        for index, loader in enumerate(self.loaders):
+            images, labels = next(iter(loader.epoch(epoch, start_step=offset)))
+            self._seed_part(step, index)
+            with torch.no_grad():
+                bad = not math.isfinite(float(self.loss(self.model, images, labels)))
+            if bad:
+                where = first_bad_layer(self.model, images, lambda x, y=labels: self.loss(self.model, x, y))
+                break
+        raise NonFiniteLoss(loss, step, epoch, where, self.last_saved)
+
+    def loss(self, model: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Tensor:
+        recipe = self.recipe
+        if recipe.run.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        teacher_logits = None
+        with autocast(recipe.run.amp, images.device, cache=self.graph is None):
+            if self.teacher is not None:
+                with torch.no_grad():
+                    teacher_logits = self.teacher(images)
+            logits = model(images)
+        return training_loss(
+            logits,
+            labels,
+            label_smoothing=recipe.loss.label_smoothing,
+            teacher_logits=teacher_logits,
+            distill_weight=recipe.loss.distill_weight,
+            temperature=recipe.loss.temperature,
+        )
+
+    def _log(self, journal: Journal, clock: Clock, epoch: int, lr: float, loss: float) -> None:
+        journal.advance(0, f"epoch {epoch + 1}, loss {loss:.3f}")
+        journal.row(
+            "train",
+            self.at.step,
+            epoch=epoch,
+            loss=loss,
+            lr=lr,
+            images_per_s=round(clock.images_per_second(), 1),
+        )
+
+    def _end_of_epoch(self, journal: Journal, epoch: int) -> None:
+        """Evaluate where the recipe says so, tell, save."""
+        recipe, last = self.recipe, self.at.step == self.total
+        due = (epoch + 1) % recipe.run.eval_epochs == 0 or last
+        if last and recipe.schedule.statistics_batches:
+            batches = (images for images, _ in self.loaders[0].epoch(epoch + 1))
+            measure_statistics(self.model, itertools.islice(batches, recipe.schedule.statistics_batches))
+        if due:
+            average_buffers(self.model, self.world)
+            metrics = evaluate(self.model, self.test_loader, amp=recipe.run.amp, world=self.world)
+            self.at.metrics = {key: metrics[key] for key in ("top1", "top5", "loss")}
+            if not self.at.best or metrics["top1"] > self.at.best["top1"]:
+                self.at.best = {"top1": metrics["top1"], "epoch": epoch}
+            journal.row("eval", self.at.step, epoch=epoch, **self.at.metrics)
+            left = self.at.seconds / self.at.step * (self.total - self.at.step)
+            journal.say(
+                f"epoch {epoch + 1:>3}/{math.ceil(self.total / self.steps_per_epoch)}  "
+                f"top-1 {metrics['top1']:6.2f} %  top-5 {metrics['top5']:6.2f} %  "
+                f"loss {metrics['loss']:.4f}  "
+                f"{self.at.step * recipe.data.batch_size / max(self.at.seconds, 1e-9):,.0f} img/s  "
+                f"{time_left(left)} left"
+            )
+        self._name_skipped(journal, {})
+        if last or (epoch + 1) % recipe.run.save_epochs == 0:
+            self._save()
+
+    def _name_skipped(self, journal: Journal, others: dict[str, str]) -> None:
+        """Name every unreadable picture once: those of this process's loaders, and of `others`."""
+        own = {name: why for loader in (*self.loaders, self.test_loader) for name, why in loader.skipped}
+        for name, why in {**own, **others}.items():
+            if name not in self.skipped:
+                self.skipped[name] = why
+                journal.say(f"{name} cannot be read ({why}) and is left out")
+
+    def meta(self) -> dict[str, Any]:
+        """All that is needed to resume, pack or predict."""
+        recipe, sets = self.recipe, self.sets
+        meta: dict[str, Any] = {
+            "model": self.model.config,
+            "recipe": recipe.to_dict(),
+            "dataset": recipe.data.dataset,
+            "classes": list(sets.train.classes),
+            "preprocess": sets.preprocess.to_dict(),
+            "step": self.at.step,
+            "steps_per_epoch": self.steps_per_epoch,
+            "epoch": self.at.step // self.steps_per_epoch,
+            "metrics": self.at.metrics,
+            "best": self.at.best,
+            "seconds": self.at.seconds,
+            "seed": recipe.run.seed,
+            "commit": source_commit(),
+            "hardware": describe_hardware(self.world.device),
+            **self.facts,
+        }
+        if self.scaler is not None:
+            meta["scaler"] = self.scaler.state_dict()
+        return meta
+
+    def _save(self) -> None:
+        average_buffers(self.model, self.world)
+        path = checkpoint_path(self.out, self.at.step)
+        if self.world.leader:
+            tensors = optimizer_tensors(self.model, self.optimizer)
+            save_checkpoint(path, self.model.state_dict(), self.meta(), tensors)
+            forget_old(self.out, self.recipe.run.keep)
+        wait_for_all(self.world)
+        self.last_saved = path
+
+    def _finish(self, journal: Journal) -> dict[str, Any]:
+        meta = self.meta()
+        self._name_skipped(journal, merge_over_world(self.skipped, self.world))
+        summary = {
+            **meta, "out": str(self.out), "skipped_pictures": len(self.skipped), "skipped": self.skipped,
+        }  # fmt: skip
+        if self.world.leader:
+            save_checkpoint(self.out / FINAL_NAME, self.model.state_dict(), meta)
+            write_atomically(self.out / "summary.json", json.dumps(summary, indent=1).encode())
+            drawn = draw_curves(
+                read_metrics(self.out / "metrics.jsonl"), self.recipe, self.out / "curves.png"
+            )
+            top1, top5 = self.at.metrics["top1"], self.at.metrics["top5"]
+            journal.say(
+                f"{self.recipe.name}: top-1 {top1:.2f} %, top-5 {top5:.2f} % after {self.at.step} steps in "
+                f"{time_left(self.at.seconds)}; model in {self.out / FINAL_NAME}"
+                + (f", curves in {self.out / 'curves.png'}" if drawn else "")
+            )
+        wait_for_all(self.world)
+        return summary
+
+
+def _zip_parts(epochs: list[Iterator[tuple[Tensor, Tensor]]]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    for parts in zip(*epochs):
+        yield list(parts)

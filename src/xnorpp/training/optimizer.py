@@ -1,0 +1,74 @@
+"""The optimiser: which parameters decay, how it is built, and its state as named tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from xnorpp.nn import parameter_groups
+from xnorpp.training.recipe.config import OptimizerPart
+
+
+def make_optimizer(model: nn.Module, options: OptimizerPart, device: torch.device) -> torch.optim.Optimizer:
+    """Adam, AdamW or SGD; the fused kernels on a GPU, which can also skip an update without waiting for the
+    device.
+    """
+    decay = options.weight_decay
+    groups = parameter_groups(
+        model,
+        decay,
+        scale_weight_decay=decay if options.decay_scales else 0.0,
+        norm_weight_decay=decay if options.decay_norms else 0.0,
+    )
+    fused = True if device.type == "cuda" else None
+    if options.name == "sgd":
+        return torch.optim.SGD(
+            groups, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov, fused=fused
+        )
+    kind = torch.optim.Adam if options.name == "adam" else torch.optim.AdamW
+    return kind(groups, lr=options.lr, betas=(options.betas[0], options.betas[1]), fused=fused)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """The learning rate of the next update; where it is a tensor, that tensor's new value."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state as tensors named `PARAMETER/KEY`. Everything else in it follows from the
+    recipe.
+    """
+    found: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:
+                found[f"{name}/{key}"] = torch.as_tensor(value)
+    return found
+
+
+def restore_optimizer(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
+) -> None:
+    """Undo `optimizer_tensors`. Adam keeps its step count on the CPU unless fused; the rest follows the
+    parameter.
+    """
+    parameters = dict(model.named_parameters())
+    fused = any(group.get("fused") for group in optimizer.param_groups)
+    for full, tensor in tensors.items():
+        name, _, key = full.rpartition("/")
+        parameter = parameters[name]
+        if key != "step" or fused:
+            tensor = tensor.to(parameter.device)
+        if (
+            tensor.ndim == 4
+            and parameter.ndim == 4
+            and parameter.is_contiguous(memory_format=torch.channels_last)
+        ):
+            tensor = tensor.contiguous(memory_format=torch.channels_last)
+        optimizer.state[parameter][key] = tensor.clone(memory_format=torch.preserve_format)

@@ -1,0 +1,62 @@
+"""From a checkpoint to a packed file that carries everything a prediction needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from xnorpp.packing import pack_to_file
+from xnorpp.training.state.checkpoint import FORMAT, file_format, load_model
+
+
+def pack_checkpoint(
+    checkpoint: str | Path,
+    output: str | Path,
+    *,
+    half: bool = False,
+    labels: Sequence[str] | None = None,
+    prepare: Callable[[nn.Module], object] | None = None,
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Pack a run's network into `output`, with its labels and pre-processing; returns what was packed.
+
+    `labels` takes the place of the class names that the checkpoint has; `prepare` may change the network
+    before it is packed. The file's meta says where the
+    network came from: its configuration, data set, recipe, epoch, metrics and commit. A checkpoint at
+    `output` is never overwritten.
+    """
+    if file_format(output) == FORMAT:
+        raise ValueError(
+            f"`output` (={str(output)!r}) is a checkpoint, which packing would overwrite; "
+            "choose another name, such as model.xnor"
+        )
+    model, meta = load_model(checkpoint)
+    if prepare is not None:
+        prepare(model)
+    config = meta["model"]
+    kept = {
+        "model": config,
+        "dataset": meta.get("dataset"),
+        "recipe": (meta.get("recipe") or {}).get("name"),
+        "epoch": meta.get("epoch"),
+        "metrics": meta.get("metrics"),
+        "commit": meta.get("commit"),
+    }
+    labels = labels or meta.get("classes")
+    pack_to_file(
+        model,
+        (config["in_channels"], *config["input_size"]),
+        output,
+        half=half,
+        preprocess=meta.get("preprocess"),
+        labels=[str(label) for label in labels] if labels else None,
+        meta=kept,
+    )
+    return model, meta
+
+
+def float_bytes(model: nn.Module) -> int:
+    """What the network's state_dict takes as it was trained."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())

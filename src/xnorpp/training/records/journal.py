@@ -1,0 +1,120 @@
+"""What a run tells while it goes: metrics.jsonl, TensorBoard, the progress bar."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from xnorpp.training.state.checkpoint import write_atomically
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl; a last line cut off by a kill is left out."""
+    rows: list[dict[str, Any]] = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+    return rows
+
+
+class Journal:
+    """Writes the run's rows and shows its progress. In processes other than the first it does nothing."""
+
+    def __init__(self, out: Path, *, active: bool, total_images: int, done_images: int, from_step: int,
+                 tensorboard: bool, quiet: bool) -> None:  # fmt: skip
+        self._file: Any = None
+        self._board: Any = None
+        self._bar: Any = None
+        self._quiet = quiet or not active
+        if not active:
+            return
+        path = out / "metrics.jsonl"
+        kept = [row for row in read_metrics(path) if row["step"] <= from_step]
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        self._file = path.open("a", encoding="utf-8")
+        if tensorboard:
+            self._board = _open_tensorboard(out / "tensorboard", from_step)
+        if not quiet and sys.stderr.isatty():  # pragma: no cover
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                total=total_images, initial=done_images, unit="img", unit_scale=True, dynamic_ncols=True
+            )
+
+    def row(self, kind: str, step: int, **values: Any) -> None:
+        """One line of metrics.jsonl, and the same numbers to TensorBoard."""
+        if self._file is None:
+            return
+        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def advance(self, images: int, note: str = "") -> None:
+        if self._bar is not None:  # pragma: no cover
+            self._bar.update(images)
+            if note:
+                self._bar.set_postfix_str(note, refresh=False)
+
+    def say(self, text: str) -> None:
+        """A line for the person watching."""
+        if self._quiet:
+            return
+        if self._bar is not None:  # pragma: no cover
+            self._bar.write(text)
+        else:
+            print(text, flush=True)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:  # fmt: skip
+        for part in (self._file, self._board, self._bar):
+            if part is not None:
+                part.close()
+
+
+class Clock:
+    """Images a second since the last look, evaluation not counted."""
+
+    def __init__(self, images_per_step: int) -> None:
+        self.images_per_step = images_per_step
+        self.restart()
+
+    def restart(self) -> None:
+        self.steps, self.start = 0, time.perf_counter()
+
+    def tick(self) -> None:
+        self.steps += 1
+
+    def images_per_second(self) -> float:
+        seconds = time.perf_counter() - self.start
+        rate = self.steps * self.images_per_step / max(seconds, 1e-9)
+        self.restart()
+        return rate
+
+
+def _open_tensorboard(folder: Path, from_step: int) -> Any:
+    """TensorBoard's writer, or nothing where it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder), purge_step=from_step + 1)
+
+
+def time_left(seconds: float) -> str:
+    """1:02:03, or 2:03 below an hour."""
+    whole = int(seconds + 0.5)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,1 @@
+"""What a run stores and starts from: checkpoints, initial weights, resuming."""

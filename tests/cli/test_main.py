@@ -1,0 +1,277 @@
+"""The command line: what it lists, what it refuses, and in which words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import xnorpp
+from xnorpp.cli import main as cli
+from xnorpp.cli.command import check_file
+
+QUICK = ("--set", "model.options.width=4", "--set", "schedule.max_steps=2", "--set", "run.tensorboard=false")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    try:
+        status = cli.main(arguments)
+    except SystemExit as stop:
+        status = int(stop.code or 0)
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ((), ("--help",), ("help",)):
+        status, out, _ = run(capsys, *arguments)
+        assert status == 0
+        assert all(f"\n  {name} " in out for name in cli.COMMANDS)
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_each_commands_help_has_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, name, "--help")
+    assert status == 0
+    assert f"xnorpp {name}" in out.partition("examples:")[2]
+    assert (cli.COMMANDS[name].__doc__ or "").splitlines()[0] in out
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"xnorpp {xnorpp.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("trian",), "there is no command 'trian'; the commands are train,"),
+        (("train",), "the following arguments are required: RECIPE"),
+        (("train", "digits-smal-case4"), "the nearest are digits-small-case4"),
+        (("train", "digits-small-case4", "--set", "optimizer.lrr=3"), "did you mean `optimizer.lr`?"),
+        (("train", "digits-small-case4", "--set", "data.dataset=digit"), "must be one of digits"),
+        (("train", "digits-small-case4", "--set", "model.name=smal"), "must be one of 'small'"),
+        (("train", "digits-small-case4", "--set", "model.options.widht=3"), "its options are width"),
+        (("train", "digits-small-case4", "--device", "abacus"), "`device` (='abacus') must be auto"),
+        (("train", "digits-small-case4", "--unknown"), "unrecognized arguments: --unknown"),
+        (("train", "digits-small-case4", "--init-from", "nope"), "There is no file nope"),
+        (("train", "digits-small-case4", "--set", "loss.teacher=nope"), "nope"),
+        (("train", "digits-small-case4", "--data", "nope"), "`--data` (='nope') must be a folder"),
+        (("recipes", "x.toml"), "The recipe x.toml cannot be read"),
+        (("recipes", "--set", "optimizer.lr=3"), "`--set` (='optimizer.lr=3') needs a NAME"),
+        (("recipes", "digits-small-case4", "--set", "model.name=smal"), "must be one of 'small'"),
+        (("recipes", "digits-small-case4", "--set", "data.dataset=digit"), "must be one of digits"),
+        (("recipes", "digits-small-case4", "--set", "model.options.widht=3"), "its options are width"),
+        (("recipes", "digits-small-case4", "--set", "model.scale=chanel"), "must be one of 'channel'"),
+        (("shards", "digits", "--out", "x", "--workers", "-1"), "--workers: '-1' is not a whole number of"),
+        (("shards", "digits", "--out", "x", "--data", "nope"), "`--data` (='nope') must be a folder"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_2(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if arguments[:1] == ("train",) and len(arguments) > 1:
+        arguments = (*arguments, "--out", str(tmp_path / "run"))
+    status, out, err = run(capsys, *arguments)
+    assert status == 2
+    assert words in err
+    assert err.startswith("xnorpp")
+    assert len(err.strip().splitlines()) == 1
+    assert not out
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("train digits-small-case4 --out FILE", "`--out` (='FILE') must be a folder, and FILE is a file"),
+        ("train digits-small-case4 --out FILE/run", "`--out` (='FILE/run') must be a folder, and FILE is a"),
+        (
+            "train digits-small-case4 --out FOLDER/run --record FOLDER",
+            "`--record` (='FOLDER') must be a file",
+        ),
+        ("demo --out FILE", "`--out` (='FILE') must be a folder"),
+        ("shards digits --out FILE", "`--out` (='FILE') must be a folder"),
+        ("eval FILE --json FOLDER/no/x.json", "folder that exists, and FOLDER/no does not exist"),
+        ("paper table2 --out FILE", "`--out` (='FILE') must be a folder"),
+        ("paper table1 --runs FILE", "`--runs` (='FILE') must be a folder"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(
+    command: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    for name in ("folder", "file"):
+        command, words = (text.replace(name.upper(), str(tmp_path / name)) for text in (command, words))
+    status, out, err = run(capsys, *command.split())
+    assert (status, out) == (2, "")
+    assert words in err
+    assert len(err.strip().splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+def test_a_record_may_be_in_a_folder_that_is_still_to_be_made(tmp_path: Path) -> None:
+    check_file("--record", str(tmp_path / "new" / "results.jsonl"), makes_folder=True)
+    with pytest.raises(ValueError, match="must be in a folder that exists"):
+        check_file("--record", str(tmp_path / "new" / "results.jsonl"))
+
+
+def test_a_data_set_that_is_missing_says_how_to_get_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, err = run(
+        capsys,
+        "train",
+        "cifar10-resnet20-case4",
+        "--data",
+        str(tmp_path / "none"),
+        "--out",
+        str(tmp_path / "run"),
+    )
+    assert status == 2
+    assert "cifar" in err.lower()
+    assert "Traceback" not in err
+
+
+def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "run")
+    results = tmp_path / "results.jsonl"
+    status, said, _ = run(
+        capsys,
+        "train",
+        "digits-small-case4",
+        "--out",
+        out,
+        "--device",
+        "cpu",
+        "--record",
+        str(results),
+        *QUICK,
+    )
+    assert status == 0
+    assert "digits-small-case4: top-1" in said
+    assert results.read_text().count("\n") == 1
+    batch = np.zeros((20, 3073), np.uint8)
+    batch.tofile(tmp_path / "test_batch.bin")
+    status, _, err = run(capsys, "eval", out, "--dataset", "cifar10", "--data", str(tmp_path))
+    assert status == 2
+    assert "takes pictures of 1 channels and those of 'cifar10' have 3" in err
+    status, again, _ = run(capsys, "eval", out, "--device", "cpu")
+    assert status == 0
+    assert "digits-small-case4 on digits (test, 359 pictures)" in again or "(test, 360 pictures)" in again
+    top1 = said.rpartition("top-1 ")[2].partition(" %")[0]
+    assert f"top-1 {top1} %" in again
+    status, _, err = run(capsys, "train", "digits-small-case4", "--out", out, *QUICK)
+    assert status == 2
+    assert "already holds a run; pass --resume" in err
+    newest = max((tmp_path / "run" / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-10])
+    status, _, err = run(capsys, "eval", str(newest))
+    assert status == 2
+    assert "damaged or truncated" in err
+
+
+def test_a_damaged_checkpoint_is_a_warning_without_a_source_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "train", "digits-small-case4", "--out", str(tmp_path), "--device", "cpu", "--quiet", *QUICK)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    status, _, err = run(capsys, "eval", str(tmp_path), "--device", "cpu")
+    assert status == 0
+    assert err.startswith("xnorpp: warning: The checkpoint")
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "imagenet-resnet18-case4" in run(capsys, "recipes")[1]
+    assert "table3-alexnet-ours" in run(capsys, "recipes")[1]
+    shown = run(capsys, "recipes", "table1-case4", "--set", "optimizer.lr=0.25")[1]
+    assert "lr = 0.25" in shown
+    assert "batch_size = 256" in shown
+    assert "resnet18" in run(capsys, "models")[1]
+    assert "digits" in run(capsys, "datasets")[1]
+
+
+def test_recipes_are_listed_where_torch_cannot_be_imported() -> None:
+    code = "import sys; sys.modules['torch'] = None; from xnorpp.cli.main import main; "
+    listed = subprocess.run(
+        [sys.executable, "-c", code + "sys.exit(main(['recipes']))"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert listed.returncode == 0, listed.stderr
+    assert "digits-small-case4" in listed.stdout
+    refused = subprocess.run(
+        [sys.executable, "-c", code + "sys.exit(main(['pack', 'x', '-o', 'x.xnor']))"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert (
+        refused.stderr == "xnorpp pack: this command needs torch; `pip install 'xnorpp[train]'` brings it.\n"
+    )
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_failed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xnorpp.training.state.checkpoint import load_checkpoint, write_atomically
+
+    def both(arguments: list[str]) -> int:
+        if arguments == ["write"]:
+            write_atomically(tmp_path / "x", b"content")
+        load_checkpoint(tmp_path / "x")
+        return 0
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setitem(cli.COMMANDS, "both", both)
+    monkeypatch.setattr("os.replace", full)
+    assert cli.main(["both", "write"]) == 1
+    assert cli.main(["both", "read"]) == 2
+
+
+def test_a_fault_of_ours_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(arguments: list[str]) -> int:
+        raise {"k": KeyError("x"), "v": ValueError("x"), "i": KeyboardInterrupt()}[arguments[0]]
+
+    monkeypatch.setitem(cli.COMMANDS, "broken", broken)
+    with pytest.raises(KeyError):
+        cli.main(["broken", "k"])
+    assert cli.main(["broken", "v"]) == 2
+    capsys.readouterr()
+    assert cli.main(["broken", "i"]) == 130
+    assert capsys.readouterr().err == "xnorpp broken: stopped.\n"
+    monkeypatch.setenv(cli.SHOW_TRACEBACK, "1")
+    with pytest.raises(ValueError):
+        cli.main(["broken", "v"])
+
+
+def test_a_reader_that_went_away_is_not_an_error() -> None:
+    command = f"{sys.executable} -m xnorpp recipes | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert "Traceback" not in done.stderr
+
+
+def test_shards_of_a_data_set_are_written_and_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards = str(tmp_path / "shards")
+    status, out, _ = run(capsys, "shards", "digits", "--out", shards, "--format", "npy", "--workers", "1")
+    assert status == 0
+    assert "train: 1,438 pictures" in out
+    assert "test: 359 pictures" in out
+    assert len(xnorpp.load_dataset("shards", shards, "test")) == 359
+    status, _, err = run(
+        capsys, "train", "digits-small-case4", *QUICK,
+        "--data", shards, "--set", "data.dataset=shards", "--out", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert status == 0, err
+    assert (tmp_path / "run" / "model.safetensors").exists()

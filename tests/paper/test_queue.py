@@ -1,0 +1,92 @@
+"""The queue: what results lack is trained, once; failures are told and take nothing with them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from xnorpp.paper.accuracy.queue import QueueError, done_keys, read_results, run_queue
+from xnorpp.paper.accuracy.runs import Run, plan, quick
+
+FEW_STEPS = ("schedule.max_steps=3",)
+
+
+def _two() -> list[Run]:
+    """A twin and the binary network that learns from it, three steps each on the digits."""
+    runs = [quick(run) for run in plan(("shipped",), ("cifar10",))[:2]]
+    return [replace(run, settings=run.settings + FEW_STEPS) for run in runs]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def test_the_queue_trains_what_is_missing_and_nothing_twice(tmp_path: Path) -> None:
+    runs, said = _two(), []
+    rows = run_queue(
+        runs, results=tmp_path / "results", folder=tmp_path / "runs", device="cpu", jobs=2, say=said.append
+    )
+    assert [row["key"] for row in rows] == [run.key for run in runs], "the student waits for its teacher"
+    assert done_keys(tmp_path / "results", runs) == {run.key for run in runs}
+    assert done_keys(tmp_path / "results", plan(("shipped",), ("cifar10",))) == set(), "a look is no result"
+    longer = [replace(run, settings=(*run.settings, "schedule.epochs=3")) for run in runs]
+    assert done_keys(tmp_path / "results", longer) == set(), "of another recipe"
+    student = rows[1]
+    assert student["experiment"] == "shipped"
+    assert student["row"] == "best"
+    assert student["name"] == "cifar10-resnet18"
+    assert student["split"] == "test"
+    assert 0 <= student["metrics"]["top1"] <= 100
+    assert student["model"]["shortcut"] == "conv", "the whole network, not what differs from the defaults"
+    assert student["settings"]["loss"]["teacher"] == runs[0].key, "a key, not a path"
+    assert student["hardware"]["cores"] >= 1
+    assert str(tmp_path) not in (tmp_path / "results" / "accuracy.jsonl").read_text()
+
+    again = run_queue(
+        runs, results=tmp_path / "results", folder=tmp_path / "runs", device="cpu", say=said.append
+    )
+    assert again == []
+    assert "2 of 2 runs are in" in said[-1]
+    assert len(read_results(tmp_path / "results")) == 2
+
+
+def test_a_failed_run_is_named_and_its_student_waits(tmp_path: Path) -> None:
+    twin, student = _two()
+    broken = replace(twin, settings=(*twin.settings, "data.batch_size=100000"))
+    with pytest.raises(QueueError, match=f"1 of 2 runs failed .{twin.key}; {student.key} wait"):
+        run_queue([broken, student], results=tmp_path, folder=tmp_path, device="cpu", say=lambda text: None)
+    assert "`batch_size` (=100000)" in (tmp_path / twin.key / "log.txt").read_text()
+    assert read_results(tmp_path) == []
+
+
+def test_time_over_stops_the_running_and_begins_no_other(tmp_path: Path) -> None:
+    runs = [replace(run, settings=run.settings[:-1]) for run in _two()]
+    said: list[str] = []
+    rows = run_queue(runs, results=tmp_path, folder=tmp_path, device="cpu", minutes=1e-6, say=said.append)
+    assert rows == []
+    assert any("minutes are over" in line for line in said)
+
+
+def test_a_student_without_its_teacher_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(QueueError, match="neither among these runs nor finished"):
+        run_queue(_two()[1:], results=tmp_path, folder=tmp_path, device="cpu", say=lambda text: None)
+
+
+def test_a_bad_number_of_jobs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`jobs`"):
+        run_queue([], results=tmp_path, folder=tmp_path, jobs=0)
+
+
+def test_results_are_one_json_object_a_line(tmp_path: Path) -> None:
+    (tmp_path / "accuracy.jsonl").write_text(
+        json.dumps({"key": "a"}) + "\n\n" + json.dumps({"key": "b"}) + "\n"
+    )
+    assert [row["key"] for row in read_results(tmp_path)] == ["a", "b"]
+    with (tmp_path / "accuracy.jsonl").open("a") as file:
+        file.write("{broken\n")
+    with pytest.raises(ValueError, match=r"line 4 of .*accuracy.jsonl is no JSON"):
+        read_results(tmp_path)

@@ -1,0 +1,147 @@
+"""From a checkpoint to a model that ships, over a CIFAR-10 of a few noisy pictures in the official format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xnorpp import shipped
+from xnorpp.cli import main as cli
+from xnorpp.paper.shipping import ship as shipping
+from xnorpp.paper.shipping.ship import Refused, main, read_twin, ship, without_places
+
+CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place: Path = tmp_path_factory.mktemp("cifar")
+    random = np.random.default_rng(0)
+    for name, count in [*((f"data_batch_{i}", 8) for i in range(1, 6)), ("test_batch", 60)]:
+        rows = random.integers(0, 256, (count, 3073), dtype=np.uint8)
+        rows[:, 0] = np.arange(count) % 10
+        (place / f"{name}.bin").write_bytes(rows.tobytes())
+    return place
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps as `xnorpp train` leaves it."""
+    from xnorpp.training import load_recipe, train
+
+    out: Path = tmp_path_factory.mktemp("runs") / "tiny"
+    settings = (
+        "schedule.max_steps=2", "data.batch_size=16", "run.tensorboard=false", "run.threads=1",
+        "model.name=small", "model.options.width=8",
+    )  # fmt: skip
+    recipe = load_recipe("cifar10-resnet20-case4", settings)
+    train(recipe, data=data, out=out, device="cpu", quiet=True)
+    return out
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_whole_way(
+    run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, record = tmp_path / "shipped", tmp_path / "results" / "shipped.jsonl"
+    arguments = [str(run), "--name", "cifar10-tiny", "--data", str(data), "--folder", str(folder)]
+    monkeypatch.setattr(shipping, "ROUNDS", 1)
+    assert main([*arguments, "--record", str(record), "--twin", str(run), "--verify", "4"]) == 0
+    out, err = capsys.readouterr()
+    assert "packed:" in err
+    assert "shipped:" in err
+    card = shipped.shipped_card("cifar10-tiny", folder)
+    assert out == shipped.render_card(card) + "\n"
+    assert card["data"]["classes"] == CLASSES
+    assert card["accuracy"]["pictures"] == 60
+    assert card["accuracy"]["same_class"] == 100
+    assert (
+        card["accuracy"]["packed_top1"]
+        == card["accuracy"]["torch_top1"]
+        == card["trained"]["metrics"]["top1"]
+    )
+    assert card["twin"]["top1"] == card["trained"]["metrics"]["top1"]
+    assert card["recipe"]["seed"] == 0
+    assert card["recipe"]["changed"]["schedule.max_steps"] == 2
+    (row,) = rows_of(record)
+    assert row["kind"] == "shipped"
+    assert row["refused"] is None
+    assert row["accuracy"] == card["accuracy"]
+    assert str(tmp_path) not in json.dumps(card) + json.dumps(row)
+
+    monkeypatch.setattr(shipped, "FOLDER", folder)
+    assert cli.main(["eval", "--model", "cifar10-tiny", "--data", str(data)]) == 0
+    assert f"60 pictures, {card['accuracy']['isa']}): top-1 {card['accuracy']['packed_top1']:.2f} %" in (
+        capsys.readouterr().out
+    )
+
+
+def test_a_file_that_is_not_torchs_equal_is_refused_and_kept_in_results(
+    run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = shipping.measure
+    monkeypatch.setattr(shipping, "measure", lambda *a, **k: {**measured(*a, **k), "difference": -0.06})
+    record = tmp_path / "shipped.jsonl"
+
+    def attempt(force: bool) -> None:
+        ship(run, "bad", data, tmp_path, record=record, rounds=1, verify_pictures=1, force=force, say=_silent)
+
+    with pytest.raises(Refused, match=r"bad is not shipped: its top-1 differs from torch's by -0\.06 points"):
+        attempt(force=False)
+    assert shipped.list_shipped(tmp_path) == ()
+    attempt(force=True)
+    assert shipped.list_shipped(tmp_path) == ("bad",)
+    refused, forced = (row["refused"] for row in rows_of(record))
+    assert "-0.06" in refused
+    assert forced is None
+
+
+def test_what_must_not_be_shipped() -> None:
+    card: dict[str, Any] = {
+        "verified": {"beyond_the_bound": 0}, "accuracy": {"difference": 0.05}, "packed": {"half": False},
+    }  # fmt: skip
+    assert shipping.why_not(card) is None
+    beyond = {**card, "verified": {"beyond_the_bound": 2}}
+    assert "2 values differ" in str(shipping.why_not(beyond))
+    assert shipping.why_not({**beyond, "packed": {"half": True}}) is None
+
+
+def test_bad_input_is_one_sentence(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(run), "--name", "Bad Name"]) == 2
+    assert "`name` (='Bad Name') must be of small letters" in capsys.readouterr().err
+    assert main([str(run), "--name", "good", "--data", str(tmp_path)]) == 2
+    assert "cifar" in capsys.readouterr().err.lower()
+
+
+def test_the_twin_of_a_file_of_results(tmp_path: Path) -> None:
+    path = tmp_path / "accuracy.jsonl"
+    rows = [
+        {"recipe": "a-real", "metrics": {"top1": 1.0}, "epochs": 3, "seed": 0},
+        {"recipe": "a-real", "metrics": {"top1": 2.0, "top5": 3.0}, "epochs": 3, "seed": 1, "split": "test"},
+        {"recipe": "a-real", "metrics": {"top1": 4.0}, "epochs": 3, "seed": 1, "split": "held"},
+        {"recipe": "a-real", "metrics": {"top1": 5.0}, "epochs": 3, "seed": 1, "quick": True},
+        {"recipe": "b", "metrics": {"top1": 6.0}},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    found = read_twin(path, "a-real")
+    assert (found["top1"], found["top5"], found["seed"]) == (2.0, 3.0, 1)
+    with pytest.raises(ValueError, match="no test result of recipe 'c'; its recipes are a-real, b"):
+        read_twin(path, "c")
+
+
+def test_no_absolute_path_is_kept() -> None:
+    kept = without_places(
+        {"a": "/home/me/runs/twin/model.safetensors", "b": ["/x"], "c": 1, "d": "runs/twin"}
+    )
+    assert kept == {"a": "twin/model.safetensors", "b": ["x"], "c": 1, "d": "runs/twin"}
+
+
+def _silent(line: str) -> None:
+    pass

@@ -1,0 +1,183 @@
+"""The first layer's whole-numbered filters: what they promise, and the CPU engine computes their formula."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from xnorpp.runtime.cpu import CpuModel, available_isas
+from xnorpp.runtime.format.program import Op, Program
+from xnorpp.runtime.plan import make_steps
+from xnorpp.runtime.reference import multiply_add, normalise, run
+from xnorpp.runtime.stem import byte_step, picture_filters
+
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+
+
+def program(kernel: int, stride: int, bias: bool, **given: object) -> Program:
+    """A convolution with a factor and a shift behind it, over three channels."""
+    rng = np.random.default_rng(kernel * 10 + stride)
+    tensors = {
+        "w": rng.normal(size=(40, 3, kernel, kernel)).astype(np.float32),
+        "m": rng.normal(size=40).astype(np.float32),
+        "a": rng.normal(size=40).astype(np.float32),
+    }
+    more = {"bias": "b"} if bias else {}
+    tensors |= {"b": rng.normal(size=40).astype(np.float32)} if bias else {}
+    padding = kernel // 2
+    attrs = {"stride": [stride] * 2, "padding": [padding] * 2, "dilation": [1, 1], "groups": 1}
+    ops = (
+        Op("conv2d", "conv", ("input",), "c", attrs, {"weight": "w", **more}),
+        Op("affine", "norm", ("c",), "y", {}, {"mult": "m", "add": "a"}),
+    )
+    mean, std = given.get("mean", MEAN), given.get("std", STD)
+    return Program((3, 23, 30), ops, "y", tensors, tuple(mean), tuple(std))  # type: ignore[arg-type]
+
+
+def by_hand(net: Program, x: np.ndarray) -> np.ndarray:
+    """The formula of picture.py: exact sums, then each step rounded to float32, batch norm's as one."""
+    attrs, t = net.ops[0].attrs, net.tensors
+    stride, padding = attrs["stride"][0], attrs["padding"][0]
+    filters = picture_filters(t["w"], np.array(net.mean), np.array(net.std), stride)
+    o, _, kh, kw = filters.taps.shape
+    four = np.concatenate([x, np.full((*x.shape[:3], 1), 255, np.uint8)], axis=3).astype(np.int64)
+    four = np.pad(four, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    oh, ow = (four.shape[1] - kh) // stride + 1, (four.shape[2] - kw) // stride + 1
+    sums = np.zeros((len(x), o, oh, ow), np.int64) + filters.rest[:, None, None]
+    whole = np.concatenate([filters.taps, filters.mean[:, None]], axis=1).astype(np.int64)
+    for i in range(kh):
+        for j in range(kw):
+            part = four[:, i : i + stride * (oh - 1) + 1 : stride, j : j + stride * (ow - 1) + 1 : stride]
+            sums += np.einsum("nhwc,oc->nohw", part, whole[:, :, i, j])
+    assert np.abs(sums).max() < 2**31
+    y = sums.astype(np.float32) * filters.step[:, None, None]
+    if "b" in t:
+        y = y + t["b"][:, None, None]
+    return multiply_add(y, t["m"][:, None, None], t["a"][:, None, None])
+
+
+def pooled(net: Program, slope: float | None) -> Program:
+    """`net` with PReLU, unless there is no slope, and the max pool of an ImageNet stem behind it."""
+    act, tensors = (), dict(net.tensors)
+    if slope is not None:
+        act = (Op("prelu", "act", ("y",), "z", {}, {"slope": "s"}),)
+        tensors["s"] = np.full(40, slope, np.float32)
+    attrs = {"kernel": [3, 3], "stride": [2, 2], "padding": [1, 1], "ceil_mode": False}
+    pool = Op("max_pool2d", "pool", ("z" if act else "y",), "p", attrs)
+    return replace(net, ops=(*net.ops, *act, pool), output="p", tensors=tensors)
+
+
+@pytest.mark.parametrize("isa", available_isas())
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("slope", [0.25, 0.0, 1.5, -0.5, None])
+def test_maxima_of_sums_are_maxima_of_floats(slope: float | None, threads: int, isa: str) -> None:
+    """Factors of both signs, and slopes with which a greater sum need not be a greater float."""
+    net = program(7, 2, True)
+    assert (net.tensors["m"] < 0).any()
+    x = np.random.default_rng(1).integers(0, 256, (2, 23, 30, 3), dtype=np.uint8)
+    want = by_hand(net, x)
+    if slope is not None:
+        want = np.where(want > 0, want, want * np.float32(slope))
+    want = np.pad(want, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(want, (3, 3), (2, 3))[:, :, ::2, ::2]
+    got = CpuModel(pooled(net, slope), threads=threads, isa=isa)(x)
+    np.testing.assert_array_equal(got, windows.max((4, 5)))
+
+
+@pytest.mark.parametrize("isa", available_isas())
+@pytest.mark.parametrize(
+    ("kernel", "stride", "bias"), [(7, 2, False), (7, 2, True), (7, 3, False), (11, 4, True), (9, 2, False)]
+)
+def test_the_cpu_engine_computes_the_formula(kernel: int, stride: int, bias: bool, isa: str) -> None:
+    net = program(kernel, stride, bias)
+    x = np.random.default_rng(0).integers(0, 256, (2, *net.input_shape[1:], 3), dtype=np.uint8)
+    np.testing.assert_array_equal(CpuModel(net, threads=2, isa=isa)(x), by_hand(net, x))
+
+
+@pytest.mark.parametrize("isa", available_isas())
+@pytest.mark.parametrize(
+    ("kernel", "stride", "bias"), [(3, 1, False), (3, 2, True), (5, 2, False), (7, 1, True), (1, 1, False)]
+)
+def test_a_small_stem_gives_what_the_normalised_picture_gives(
+    kernel: int, stride: int, bias: bool, isa: str
+) -> None:
+    """Bit for bit; and no filter is rounded: the definition's numbers but for the order of additions."""
+    net = program(kernel, stride, bias)
+    x = np.random.default_rng(0).integers(0, 256, (2, *net.input_shape[1:], 3), dtype=np.uint8)
+    model = CpuModel(net, threads=2, isa=isa)
+    np.testing.assert_array_equal(model(x), model(normalise(net, x)))
+    want = run(net, x)
+    np.testing.assert_allclose(model(x), want, rtol=0, atol=2e-6 * float(np.abs(want).max()))
+
+
+def smooth_pictures(count: int, size: int) -> np.ndarray:
+    """Sums of waves: neighbouring pixels and channels alike."""
+    rng = np.random.default_rng(1)
+    y, x = np.mgrid[:size, :size] / size
+    waves = [np.sin(2 * np.pi * (a * y + b * x + c)) for a, b, c in rng.normal(0, 3, (12, 3))]
+    mix = rng.normal(size=(count, 1, 12)) + 0.3 * rng.normal(size=(count, 3, 12))
+    pictures = 120 + 30 * np.einsum("nck,khw->nhwc", mix, np.array(waves))
+    return pictures.clip(0, 255).round().astype(np.uint8)
+
+
+def patches(x: np.ndarray, kernel: int) -> np.ndarray:
+    windows = np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), axis=(1, 2))
+    return windows.reshape(-1, 3, kernel, kernel)
+
+
+@pytest.mark.parametrize(("kernel", "part"), [(3, 0.5), (7, 0.3)])
+def test_smooth_pictures_are_nearer_than_with_nearest_taps(kernel: int, part: float) -> None:
+    weight = np.random.default_rng(2).normal(size=(16, 3, kernel, kernel))
+    found = picture_filters(weight, MEAN, STD, 2)
+    scale = 255 * STD.astype(np.float32).astype(np.float64)[:, None, None]
+    exact = weight / scale / found.step.astype(np.float64)[:, None, None, None]
+    x = patches(smooth_pictures(2, 40), kernel) - 255 * MEAN[:, None, None]
+    ours, nearest = (np.einsum("pcij,ocij->po", x, taps - exact) for taps in (found.taps, np.rint(exact)))
+    assert np.sqrt((ours**2).mean()) < part * np.sqrt((nearest**2).mean())
+    assert np.abs(found.taps - exact).max() <= 4
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+@pytest.mark.parametrize("kind", ["random", "one sign", "one tap", "zero"])
+def test_sums_fit(kind: str, scale: float) -> None:
+    """Two bytes a tap, 16 bits for sums of taps two apart, 32 bits for the whole sum."""
+    weight = np.random.default_rng(3).normal(size=(8, 3, 7, 7))
+    weight = {
+        "random": weight, "one sign": np.ones_like(weight), "zero": 0 * weight,
+        "one tap": weight * (np.arange(147).reshape(3, 7, 7) == 30),
+    }[kind] * scale  # fmt: skip
+    found = picture_filters(weight.astype(np.float32), MEAN, STD, 2)
+    taps, mean = found.taps.astype(np.int64), found.mean.astype(np.int64)
+    for values in (taps, mean, taps[..., 2:] + taps[..., :-2]):
+        assert np.abs(values).max() <= 127 * 256 + 127
+    sums = np.abs(taps).sum(axis=(1, 2, 3)) + np.abs(mean).sum(axis=(1, 2))
+    assert (255 * sums + np.abs(found.rest)).max() < 2**31
+    assert np.abs(found.rest).max() <= 128
+    if kind != "zero":
+        assert max(np.abs(values).max() for values in (taps, mean, taps[..., 2:] + taps[..., :-2])) > 10000
+
+
+def test_the_mean_is_right_at_every_border() -> None:
+    """A grey picture of the mean's colour is zero wherever the window lies, padding included."""
+    net = program(7, 2, False, mean=(0.4, 0.4, 0.4))
+    x = np.full((1, *net.input_shape[1:], 3), 102, np.uint8)  # 0.4*255
+    y = CpuModel(net)(x)
+    zero = net.tensors["a"][:, None, None]
+    one = np.abs(CpuModel(net)(np.full_like(x, 103)) - zero).max()  # a single grey level
+    assert np.abs(y - zero).max() < 0.05 * one
+
+
+def test_what_takes_bytes() -> None:
+    """A kernel of 7x7 or more with a stride of 2 or more, unless small ones are wanted too."""
+    for kernel, stride, takes in ((7, 2, True), (11, 4, True), (7, 1, False), (5, 2, False), (3, 1, False)):
+        net = program(kernel, stride, False)
+        steps = make_steps(net)
+        assert (byte_step(net, steps) is not None) == takes, (kernel, stride)
+        assert byte_step(net, steps, small=True) is steps[0]
+    far = program(7, 2, False, mean=(100.0, 0.0, 0.0))
+    assert byte_step(far, make_steps(far), small=True) is None
+    net = program(7, 2, False)
+    net.tensors["w"][0, 0, 0, 0] = np.nan  # type: ignore[index]
+    assert byte_step(net, make_steps(net), small=True) is None

@@ -18,6 +18,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,9 @@ import numpy as np
 from xnorpp.runtime import ReferenceModel, load
 from xnorpp.runtime.format.program import Program, ProgramError, _checksum, encode, read
 from xnorpp.runtime.plan import make_plan
-from xnorpp.runtime.sample import random_program
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "runtime"))
+from random_programs import random_program
 
 LIMIT_SECONDS = 10.0  # one case; the slowest good ones take milliseconds
 SMALL_WORK = 1 << 22  # run what loads only if it is not a big computation by its own right

@@ -27,7 +27,7 @@ from PIL import Image, features
 
 from xnorpp.data import dataset_info, load_dataset, make_loader, write_shards
 from xnorpp.data.dataset import FolderDataset, StreamDataset
-from xnorpp.data.loading.decode import decode_blob
+from xnorpp.runtime.decode import decode_blob
 
 
 def picture(seed: int, width: int = 500, height: int = 375) -> bytes:

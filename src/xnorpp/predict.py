@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from xnorpp.data import ArrayDataset, Dataset, Preprocess, Skipped, StreamDataset
-from xnorpp.data.dataset import Blob, skip_limit
-from xnorpp.data.loading.decode import CorruptImageError, decode_blob
+from xnorpp.data.dataset import skip_limit
 from xnorpp.runtime import Model, Program
+from xnorpp.runtime.decode import Blob, CorruptImageError, decode_blob
 
 F32 = npt.NDArray[np.float32]
 UInt8 = npt.NDArray[np.uint8]

@@ -107,7 +107,7 @@ sys.modules["torch"] = None
 import io, numpy as np
 from PIL import Image
 from xnorpp.data import Preprocess, dataset_info, load_dataset
-from xnorpp.data.loading.decode import decode
+from xnorpp.runtime.decode import decode
 data = load_dataset("digits", split="test")
 x = dataset_info("digits").preprocess().normalise(data.images[:2])
 assert x.shape == (2, 1, 8, 8) and x.dtype == np.float32

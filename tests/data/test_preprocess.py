@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from xnorpp.data import Preprocess, dataset_info
-from xnorpp.data.dataset import Blob
-from xnorpp.data.loading.decode import CorruptImageError, _array, decode, decode_blob, fit
+from xnorpp.runtime.decode import Blob, CorruptImageError, _array, decode, decode_blob, fit
 
 
 @settings(max_examples=25, deadline=None)

@@ -20,7 +20,7 @@ from xnorpp.data import (
 )
 from xnorpp.data.formats import shards
 from xnorpp.data.formats.shards import expand_braces
-from xnorpp.data.loading.decode import decode_blob
+from xnorpp.runtime.decode import decode_blob
 
 
 def write(path: Path, members: dict[str, bytes]) -> None:

@@ -13,7 +13,9 @@ import numpy as np
 from xnorpp.runtime import reference
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
 from xnorpp.runtime.format.program import INPUT, VERSION, Program, write
-from xnorpp.runtime.sample import Builder
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runtime"))
+from random_programs import Builder
 
 
 def golden() -> Program:

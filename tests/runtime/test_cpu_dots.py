@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_programs import Builder
 
 from xnorpp.runtime import load
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
 from xnorpp.runtime.format.program import INPUT, Program
 from xnorpp.runtime.reference import run
-from xnorpp.runtime.sample import Builder
 
 cpu = pytest.importorskip("xnorpp.runtime.cpu", reason="THE NATIVE CORE IS NOT BUILT: no kernel was tested")
 

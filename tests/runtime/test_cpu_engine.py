@@ -7,16 +7,17 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from random_programs import Builder, random_program
 
 from xnorpp.runtime import load
 from xnorpp.runtime.format.bits import pack_conv_weight
 from xnorpp.runtime.format.program import INPUT, Program
 from xnorpp.runtime.reference import normalise, run
-from xnorpp.runtime.sample import Builder, random_program
 
 cpu = pytest.importorskip("xnorpp.runtime.cpu", reason="THE NATIVE CORE IS NOT BUILT: not tested")
 
@@ -245,7 +246,8 @@ def test_without_the_core_the_reference_runs() -> None:
     code = (
         "import sys, warnings; sys.modules['xnorpp.runtime._core'] = None\n"
         "from xnorpp.runtime import load\n"
-        "from xnorpp.runtime.sample import random_program\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from random_programs import random_program\n"
         "with warnings.catch_warnings(record=True) as seen:\n"
         "    warnings.simplefilter('always')\n"
         "    model = load(random_program(0))\n"

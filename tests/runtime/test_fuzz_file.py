@@ -35,8 +35,9 @@ def test_damaged_files(fuzz: ModuleType) -> None:
 
 
 def test_every_truncation_of_one_file(fuzz: ModuleType) -> None:
+    from random_programs import random_program
+
     from xnorpp.runtime.format.program import encode
-    from xnorpp.runtime.sample import random_program
 
     blob = encode(random_program(5, length=4, largest=6))
     step = max(1, len(blob) // 400)

@@ -6,13 +6,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from random_programs import Builder, random_program
 
 from xnorpp.runtime import plan as plans
 from xnorpp.runtime.format.ops import Value
 from xnorpp.runtime.format.program import INPUT, Op, Program
 from xnorpp.runtime.plan import AddValue, Plan, Step, StoreBits, StoreFloat, make_plan
 from xnorpp.runtime.reference import affine, apply, per_channel, run
-from xnorpp.runtime.sample import Builder, random_program
 
 
 class Arena:

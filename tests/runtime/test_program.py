@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from random_programs import Builder, random_program
 from safetensors import safe_open
 from safetensors.numpy import load as load_safetensors
 
@@ -20,7 +21,6 @@ from xnorpp.runtime.format import program as files
 from xnorpp.runtime.format.ops import OPS
 from xnorpp.runtime.format.program import Op, Program, ProgramError, encode, read, write
 from xnorpp.runtime.reference import run
-from xnorpp.runtime.sample import Builder, random_program
 
 
 def picture(program: Program, seed: int = 0) -> np.ndarray:

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_programs import Builder
 
 from xnorpp.nn.quantizers import sign
 from xnorpp.runtime.format.bits import pack_bits, pack_conv_weight, popcount_dot, unpack_bits
 from xnorpp.runtime.format.ops import ProgramError
 from xnorpp.runtime.format.program import INPUT, Program
 from xnorpp.runtime.reference import check_input, normalise, run
-from xnorpp.runtime.sample import Builder
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 

@@ -22,7 +22,7 @@ from xnorpp.data.dataset import (
 )
 from xnorpp.data.formats.shards import ShardDataset, write_shards
 from xnorpp.data.holdout import holdout_split
-from xnorpp.data.preprocess import Preprocess
+from xnorpp.runtime.format.preprocess import Preprocess
 
 if TYPE_CHECKING:
     from xnorpp.data.loading.loader import Loader, make_loader

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from xnorpp.data.preprocess import Preprocess
+from xnorpp.runtime.decode import Blob
+from xnorpp.runtime.format.preprocess import Preprocess
 
 UInt8Array = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
@@ -105,17 +106,6 @@ class DatasetInfo:
         return Preprocess(
             resize=self.resize_for(side), crop=side, mean=self.mean, std=self.std, channels=self.channels
         )
-
-
-class Blob(NamedTuple):
-    """Where an encoded picture lies.
-
-    `size` bytes of `path` from `offset` on; `size` -1 means the whole file.
-    """
-
-    path: str
-    offset: int = 0
-    size: int = -1
 
 
 class Skipped(NamedTuple):

@@ -31,7 +31,6 @@ import numpy as np
 
 from xnorpp.data.dataset import (
     Augment,
-    Blob,
     Dataset,
     DatasetError,
     DatasetInfo,
@@ -41,9 +40,9 @@ from xnorpp.data.dataset import (
     skip_limit,
 )
 from xnorpp.data.loading.cache import decode_all
-from xnorpp.data.loading.decode import fit
 from xnorpp.data.places import cache_path, not_found
-from xnorpp.data.preprocess import as_image
+from xnorpp.runtime.decode import Blob, fit
+from xnorpp.runtime.format.preprocess import as_image
 
 SHARDS = DatasetInfo(
     name="shards",

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from xnorpp.data.dataset import ArrayDataset, Augment, Dataset, Skipped, UInt8Array
 from xnorpp.data.loading.order import Share
-from xnorpp.data.preprocess import Preprocess
+from xnorpp.runtime.format.preprocess import Preprocess
 
 Batch = tuple[Tensor, Tensor]
 
@@ -173,7 +173,7 @@ def to_device(values: np.ndarray[Any, Any], device: torch.device) -> Tensor:
 
 
 def _resize(images: UInt8Array, size: int) -> UInt8Array:
-    from xnorpp.data.loading.decode import fit
-    from xnorpp.data.preprocess import as_image
+    from xnorpp.runtime.decode import fit
+    from xnorpp.runtime.format.preprocess import as_image
 
     return np.stack([fit(as_image(image), size, size, 0, 0, images.shape[3]) for image in images])

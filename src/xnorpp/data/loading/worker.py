@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xnorpp.data.dataset import Blob, UInt8Array
-from xnorpp.data.loading.decode import CorruptImageError, decode_blob
+from xnorpp.data.dataset import UInt8Array
+from xnorpp.runtime.decode import Blob, CorruptImageError, decode_blob
 
 
 class Geometry(NamedTuple):

@@ -73,7 +73,7 @@ class Preprocess:
 
     def apply(self, picture: Image | UInt8Array) -> UInt8Array:
         """A Pillow image, or a uint8 array (H, W) or (H, W, C), to uint8 (crop, crop, channels)."""
-        from xnorpp.data.loading.decode import fit
+        from xnorpp.runtime.decode import fit
 
         margin = (self.resize - self.crop) // 2
         return fit(as_image(picture), self.resize, self.crop, margin, margin, self.channels)

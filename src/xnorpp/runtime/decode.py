@@ -12,17 +12,16 @@ from __future__ import annotations
 import functools
 import io
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from xnorpp.data.preprocess import as_image
+from xnorpp.runtime.format.preprocess import as_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from xnorpp.data.dataset import Blob
 
 UInt8Array = npt.NDArray[np.uint8]
 _MODES = {1: "L", 3: "RGB"}
@@ -31,6 +30,17 @@ _ORIENTATION = 0x0112  # EXIF's tag; 1 is upright, 2 to 8 are turned or mirrored
 
 class CorruptImageError(ValueError):
     """The bytes are not a picture that can be decoded."""
+
+
+class Blob(NamedTuple):
+    """Where an encoded picture lies.
+
+    `size` bytes of `path` from `offset` on; `size` -1 means the whole file.
+    """
+
+    path: str
+    offset: int = 0
+    size: int = -1
 
 
 def read_blob(blob: Blob) -> bytes:

@@ -39,6 +39,7 @@ from xnorpp.pack import verify
 from xnorpp.predict import prepared, preprocess_of, ranks
 from xnorpp.runtime import Model, load
 from xnorpp.shipped.card import check_card, size_text
+from xnorpp.train.accuracy import exact_float32
 from xnorpp.train.checkpoint import load_checkpoint, write_atomically
 from xnorpp.train.config import Recipe
 from xnorpp.train.packing import float_bytes, pack_checkpoint
@@ -246,11 +247,6 @@ def measure(
         "isa": packed.isa,
         "hardware": describe_machine(),
     }
-
-
-def exact_float32() -> Any:
-    """No TF32 in convolutions: a rounded number near zero would get another sign than in float32."""
-    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
 def time_one(content: bytes, rounds: int) -> dict[str, Any]:

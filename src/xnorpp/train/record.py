@@ -26,10 +26,15 @@ def source_commit() -> str:
     home = Path(__file__).resolve().parent
     try:
         commit = _git(home, "rev-parse", "HEAD")
-        changed = _git(home, "status", "--porcelain", "--untracked-files=no", "--", str(home.parent))
+        changed = _git(home, "status", "--porcelain", "--untracked-files=no", "--", *_sources(home.parent))
     except (OSError, subprocess.SubprocessError):
         return f"xnorpp-{xnorpp.__version__}"
     return commit + ("+changes" if changed else "")
+
+
+def _sources(package: Path) -> list[str]:
+    """The package, and the recipes beside it in a checkout."""
+    return [str(path) for path in (package, package.parents[1] / "recipes") if path.is_dir()]
 
 
 def _git(folder: Path, *arguments: str) -> str:
@@ -75,6 +80,8 @@ def record_result(path: str | Path, summary: Mapping[str, Any], **more: Any) -> 
         "recipe": recipe["name"],
         "seed": recipe["run"]["seed"],
         "commit": summary["commit"],
+        "code": summary.get("code"),
+        "settings_hash": summary.get("settings_hash"),
         "hardware": summary["hardware"],
         "date": today(),
         "model": summary["model"],

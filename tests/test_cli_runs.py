@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 from xnorpp.cli import main
 from xnorpp.cli_paper import PAPER
 from xnorpp.cli_runs import TRAINING
-from xnorpp.experiments.queue import QueueError
-from xnorpp.experiments.runs import EXPERIMENTS, plan
+from xnorpp.experiments.queue import QueueError, recipe_of
+from xnorpp.experiments.runs import EXPERIMENTS, WITHOUT_HASH, plan
+from xnorpp.train.identity import settings_hash
 from xnorpp.train.recipes import load_recipe
 
 
@@ -29,9 +31,16 @@ def test_the_list_names_every_run_and_what_is_done(
     assert all(line.startswith("- ") for line in lines), "nothing is done in an empty folder"
     _, key, recipe = lines[0].split()
     first = next(run for run in plan(EXPERIMENTS) if run.key == key)
-    epochs = load_recipe(recipe, first.settings).schedule.epochs
-    (tmp_path / "accuracy.jsonl").write_text(f'{{"key": "{key}", "epochs": {epochs}}}\n')
+    row = {"key": key, "epochs": load_recipe(recipe, first.settings).schedule.epochs}
+    (tmp_path / "accuracy.jsonl").write_text(json.dumps(row) + "\n")
     assert main(["paper", name, "--list", "--out", str(tmp_path)]) == 0
+    older = first.experiment in WITHOUT_HASH
+    assert capsys.readouterr().out.startswith(f"{'done' if older else '-':<5} {key}")
+    hashed = {**row, "code": "of-old", "settings_hash": settings_hash(recipe_of(first, tmp_path, True))}
+    (tmp_path / "accuracy.jsonl").write_text(json.dumps(hashed) + "\n")
+    assert main(["paper", name, "--list", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("- "), "by other code"
+    assert main(["paper", name, "--list", "--out", str(tmp_path), "--accept-code", "of-old"]) == 0
     assert capsys.readouterr().out.startswith(f"done  {key}")
 
 

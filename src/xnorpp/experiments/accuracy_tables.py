@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from xnorpp.experiments import published
 from xnorpp.experiments.kept import Interval, Row, Seeds, accuracy, of_kind, welch
 from xnorpp.experiments.layer_tables import NOT_MEASURED, claims, markdown
+from xnorpp.experiments.runs import EXPERIMENTS
 
 DATASETS = {"tiny_imagenet": "Tiny-ImageNet-200", "cifar10": "CIFAR-10"}
 TABLE1 = ("bnn", "xnor-alpha", "xnor", "case1", "case2", "case3", "case4", "real")
@@ -322,7 +323,7 @@ def runs_block(rows: Sequence[Row]) -> str:
     refused = [row for row in of_kind(rows, "shipped") if row.get("refused")]
     if not found and not refused:
         return f"Training runs: {NOT_MEASURED}."
-    order = {"shipped": 0, "table1": 1, "table3": 2, "ablation": 3, "trial": 4}
+    order = {name: place for place, name in enumerate(EXPERIMENTS)}
     body = []
     for row in sorted(
         found,

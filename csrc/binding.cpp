@@ -183,6 +183,7 @@ std::vector<double> step_seconds(Engine &engine, nb::ndarray<const T, nb::c_cont
 
 NB_MODULE(_core, m) {
     m.doc() = "The native core of xnorpp.runtime.";
+    nb::set_leak_warnings(false);  // a forked child, and a process that ends during a call, leave objects behind
     m.def("available_isas", &available_isas, "Names of the kernels built and detected, best first.");
     m.def("isa_table", [] {
         std::vector<std::tuple<std::string, bool, bool>> rows;
@@ -203,6 +204,7 @@ NB_MODULE(_core, m) {
              nb::arg("bias").none(), nb::arg("picture").none(), nb::arg("stages"), nb::arg("feeds_pool"))
         .def("add_step", &add_step)
         .def("finish", &Engine::finish)
+        .def("start", &Engine::start)
         .def("step_seconds", &step_seconds<uint8_t>, nb::arg("x"), nb::arg("together") = false)
         .def("step_seconds", &step_seconds<float>, nb::arg("x"), nb::arg("together") = false)
         .def("run", &run<uint8_t>)

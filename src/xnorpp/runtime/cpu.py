@@ -70,6 +70,9 @@ class CpuModel:
 
     Every call uses the `threads` that are given. Without them it uses as many as its pictures' work is worth
     (work.py), at most one a core and 8; `threads` then says how many one picture gets.
+
+    Raises:
+        RuntimeError: the system does not start the threads.
     """
 
     def __init__(self, program: Program, threads: int | None = None, isa: str | None = None) -> None:
@@ -88,6 +91,7 @@ class CpuModel:
             _build(self._engine, program, steps)
         except (RuntimeError, MemoryError) as error:
             raise ProgramError(f"this program cannot be run here: {error}") from None
+        self._engine.start()
         self._output = program.values[program.output].shape
 
     @property

@@ -181,7 +181,7 @@ class Memory:
     _device: Device = field(repr=False)
 
     def __del__(self) -> None:
-        if self.pointer and not sys.is_finalizing():
+        if self.pointer and not sys.is_finalizing() and self._device.process == os.getpid():
             self._device.enter()
             _libcuda().cuMemFree_v2(ctypes.c_uint64(self.pointer))
             self._device.allocated -= self.size
@@ -208,6 +208,7 @@ class Device:
         self.cache = self.attribute(38)  # bytes of the second-level cache
         self.allocated = 0
         self.peak = 0
+        self.process = os.getpid()  # the driver works in no process that was forked from this one
         self.enter()
 
     def attribute(self, number: int) -> int:

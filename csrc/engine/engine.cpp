@@ -26,8 +26,8 @@ struct Engine::Call {
     double *times = nullptr;  // of each step's end, where somebody asks
 };
 
-Engine::Engine(const std::string &isa, int threads, double share)
-    : kernels_(choose_kernels(isa)), threads_(threads), share_(share), resources_(nullptr) {
+Engine::Engine(const std::string &isa, int threads, double share, size_t memory)
+    : kernels_(choose_kernels(isa)), threads_(threads), share_(share), budget_(memory), resources_(nullptr) {
     if (threads < 1) throw std::invalid_argument("`threads` (=" + std::to_string(threads) + ") must be at least 1");
     require_counted_forks();
     resources_ = new Resources;
@@ -90,8 +90,10 @@ bool Engine::fuses_pool(size_t index) const {
 void Engine::finish(int input, int output, size_t arena_bytes, std::vector<float> table) {
     input_ = input, output_ = output, table_ = std::move(table);
     arena_bytes_ = arena_bytes;
+    const size_t values = table_.size(), channels = (size_t)values_.at((size_t)input).c;
+    if (values && values != 256 && values != 256 * channels) throw std::logic_error("the table of bytes has a wrong size");
     if (kernels_.limits)
-        for (Step &step : steps_) make_limits(step);
+        for (Step &step : steps_) make_limits(step), budget_.take(step.limits.size());
     fused_pool_.assign(steps_.size(), false);
     for (size_t i = 0; i < steps_.size(); i++) fused_pool_[i] = fuses_pool(i);
     for (size_t i = 0; i < steps_.size(); i++)
@@ -107,6 +109,8 @@ void Engine::finish(int input, int output, size_t arena_bytes, std::vector<float
         const size_t need = scratch_bytes(i);
         scratch_bytes_ = need > scratch_bytes_ ? need : scratch_bytes_;
     }
+    budget_.take(arena_bytes_);
+    for (int i = 0; i < threads_; i++) budget_.take(scratch_bytes_);
     gather_weights();
     for (size_t i = 0; i < steps_.size(); i++) splits_.push_back(split_of(i));
     splits_.push_back({values_[(size_t)input].h, true, values_[(size_t)input].h});
@@ -224,9 +228,11 @@ void Engine::picture_in(const Call &call, Pieces pieces) const {
                 transpose((const float *)call.x + (size_t)y * v.w, (size_t)v.pixels(), v.c, v.w, row, (size_t)v.stride);
                 continue;
             }
+            const size_t columns = table_.size() / 256;  // one for each channel, or one for all
             for (int c = 0; c < v.c; c++) {
                 const uint8_t *from = (const uint8_t *)call.x + (size_t)y * v.w * v.c + c;
-                for (int i = 0; i < v.w; i++) row[(size_t)i * v.stride + c] = table_[(size_t)from[(size_t)i * v.c] * v.c + c];
+                const float *floats = table_.data() + (columns == 1 ? 0 : c);
+                for (int i = 0; i < v.w; i++) row[(size_t)i * v.stride + c] = floats[(size_t)from[(size_t)i * v.c] * columns];
             }
         }
 }

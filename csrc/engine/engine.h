@@ -76,8 +76,8 @@ struct Resources {
 class Engine {
   public:
     // `share` is how many threads the work of one picture is worth; a call takes as many as its pictures are, at most
-    // `threads`.
-    Engine(const std::string &isa, int threads, double share);
+    // `threads`. `memory` is how many bytes it may hold: weights, constants and the working memory of one call.
+    Engine(const std::string &isa, int threads, double share, size_t memory);
     ~Engine();
 
     int add_value(const ValueSpec &value);
@@ -85,7 +85,9 @@ class Engine {
     const Kernels &kernels() const { return kernels_; }
     const ValueSpec &value(int id) const { return values_.at((size_t)id); }
     int threads() const { return threads_; }
-    // `table` [256][c]: the float of each uint8 value, for programs that read the picture as floats.
+    Budget &budget() { return budget_; }
+    // `table` [256][c], or [256] where all channels have the same: the float of each uint8 value, for programs that read
+    // the picture as floats; else empty.
     void finish(int input, int output, size_t arena_bytes, std::vector<float> table);
     // Starts the threads; throws where the system does not give them. Calls in a forked child start theirs when they need
     // them, and work alone where there are none to be had.
@@ -132,6 +134,7 @@ class Engine {
     const Kernels &kernels_;
     int threads_;
     double share_;
+    Budget budget_;
     std::vector<ValueSpec> values_;
     std::vector<Step> steps_;
     std::vector<float> table_;

@@ -140,6 +140,8 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "text shape": (lambda h, p: p["input"].__setitem__("shape", ["3", 6, 6]), "`shape`"),
     "mean": (lambda h, p: p["input"].__setitem__("mean", [0.0]), "`mean`"),
     "std": (lambda h, p: p["input"].__setitem__("std", [1.0, 0.0, 1.0]), "`std`"),
+    "empty mean": (lambda h, p: p["input"].__setitem__("mean", []), "`mean` must be 3 finite numbers"),
+    "empty std": (lambda h, p: p["input"].__setitem__("std", []), "`std` must be 3 finite numbers"),
     "no operations": (lambda h, p: p.__setitem__("ops", []), "operations"),
     "version": (lambda h, p: h["__metadata__"].__setitem__("version", "2"), "version '2' is unknown"),
     "format": (lambda h, p: h["__metadata__"].__setitem__("format", "other"), "something else"),

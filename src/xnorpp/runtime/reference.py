@@ -50,6 +50,15 @@ def normalise(program: Program, x: Array) -> F32:
     return np.ascontiguousarray(((x.astype(np.float32) / np.float32(255) - mean) / std).transpose(0, 3, 1, 2))
 
 
+def byte_values(program: Program) -> F32:
+    """What `normalise` makes of each byte: `(256, c)`, or `(256, 1)` where all channels are alike."""
+    one = len(set(program.mean)) == len(set(program.std)) == 1
+    mean, std = (np.asarray(row[:1] if one else row, np.float32) for row in (program.mean, program.std))
+    table: F32 = (np.arange(256, dtype=np.float32) / np.float32(255))[:, None] - mean
+    table /= std
+    return table
+
+
 def run(program: Program, x: Array, keep: Iterable[str] | None = None) -> Any:
     """The output for a batch; with `keep` (value names), the output and a dict of those values."""
     wanted = set(keep) if keep is not None else set()

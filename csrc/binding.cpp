@@ -6,9 +6,15 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <unistd.h>
+
+#include <exception>
 #include <limits>
 #include <optional>
 #include <stdexcept>
+#if defined(__GLIBCXX__)
+#include <cxxabi.h>
+#endif
 
 #include "cpu/dispatch.h"
 #include "engine/engine.h"
@@ -167,6 +173,35 @@ void finish(Engine &engine, int input, int output, size_t arena_bytes, const Flo
     engine.finish(input, output, arena_bytes, std::vector<float>(table.data(), table.data() + table.size()));
 }
 
+// Takes the interpreter lock back. Where the interpreter ends meanwhile, Python before 3.14 ends the calling thread by
+// unwinding its stack, which aborts the process at the first function that promises not to throw (nanobind's do). The
+// thread is stopped here instead, as newer versions do it; the process ends around it.
+void take_lock(PyThreadState *state) {
+#if defined(__GLIBCXX__)
+    try {
+        PyEval_RestoreThread(state);
+    } catch (abi::__forced_unwind &) {
+        for (;;) pause();
+    }
+#else
+    PyEval_RestoreThread(state);
+#endif
+}
+
+// work() without the interpreter lock.
+template <class Work>
+void unlocked(const Work &work) {
+    PyThreadState *state = PyEval_SaveThread();
+    std::exception_ptr error;
+    try {
+        work();
+    } catch (...) {
+        error = std::current_exception();
+    }
+    take_lock(state);
+    if (error) std::rethrow_exception(error);
+}
+
 template <class T>
 void run(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x,
          nb::ndarray<float, nb::c_contig, nb::device::cpu> y) {
@@ -174,16 +209,18 @@ void run(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x,
     require(x.size() == n * engine.input_elements() && y.size() == n * engine.output_elements(), "wrong batch shape");
     const void *from = x.data();
     float *to = y.data();
-    nb::gil_scoped_release release;
-    engine.run(from, sizeof(T) == 1, (long)n, to);
+    unlocked([&] { engine.run(from, sizeof(T) == 1, (long)n, to); });
 }
 
 template <class T>
 std::vector<double> step_seconds(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x, bool together) {
     require(x.size() == engine.input_elements(), "one picture is timed");
     const void *from = x.data();
-    nb::gil_scoped_release release;
-    return together ? engine.step_seconds_together(from, sizeof(T) == 1) : engine.step_seconds(from, sizeof(T) == 1);
+    std::vector<double> seconds;
+    unlocked([&] {
+        seconds = together ? engine.step_seconds_together(from, sizeof(T) == 1) : engine.step_seconds(from, sizeof(T) == 1);
+    });
+    return seconds;
 }
 
 }  // namespace

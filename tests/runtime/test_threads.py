@@ -1,4 +1,4 @@
-"""Threads that the system does not start: an error, and never a wait for ever."""
+"""Threads that the system does not start, and threads that outlive the interpreter."""
 
 from __future__ import annotations
 
@@ -120,4 +120,25 @@ def test_a_forked_child_that_gets_no_threads_works_alone(few_threads: str) -> No
         """,
         LD_PRELOAD=few_threads,
         MOST_THREADS="3",
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_process_ends_while_a_daemon_thread_is_in_a_call(threads: int) -> None:
+    """Python ends such a thread when it wants the interpreter lock back; 0.1.0 aborted with status 134."""
+    run(
+        f"""
+        import threading, time
+
+        model = load(program, threads={threads})
+        many = np.zeros((2000, *program.input_shape), np.float32)
+
+        def call():
+            while True:
+                model(many)
+
+        for _ in range(3):
+            threading.Thread(target=call, daemon=True).start()
+        time.sleep(0.2)
+        """
     )

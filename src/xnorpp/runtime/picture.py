@@ -43,6 +43,7 @@ _ALONG, _ACROSS = 0.95, 0.9  # correlation of neighbouring pixels, and of neighb
 _LARGEST = 127 * 256 + 127  # of a number that is two signed bytes
 _LARGE_KERNEL, _LARGE_STRIDE = 7, 2  # of a stem that is worth rounding
 _MOST_TAPS = 4096  # inputs of a filter
+_LEAST_STD, _LARGEST_WEIGHT = 1e-6, 1e30  # beyond these a filter's step may be infinite in float32
 _CONVS = ("conv2d", "bitweight_conv2d", "linear", "bitweight_linear", "binary_conv2d", "binary_linear")
 
 
@@ -74,9 +75,11 @@ def byte_step(program: Program, steps: tuple[Step, ...], *, small: bool = False)
     if not (small or _large_window(step)):
         return None
     whole = step.op.attrs["groups"] == 1 and step.op.attrs["dilation"][1] == 1
-    plain = float(np.abs(np.asarray(program.mean, np.float64)).sum()) <= 16
-    small_enough = program.input_shape[0] * math.prod(window_of(step.weight)) <= _MOST_TAPS
-    return step if whole and plain and small_enough and bool(np.isfinite(step.weight).all()) else None
+    mean, std = np.asarray(program.mean, np.float64), np.asarray(program.std, np.float64)
+    plain = bool(np.abs(mean).sum() <= 16 and std.min() >= _LEAST_STD)
+    taps = program.input_shape[0] * math.prod(window_of(step.weight))
+    bounded = taps <= _MOST_TAPS and bool(np.abs(step.weight).max() <= _LARGEST_WEIGHT)
+    return step if whole and plain and bounded else None
 
 
 def _large_window(step: Step) -> bool:

@@ -110,10 +110,12 @@ def _check(program: Program) -> tuple[dict[str, Value], int]:
     shape = program.input_shape
     _check_input_shape(shape)
     for name, numbers in (("mean", program.mean), ("std", program.std)):
-        if len(numbers) != shape[0] or not all(math.isfinite(v) for v in numbers):
+        with np.errstate(over="ignore"):
+            row = np.asarray(numbers, np.float32)  # what is computed with
+        if row.shape != shape[:1] or not np.isfinite(row).all():
             raise ProgramError(f"input: `{name}` must be {shape[0]} finite numbers, one per channel")
-    if any(v <= 0 for v in program.std):
-        raise ProgramError("input: `std` must be positive")
+        if name == "std" and row.min() <= 0:
+            raise ProgramError("input: `std` must be positive in float32")
     if not 1 <= len(program.ops) <= MAX_OPS:
         raise ProgramError(f"a program has 1 to {MAX_OPS} operations; this one has {len(program.ops)}")
     values = {INPUT: Value("f32", shape)}

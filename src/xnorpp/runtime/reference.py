@@ -12,6 +12,7 @@ nothing, whatever its weight.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -236,7 +237,7 @@ def _pool_columns(op: Op, x: Array, fill: float) -> Array:
     edges = [(p, max(p, m - s - p)) for p, m, s in zip(padding, needed, (h, w), strict=True)]
     padded = np.pad(x, [(0, 0), (0, 0), *edges], constant_values=fill)
     flat = padded.reshape(n * c, *padded.shape[2:])
-    return _columns(flat, kernel, stride, (1, 1), (oh, ow)).reshape(n, c, -1, oh, ow)
+    return _columns(flat, kernel, stride, (1, 1), (oh, ow)).reshape(n, c, kernel[0] * kernel[1], oh, ow)
 
 
 def _max_pool2d(program: Program, op: Op, x: Array) -> Array:
@@ -269,7 +270,7 @@ def _box_filter(program: Program, op: Op, x: Array) -> Array:
     kernel, stride, padding, dilation = (op.attrs[k] for k in ("kernel", "stride", "padding", "dilation"))
     out = [window_size(n, kernel[i], stride[i], padding[i], dilation[i]) for i, n in enumerate(x.shape[2:])]
     padded = _pad_picture(x, padding, 0.0)
-    padded = padded.reshape(-1, *padded.shape[2:])
+    padded = padded.reshape(math.prod(x.shape[:2]), *padded.shape[2:])
     columns = _columns(padded, kernel, stride, dilation, (out[0], out[1]))
     mean = columns.sum(axis=1, dtype=np.float64) / (kernel[0] * kernel[1])
     return np.asarray(mean.reshape(*x.shape[:2], *out).astype(np.float32))
@@ -296,7 +297,7 @@ APPLY: dict[str, Callable[..., Array]] = {
     "add": lambda program, op, a, b: a + b,
     "mul": lambda program, op, a, b: a.astype(np.float32, copy=False) * b,
     "softmax": _softmax,
-    "flatten": lambda program, op, x: x.reshape(x.shape[0], -1),
+    "flatten": lambda program, op, x: x.reshape(x.shape[0], math.prod(x.shape[1:])),
     "max_pool2d": _max_pool2d,
     "avg_pool2d": _avg_pool2d,
     "global_avg_pool": lambda program, op, x: x.mean(axis=(2, 3), keepdims=True, dtype=np.float32),

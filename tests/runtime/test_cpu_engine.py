@@ -129,7 +129,7 @@ def test_calls_from_several_threads() -> None:
 
 
 def test_forked_child_answers() -> None:
-    """Threads do not survive a fork; the child's calls run on its own thread."""
+    """Threads do not survive a fork; the child starts its own (test_fork.py has every state)."""
     model, x = load(stem(), threads=2), pictures(2)
     expected = model(x)
     child = os.fork()

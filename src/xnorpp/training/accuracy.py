@@ -27,18 +27,34 @@ def autocast(amp: str, device: torch.device, *, cache: bool = True) -> Iterator[
         yield
 
 
+@contextlib.contextmanager
+def exact_float32() -> Iterator[None]:
+    """Float32 without TF32, in convolutions and in matrix products: a number near zero that is rounded to ten
+    bits may get another sign.
+    """
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    products.allow_tf32 = convolutions.allow_tf32 = False
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before
+
+
 def evaluate(
     model: nn.Module, loader: Any, *, amp: str = "off", world: World | None = None
 ) -> dict[str, float]:
     """Accuracy in per cent and mean loss over `loader`'s epoch, summed over all processes of `world`.
 
-    The network is put in evaluation mode and back in the mode it was in.
+    The network is put in evaluation mode and back in the mode it was in. With `amp` off, which is how a run
+    is evaluated, all arithmetic is float32, without TF32; the fused training path needs gradients and is not
+    used here.
     """
     was_training = model.training
     model.eval()
     totals: torch.Tensor | None = None
     try:
-        with torch.no_grad():
+        with torch.no_grad(), exact_float32():
             for images, labels in loader.epoch(0):
                 with autocast(amp, images.device):
                     logits = model(images)

@@ -38,6 +38,7 @@ from xnorpp.training.distributed import (
     wrap,
 )
 from xnorpp.training.graph import GraphStep, check_graph
+from xnorpp.training.identity import code_hash, settings_hash
 from xnorpp.training.loss_guard import LossGuard
 from xnorpp.training.optimizer import make_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate
 from xnorpp.training.recipe.config import Recipe, RecipeError
@@ -46,7 +47,7 @@ from xnorpp.training.recipe.schedule import first_stage_steps, learning_rate, to
 from xnorpp.training.records.curves import draw_curves
 from xnorpp.training.records.journal import Clock, Journal, read_metrics, time_left
 from xnorpp.training.records.record import describe_hardware, source_commit
-from xnorpp.training.setup import build_model, make_loaders, open_data
+from xnorpp.training.setup import build_model, make_loaders, make_train_check, open_data
 from xnorpp.training.state.checkpoint import (
     FINAL_NAME,
     Checkpoint,
@@ -125,6 +126,8 @@ class _Run:
         self.skipped: dict[str, str] = {}  # unreadable pictures, and why
         self.last_saved: Path | None = None
         self.graph: GraphStep | None = None
+        # Summed on the device over the last epoch; None in other epochs, or if it was not seen whole.
+        self.last_epoch_loss: Tensor | None = None
 
     def go(
         self, data: str | Path | None, resume: bool, init_from: str | Path | None, download: bool
@@ -199,6 +202,9 @@ class _Run:
             check_same_network(config, found.model_config, self.out)
             self.model.load_state_dict(found.weights)
             self.facts = {key: found.meta[key] for key in ("init_from", "calibration") if key in found.meta}
+            began = found.meta.get("code")
+            if began != code_hash():  # trained by two states of the code, so by neither alone
+                self.facts["code"] = f"{began or 'unknown'}+{code_hash()}"
         elif init_from is not None:
             self.facts["init_from"] = initialise(self.model, init_from).to_dict()
         memory_format = torch.channels_last if recipe.run.channels_last else torch.contiguous_format
@@ -274,6 +280,8 @@ class _Run:
                 if anneals:
                     set_progress(self.model, step / self.total)
                 loss = self._step(parts, step, guard)
+                if run.eval_train:
+                    self._sum_loss(loss, step)
                 self.at.step = step + 1
                 self.at.seconds = time.perf_counter() - started
                 clock.tick()
@@ -292,6 +300,13 @@ class _Run:
                 raise RuntimeError(f"The data ended at step {self.at.step}, inside epoch {epoch}")
             self._end_of_epoch(journal, epoch)
             clock.restart()
+
+    def _sum_loss(self, loss: Tensor, step: int) -> None:
+        """Add the loss of a step of the last epoch, without waiting for the device."""
+        if step == (self.total - 1) // self.steps_per_epoch * self.steps_per_epoch:
+            self.last_epoch_loss = torch.zeros((), device=loss.device)
+        if self.last_epoch_loss is not None:
+            self.last_epoch_loss += loss
 
     def _prepare_graph(self, guard: LossGuard, journal: Journal) -> None:
         """Steps as a CUDA graph, where the recipe wants it and it is possible."""
@@ -411,8 +426,10 @@ class _Run:
             measure_statistics(self.model, itertools.islice(batches, recipe.schedule.statistics_batches))
         if due:
             average_buffers(self.model, self.world)
-            metrics = evaluate(self.model, self.test_loader, amp=recipe.run.amp, world=self.world)
+            metrics = evaluate(self.model, self.test_loader, world=self.world)  # float32, whatever `run.amp`
             self.at.metrics = {key: metrics[key] for key in ("top1", "top5", "loss")}
+            if last and recipe.run.eval_train:
+                self.at.metrics.update(self._training_metrics())
             if not self.at.best or metrics["top1"] > self.at.best["top1"]:
                 self.at.best = {"top1": metrics["top1"], "epoch": epoch}
             journal.row("eval", self.at.step, epoch=epoch, **self.at.metrics)
@@ -427,6 +444,23 @@ class _Run:
         self._name_skipped(journal, {})
         if last or (epoch + 1) % recipe.run.save_epochs == 0:
             self._save()
+
+    def _training_metrics(self) -> dict[str, float]:
+        """`train_top1`, `train_top5`, `train_loss`: the final network in evaluation mode, in float32, on a
+        fixed subset of the training images, as many as the test set has, without augmentation
+        (`make_train_check`). `last_epoch_loss`: the mean training loss of the last epoch's steps, if this
+        process saw all of them.
+        """
+        loader = make_train_check(self.recipe, self.sets, self.world)
+        try:
+            metrics = evaluate(self.model, loader, world=self.world)
+        finally:
+            loader.close()
+        found = {f"train_{key}": metrics[key] for key in ("top1", "top5", "loss")}
+        if self.last_epoch_loss is not None:
+            steps = (self.total - 1) % self.steps_per_epoch + 1
+            found["last_epoch_loss"] = float(self.last_epoch_loss) / steps
+        return found
 
     def _name_skipped(self, journal: Journal, others: dict[str, str]) -> None:
         """Name every unreadable picture once: those of this process's loaders, and of `others`."""
@@ -453,6 +487,8 @@ class _Run:
             "seconds": self.at.seconds,
             "seed": recipe.run.seed,
             "commit": source_commit(),
+            "code": code_hash(),
+            "settings_hash": settings_hash(recipe),
             "hardware": describe_hardware(self.world.device),
             **self.facts,
         }

@@ -72,6 +72,11 @@ class ModelPart:
 class DataPart:
     dataset: str = _key("digits", "data set; `xnorpp datasets` lists them")
     size: int = _key(0, "side of the pictures in pixels; 0: the data set's own", low=0)
+    enlarge: str = _key(
+        "once",
+        "in-memory sets with a larger `size`: enlarge all images once, or each batch on the device",
+        choices=("once", "batch"),
+    )
     batch_size: int = _key(128, "pictures a step, over all processes and accumulated parts together", low=1)
     augment: dict[str, Any] = field(
         default_factory=dict, metadata={"doc": "crop, pad and flip where they differ from the data set's own"}
@@ -101,7 +106,7 @@ class OptimizerPart:
 class SchedulePart:
     name: str = _key("step", "shape of the learning rate", choices=("step", "cosine", "linear", "constant"))
     epochs: int = _key(80, "passes over the training set", low=1)
-    step_epochs: int = _key(25, "`step`: epochs between drops", low=1)
+    step_epochs: float = _key(25.0, "`step`: epochs between drops, whole or not", low=0.01)
     factor: float = _key(0.1, "`step`: what each drop multiplies by", low=0, high=1)
     final_lr: float = _key(0.0, "`cosine` and `linear`: learning rate at the end", low=0)
     warmup_epochs: float = _key(0.0, "linear warm-up from zero", low=0)
@@ -143,6 +148,9 @@ class RunPart:
     save_epochs: int = _key(1, "epochs between checkpoints", low=1)
     save_steps: int = _key(0, "steps between checkpoints inside an epoch; 0: only at its end", low=0)
     keep: int = _key(2, "checkpoints kept; the previous one is the way back from a damaged one", low=2)
+    eval_train: bool = _key(
+        False, "at the end, evaluate on training images too (as many as the test set has), not augmented"
+    )
     eval_epochs: int = _key(1, "epochs between evaluations; the last epoch always has one", low=1)
     log_steps: int = _key(50, "steps between lines in metrics.jsonl", low=1)
     tensorboard: bool = _key(True, "write TensorBoard events, where it is installed")

@@ -194,11 +194,14 @@ def test_the_preprocessing_of_a_file_is_checked_when_it_is_loaded(
 
     for stored, words in (
         ({"resize": 20000, "crop": 20000}, r"`resize` \(=20000\) must be"),
-        ({"resize": 16, "crop": 16}, r"makes \(1, 16, 16\) .* the model's input is \(1, 8, 8\)"),
+        (
+            {"resize": 16, "crop": 16},
+            r"makes an input of shape \(1, 16, 16\), and the network's is \(1, 8, 8\)",
+        ),
         ({"resize": None}, r"`resize` \(=None\) must be"),
         ({"mean": 5}, r"`mean` \(=5\) must be"),
         ({"std": ["nan"]}, r"`std` \(=\['nan'\]\) must be"),
-        ({"channels": 3, "mean": [0] * 3, "std": [1] * 3}, r"makes \(3, 8, 8\)"),
+        ({"channels": 3, "mean": [0] * 3, "std": [1] * 3}, r"makes an input of shape \(3, 8, 8\)"),
         ({"channels": 3}, r"`mean` \(=\(0.0,\)\) must have `channels` \(=3\) values"),
     ):
         path = tmp_path / "wrong.xnor"
@@ -207,3 +210,15 @@ def test_the_preprocessing_of_a_file_is_checked_when_it_is_loaded(
             load(path)
         assert main(["predict", str(path), "a.png"]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_names_of_a_file_reach_the_terminal_escaped(
+    model: PackedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ops = tuple(replace(op, name="a\x1b[2J\nb") for op in model.program.ops)
+    path = tmp_path / "names.xnor"
+    load(replace(model.program, ops=ops)).save(path)
+    assert main(["inspect", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert r"a\x1b[2J\nb" in out

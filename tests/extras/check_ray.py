@@ -1,6 +1,6 @@
 """The Ray Data example runs. Needs Ray, so it is not part of the suite (no `test_` in its name):
 
-    pip install 'xnorpp[ray]' && python -m pytest tests/extras/check_ray.py
+pip install 'xnorpp[ray]' && python -m pytest tests/extras/check_ray.py
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from xnorpp.cli.main import main
+from xnorpp.data import FolderDataset, dataset_info
 from xnorpp.data.evaluate import evaluate_packed, prepared
 from xnorpp.runtime import PackedModel, load
 from xnorpp.runtime.format.program import INPUT, Op, Program
@@ -222,3 +223,24 @@ def test_names_of_a_file_reach_the_terminal_escaped(
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert r"a\x1b[2J\nb" in out
+
+
+def test_unreadable_images_of_a_data_set_are_skipped_up_to_a_number(
+    model: PackedModel, tmp_path: Path
+) -> None:
+    for index in range(4):
+        picture(tmp_path / f"{index}.png")
+    for index in (1, 2):
+        (tmp_path / f"{index}.png").write_bytes(b"rubbish")
+    info = replace(dataset_info("digits"), classes=4)
+    names = [f"{index}.png" for index in range(4)]
+    assert model.labels is not None
+    labels = np.zeros(4, np.int64)
+    dataset = FolderDataset(info, "test", model.labels, labels, root=tmp_path, paths=names)
+    found = evaluate_packed(model, dataset, max_skipped=2)
+    assert (found.top1, found.images) == (100, 2)
+    assert [Path(lost.name).name for lost in found.skipped] == ["1.png", "2.png"]
+    with pytest.raises(
+        ValueError, match=r"more than 1 images cannot be read; .*2\.png: not a recognised image"
+    ):
+        evaluate_packed(model, dataset)

@@ -135,7 +135,7 @@ def build_model(recipe: Recipe, sets: DataSets) -> nn.Module:
         part.name,
         method=part.method,
         scale=None if part.scale == "default" else part.scale,
-        input_size=sets.preprocess.crop,
+        input_size=sets.preprocess.side,
         num_classes=len(sets.train.classes),
         in_channels=sets.preprocess.channels,
         **part.options,

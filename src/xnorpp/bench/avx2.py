@@ -17,10 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from xnorpp.runtime.errors import XnorppError
+from xnorpp.runtime.files import replacing
+
 AVX2_ONLY = "XNORPP_AVX2_ONLY"  # set in the process that was started again
 
 
-class CannotMask(OSError):
+class CannotMask(XnorppError, OSError):
     """This machine or installation cannot hide instructions; the message says why in one sentence."""
 
 
@@ -42,12 +45,11 @@ def build(folder: Path | None = None) -> Path:
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     library = place / f"avx2_only-{hashlib.sha256(text).hexdigest()[:16]}.so"
     if not library.exists():
-        fresh = library.with_suffix(f".{os.getpid()}")
-        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(fresh), str(source), "-ldl"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise CannotMask(f"--avx2-only could not be built: {done.stderr.strip().splitlines()[-1:]}")
-        os.replace(fresh, library)
+        with replacing(library, flush=False) as fresh:
+            command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(fresh), str(source), "-ldl"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise CannotMask(f"--avx2-only could not be built: {done.stderr.strip().splitlines()[-1:]}")
     done = subprocess.run(
         [sys.executable, "-c", "pass"], env=_environment(library), capture_output=True, text=True
     )

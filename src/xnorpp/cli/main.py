@@ -273,9 +273,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
-        from xnorpp.training.recipe.config import nearest
+        from xnorpp.runtime.choices import nearest_first
 
-        valid = ", ".join(nearest(name, COMMANDS))
+        valid = ", ".join(nearest_first(name, COMMANDS))
         print(f"xnorpp: there is no command {name!r}; the commands are {valid}.", file=sys.stderr)
         return 2
     with warnings.catch_warnings():

@@ -41,9 +41,9 @@ def paper(arguments: list[str]) -> int:
         parser.parse_args(arguments)
     name, *rest = arguments
     if name not in PAPER:
-        from xnorpp.training.recipe.config import nearest
+        from xnorpp.runtime.choices import nearest_first
 
-        valid = ", ".join(nearest(name, PAPER))
+        valid = ", ".join(nearest_first(name, PAPER))
         raise ValueError(f"there is no experiment {name!r}; the experiments are {valid}")
     return PAPER[name](rest)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.runtime.errors import XnorppError
 from xnorpp.runtime.format.preprocess import as_image
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _MODES = {1: "L", 3: "RGB"}
 _ORIENTATION = 0x0112  # EXIF's tag; 1 is upright, 2 to 8 are turned or mirrored
 
 
-class CorruptImageError(ValueError):
+class CorruptImageError(XnorppError, ValueError):
     """The bytes are not a picture that can be decoded."""
 
 

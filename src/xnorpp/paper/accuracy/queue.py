@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 from xnorpp.paper.accuracy.runs import ON_GPU, Run
 from xnorpp.paper.recorded import read_file
+from xnorpp.runtime.errors import FAILED, XnorppError
 from xnorpp.training.recipe.config import Recipe
 from xnorpp.training.recipe.library import load_recipe
 from xnorpp.training.records.journal import read_metrics
@@ -33,8 +34,10 @@ TELL = 20.0  # seconds between lines about them
 SAVES = 4  # checkpoints a run: a kill loses a quarter at most
 
 
-class QueueError(RuntimeError):
+class QueueError(XnorppError, RuntimeError):
     """Some runs failed; the message names them and where their output is."""
+
+    exit_code = FAILED
 
 
 @dataclass

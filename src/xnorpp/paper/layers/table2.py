@@ -32,9 +32,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from xnorpp.nn.choices import check_choice
 from xnorpp.nn.quantizers import hard_sign
 from xnorpp.nn.scales import ANALYTIC_INPUT_MEAN, SCALES, filter_means, input_scale
+from xnorpp.runtime.choices import check_choice
 
 CHANNELS, SIZE, REPETITIONS, BATCH = 64, 16, 100, 10
 RATES = (0.1, 0.01, 1e-3, 1e-4)

@@ -38,12 +38,14 @@ from xnorpp.paper.recorded import read_file
 from xnorpp.paper.shipping.words import about, limits, usage
 from xnorpp.predict import prepared, preprocess_of, ranks
 from xnorpp.runtime import Model, load
+from xnorpp.runtime.errors import FAILED, XnorppError
+from xnorpp.runtime.files import write_atomically
 from xnorpp.shipped.card import check_card, size_text
 from xnorpp.training.packing import float_bytes, pack_checkpoint
 from xnorpp.training.recipe.config import Recipe
 from xnorpp.training.recipe.library import list_recipes, load_recipe
 from xnorpp.training.records.record import append_rows, source_commit, today
-from xnorpp.training.state.checkpoint import load_checkpoint, write_atomically
+from xnorpp.training.state.checkpoint import load_checkpoint
 from xnorpp.training.statistics import measure_statistics
 
 TOLERANCE = 0.05  # points of top-1 between the packed file and torch
@@ -55,8 +57,10 @@ ROUNDS = 20  # of twenty timed calls each
 Say = Callable[[str], None]
 
 
-class Refused(RuntimeError):
+class Refused(XnorppError, RuntimeError):
     """The packed file does not repeat the trained network well enough; the message says by how much."""
+
+    exit_code = FAILED
 
 
 def ship(

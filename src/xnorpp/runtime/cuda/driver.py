@@ -24,9 +24,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.runtime.errors import FAILED, XnorppError
+from xnorpp.runtime.files import write_atomically
 
-class CudaError(RuntimeError):
+
+class CudaError(XnorppError, RuntimeError):
     """No usable GPU, or a call that failed; the message is one sentence."""
+
+    exit_code = FAILED
 
 
 def cache_folder() -> Path:
@@ -164,9 +169,7 @@ def cached_cubin(source: str, arch: str) -> bytes:
     cubin = compile_source(source, options)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_bytes(cubin)
-        partial.replace(path)
+        write_atomically(path, cubin, flush=False)
     except OSError:
         pass  # a read-only home costs a compilation at each start, nothing else
     return cubin

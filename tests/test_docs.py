@@ -26,7 +26,7 @@ import torch
 
 from xnorpp.cli import main as cli
 from xnorpp.cli.command import Parser
-from xnorpp.cli.paper import PAPER
+from xnorpp.cli.paper.experiments import PAPER
 from xnorpp.data import list_datasets, load_dataset
 from xnorpp.models import create_model, list_models
 from xnorpp.nn import SCALES, SURROGATES

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from xnorpp.cli.main import main
-from xnorpp.cli.paper import PAPER
-from xnorpp.cli.runs import TRAINING
+from xnorpp.cli.paper.experiments import PAPER
+from xnorpp.cli.paper.runs import TRAINING
 from xnorpp.paper.accuracy.queue import QueueError
 from xnorpp.paper.accuracy.runs import EXPERIMENTS, plan
 from xnorpp.training.recipe.library import load_recipe

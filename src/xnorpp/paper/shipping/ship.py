@@ -9,15 +9,12 @@ by more than rounding explains, is refused. Every attempt, refused too, is a row
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import itertools
 import json
-import os
 import re
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -152,6 +149,7 @@ def ship(
         append_row(record, card, problem if not force else None)
     if problem and not force:
         raise Refused(f"{name} is not shipped: {problem}; --force ships it all the same")
+    folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{name}.xnor", content)
     write_atomically(folder / f"{name}.json", (json.dumps(card, indent=1, sort_keys=True) + "\n").encode())
     say(f"shipped: {folder / name}.xnor and .json")
@@ -406,67 +404,3 @@ def append_row(record: str | Path, card: Mapping[str, Any], refused: str | None)
     }
     append_rows(record, [row])
     return row
-
-
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m xnorpp.paper.shipping.ship") -> int:
-    """Make a model that ships from a checkpoint: pack, verify, measure, and write its file and card."""
-    parser = argparse.ArgumentParser(prog=prog, description=main.__doc__, allow_abbrev=False)
-    add_arguments(parser)
-    return run(parser.parse_args(arguments), prog)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a run's folder or a .safetensors file")
-    parser.add_argument("--name", required=True, help="the model's name, such as cifar10-resnet18")
-    parser.add_argument("--data", metavar="DIR", help="where the data set lies")
-    parser.add_argument("--dataset", metavar="NAME", help="another data set than it was trained on")
-    parser.add_argument("--folder", metavar="DIR", help="where the two files go (into the package)")
-    parser.add_argument(
-        "--twin", metavar="SOURCE", help="the real twin's accuracy: its run's folder, or a .jsonl of results"
-    )
-    parser.add_argument("--twin-recipe", metavar="NAME", help="which row of --twin (RECIPE-real)")
-    parser.add_argument(
-        "--record", metavar="FILE", default=str(RECORD), help=f"append the row here ({RECORD})"
-    )
-    parser.add_argument(
-        "--statistics", metavar="N", type=int, default=0,
-        help="measure batch norm's statistics anew on N batches of training pictures first (0: as they are)",
-    )  # fmt: skip
-    parser.add_argument("--half", action="store_true", help="store the real-valued parts in 16 bits")
-    parser.add_argument("--force", action="store_true", help="ship it even if it is not torch's equal")
-    parser.add_argument("--batch", metavar="N", type=int, default=100, help="pictures at a time (100)")
-    parser.add_argument(
-        "--verify", metavar="N", type=int, default=16, help="pictures to verify on, sign by sign (16)"
-    )
-    parser.add_argument("--device", default="cpu", help="where torch runs: cpu or cuda (cpu)")
-
-
-def run(given: argparse.Namespace, prog: str) -> int:
-    """`ship` from parsed arguments; errors are one sentence, the card is printed."""
-    try:
-        for option, value, low in (
-            ("--batch", given.batch, 1), ("--verify", given.verify, 1), ("--statistics", given.statistics, 0),
-        ):  # fmt: skip
-            if value < low:
-                raise ValueError(f"`{option}` (={value}) must be at least {low}")
-        card = ship(
-            given.checkpoint, given.name, given.data, given.folder, dataset=given.dataset, twin=given.twin,
-            twin_recipe=given.twin_recipe, record=given.record, half=given.half, force=given.force,
-            batch=given.batch, verify_pictures=given.verify, statistics=given.statistics,
-            device=given.device, say=_say,
-        )  # fmt: skip
-    except (Refused, ValueError, OSError) as error:
-        if os.environ.get("XNORPP_TRACEBACK"):
-            raise
-        print(f"{prog}: {str(error).rstrip('.')}.", file=sys.stderr)
-        return 1 if isinstance(error, Refused) else 2
-    print(shipped.render_card(card))
-    return 0
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

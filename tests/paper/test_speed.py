@@ -51,10 +51,10 @@ ROWS = [
 ]
 
 
-def test_the_newest_race_counts_ours_first() -> None:
+def test_the_latest_benchmark_counts_ours_first() -> None:
     cpu, gpu = speed_data(ROWS)
     assert cpu == [
-        "a CPU, AVX2, 1 thread, 1 picture",
+        "a CPU, AVX2, 1 thread, 1 image",
         [["xnorpp", 5.0], ["quick int8", 15.0], ["slow int8", 20.0], ["torch.compile fp32", 40.0]],
     ]
     assert gpu == [

@@ -1,7 +1,7 @@
-"""The plots of kept numbers, as SVG; those of accuracy are made in `accuracy_plots`.
+"""The plots of recorded numbers, as SVG; those of accuracy are in `accuracy/plots.py`.
 
-Each says in its metadata which numbers it was drawn from, so that one that is out of date is found without
-drawing it again (another matplotlib would draw other bytes).
+The metadata of each has a digest of the numbers it shows, so that an outdated plot is found without drawing
+it again (another version of matplotlib would draw other bytes).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def table2_data(rows: Sequence[Row]) -> Any:
 
 
 def table2_plot(rows: Sequence[Row], path: Path) -> None:
-    """Bars a set-up, on fitted and held-out input; the paper's as diamonds, its XNOR-Net at both rows."""
+    """One panel per set-up, fitted and held-out input; the paper's as diamonds, its XNOR-Net at both rows."""
     data = table2_data(rows)
     figure, axes = _panels(len(data), 3.4)
     for axis, (setup, methods) in zip(axes, data):
@@ -117,7 +117,7 @@ def figure1_plot(rows: Sequence[Row], path: Path) -> None:
 
 
 def speed_plot(rows: Sequence[Row], path: Path) -> None:
-    """A bar an engine, milliseconds a call, a panel a machine."""
+    """One bar per engine, milliseconds per call; one panel per machine."""
     data = speed_data(rows)
     figure, axes = _panels(len(data), 5)
     for axis, (title, bars) in zip(axes, data):
@@ -130,7 +130,7 @@ def speed_plot(rows: Sequence[Row], path: Path) -> None:
         axis.set_xlim(0, 1.15 * max(values))
         axis.set_yticks(places, names, fontsize=8)
         axis.invert_yaxis()
-        axis.set_xlabel("ms a call, less is better")
+        axis.set_xlabel("ms per call, less is better")
         axis.set_title(title, fontsize=9)
     _save(figure, path, data)
 

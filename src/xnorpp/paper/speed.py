@@ -1,4 +1,4 @@
-"""How fast the packed network runs beside other engines: the README's section, and its plot's numbers."""
+"""How fast the packed network runs, compared with other engines: the section of the README and its plot."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ HALVES = "xnorpp, float16 shortcuts"
 
 
 def speed_data(rows: Sequence[Row]) -> Any:
-    """[title, [[engine, milliseconds], ...]] of the CPU (one thread, one picture) and the GPU; ours first."""
+    """[title, [[engine, milliseconds], ...]] of the CPU (one thread, one image) and the GPU; ours first."""
     return [panel for panel in (_on_cpu(rows), _on_gpu(rows)) if panel]
 
 
 def _on_cpu(rows: Sequence[Row]) -> Any:
-    """The newest race on a machine masked to AVX2."""
+    """The latest benchmark on a machine masked to AVX2."""
     found = {
         (row["engine"], row.get("precision")): row
         for row in of_kind(rows, "bench")
@@ -34,7 +34,7 @@ def _on_cpu(rows: Sequence[Row]) -> Any:
     names = [
         f"{row['engine'].removesuffix(str(row['precision'])).strip()} {row['precision']}" for row in others
     ]
-    title = f"{ours[0]['hardware']['cpu']}, AVX2, 1 thread, 1 picture"
+    title = f"{ours[0]['hardware']['cpu']}, AVX2, 1 thread, 1 image"
     return [
         title,
         [["xnorpp", ours[0]["value"]], *([name, row["value"]] for name, row in zip(names, others))],
@@ -42,12 +42,12 @@ def _on_cpu(rows: Sequence[Row]) -> Any:
 
 
 def _on_gpu(rows: Sequence[Row]) -> Any:
-    """The newest race on a GPU: our default, our stream of halves, and torch's best of each kind."""
-    kept = of_kind(rows, "cuda inference")
-    if not kept:
+    """The latest benchmark on a GPU: our default, our float16 shortcuts, and torch's best of each kind."""
+    runs = of_kind(rows, "cuda inference")
+    if not runs:
         return None
     calls = [
-        one for one in kept[-1]["rows"] if one["batch"] == BATCH and "from floats" not in one["precision"]
+        one for one in runs[-1]["rows"] if one["batch"] == BATCH and "from floats" not in one["precision"]
     ]
 
     def best(name: str, some: list[Row]) -> list[list[Any]]:
@@ -55,7 +55,7 @@ def _on_gpu(rows: Sequence[Row]) -> Any:
 
     mine = [one for one in calls if one["engine"] == "xnorpp"]
     if not any(one["note"] == "default" for one in mine):
-        return None  # a race of before the exact stream was the default
+        return None  # measured before the exact shortcuts were the default
     others = [one for one in calls if one["engine"] == "torch"]
     bars = best("xnorpp", [one for one in mine if one["note"] == "default"])
     bars += best(HALVES, [one for one in mine if one["note"].startswith("residual float16")])
@@ -64,11 +64,11 @@ def _on_gpu(rows: Sequence[Row]) -> Any:
         bars += best(f"torch.compile {precision}", [one for one in some if one["mode"] != "eager"])
         bars += best(f"torch eager {precision}", [one for one in some if one["mode"] == "eager"])
     bars = bars[:2] + sorted(bars[2:], key=lambda bar: float(bar[1]))
-    return [f"{kept[-1]['hardware']['gpu']}, batch {BATCH}", bars]
+    return [f"{runs[-1]['hardware']['gpu']}, batch {BATCH}", bars]
 
 
 def speed_block(rows: Sequence[Row]) -> str:
-    """The README's section: the plot, and how many times as fast we are."""
+    """The section of the README: the plot, and the ratios."""
     panels = speed_data(rows)
     if not panels:
         return f"How fast: {NOT_MEASURED}."
@@ -76,7 +76,7 @@ def speed_block(rows: Sequence[Row]) -> str:
         "## How fast",
         "",
         "ResNet-18, 224x224, Case 4, the paper's block; the others run the real-valued network. On the CPU",
-        "all start from the same 8-bit picture; on the GPU we do, and torch starts from normalised numbers.",
+        "all start from the same 8-bit image; on the GPU xnorpp does, and torch starts from floats.",
         "",
         "![speed](docs/plots/speed.svg)",
         "",
@@ -94,7 +94,7 @@ def speed_block(rows: Sequence[Row]) -> str:
                 )
     lines += [
         "",
-        "Medians of the newest race that is kept; every race, how it was made and how to repeat it:",
+        "Medians of the latest recorded benchmark. All results and how to reproduce them:",
         "[benchmarks](docs/benchmarks.md).",
     ]
     return "\n".join(lines)

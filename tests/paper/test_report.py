@@ -315,7 +315,7 @@ def test_our_own_documents_and_plots_are_up_to_date() -> None:
 
 
 def test_conclusions_quote_numbers_that_the_tables_have() -> None:
-    """A number in the prose of the page is in one of its tables, so that it is checked when the tables change.
+    """A number in the prose of the page is in one of its tables, so it is checked when the tables change.
 
     Exceptions are settings, and numbers that the paper prints.
     """

@@ -1,6 +1,6 @@
 """`--avx2-only`: run the whole comparison again as if the processor ended at AVX2.
 
-Every engine picks its kernels from what CPUID says. `benchmarks/avx2_only.c` makes CPUID fault and answers
+Every engine picks its kernels from what CPUID reports. `benchmarks/avx2_only.c` makes CPUID fault and answers
 with everything above AVX2 cleared, so one switch is the same for all of them. It is a preloaded library: the
 process starts itself again with it.
 """
@@ -24,7 +24,7 @@ AVX2_ONLY = "XNORPP_AVX2_ONLY"  # set in the process that was started again
 
 
 class CannotMask(XnorppError, OSError):
-    """This machine or installation cannot hide instructions; the message says why in one sentence."""
+    """This machine or installation cannot hide instructions; the message gives the reason in one sentence."""
 
 
 def source_file() -> Path:
@@ -60,12 +60,12 @@ def build(folder: Path | None = None) -> Path:
 
 
 def restart(arguments: Sequence[str]) -> NoReturn:
-    """Start `xnorpp` again with these arguments behind the mask; `CannotMask` where that is impossible."""
+    """Start `xnorpp` again with these arguments under the mask; `CannotMask` where that is impossible."""
     library = build()
     environment = _environment(library)
-    # Kernels that torch.compile kept for the whole processor must not be found again here.
+    # Kernels that torch.compile cached for the whole processor must not be found again here.
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(library.parent / "inductor")
-    environment["PYTHONFAULTHANDLER"] = "1"  # a crash behind the mask names the engine it happened in
+    environment["PYTHONFAULTHANDLER"] = "1"  # a crash under the mask names the engine it happened in
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, "-m", "xnorpp", *arguments], environment)

@@ -45,7 +45,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class ChainResult:
-    """One chain on all engines; `primitives` are the kernels OpenVINO says that it ran."""
+    """One chain on all engines; `primitives` are the kernels that OpenVINO reports."""
 
     chain: str
     multiply_adds: int
@@ -54,7 +54,7 @@ class ChainResult:
     primitives: tuple[str, ...]
 
     def rate(self, engine: str) -> float:
-        """Multiply-adds a second at the median."""
+        """Multiply-adds per second at the median."""
         return self.multiply_adds / self.seconds[engine].median
 
     def speedup(self, by: str) -> float | None:
@@ -152,7 +152,7 @@ def bench_layers(
             try:
                 peer, primitives = openvino_chain(chain, threads)
             except Unavailable as error:
-                say(f"openvino is left out: {error}")
+                say(f"openvino is skipped: {error}")
                 against = False
             else:
                 _check(channels, size, model(x), peer(x), primitives)
@@ -176,5 +176,5 @@ def _check(channels: int, size: int, ours: Array, theirs: Array, primitives: tup
     slow = [kind for kind in primitives if not kind.startswith("jit")]
     if slow or not primitives:
         raise RuntimeError(
-            f"openvino ran {slow or 'no binary convolution'} where its compiled binary kernel is meant"
+            f"openvino ran {slow or 'no binary convolution'} instead of its compiled binary kernel"
         )

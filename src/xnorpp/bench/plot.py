@@ -51,7 +51,7 @@ def _plot_latencies(axis: Any, rows: Sequence[Row]) -> None:
     for index, value in enumerate(values):
         axis.text(value, index, f" {value:.1f}", va="center", fontsize=8)
     axis.set_xlabel(
-        f"ms a batch of {ordered[0]['batch']} from uint8, median and quartiles (threads in brackets)"
+        f"ms per batch of {ordered[0]['batch']} (uint8 input), median and quartiles (threads in brackets)"
     )
     axis.set_title(str(ordered[0]["model"]), fontsize=10)
 
@@ -65,6 +65,6 @@ def _plot_rates(axis: Any, rows: Sequence[Row]) -> None:
         spots = [index + place * width for index in range(len(values))]
         axis.bar(spots, values, width, label=engine, color="#c44" if engine == OURS else "#89a")
     axis.set_xticks([index + width * (len(engines) - 1) / 2 for index in range(len(chains))], chains)
-    axis.set_ylabel("10^9 binary multiply-adds a second")
+    axis.set_ylabel("10^9 binary multiply-adds per second")
     axis.set_title(f"chains of eight layers, {rows[0]['threads']} thread(s)", fontsize=10)
     axis.legend()

@@ -162,4 +162,4 @@ def _conversions(program: Program) -> list[str]:
         return []
     elements = sum(math.prod(program.values[op.output].shape) for op in found)
     names = ", ".join(op.name or op.output for op in found[:3]) + (" and more" if len(found) > 3 else "")
-    return [f"bits are turned back into {elements:,} floats a picture at {names}; what follows is not binary"]
+    return [f"bits are turned back into {elements:,} floats per image at {names}; what follows is not binary"]

@@ -3,8 +3,8 @@
 Blocks hold numbers only. Conclusions are sentences that a person writes outside of them, and checks when the
 numbers change.
 
-A document has blocks, `<!-- drawn: NAME -->` to `<!-- end -->`; `BLOCKS` says what fills each. The script
-`benchmarks/draw_readme.py` draws these, its own and the plots in one go; `xnorpp paper report` these alone.
+A document has blocks, `<!-- drawn: NAME -->` to `<!-- end -->`; `BLOCKS` has the function that fills each.
+The script `benchmarks/draw_readme.py` draws these, its own and the plots; `xnorpp paper report` these alone.
 """
 
 from __future__ import annotations

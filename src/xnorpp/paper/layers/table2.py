@@ -182,7 +182,7 @@ def measure(
 ) -> list[Row]:
     """A row a method: distance on the input of the fit and on a held-out one, mean and deviation.
 
-    `hear` is told how many fits were done since it was told last.
+    `hear` is called with the number of fits since its last call.
     """
     found: dict[str, tuple[list[Tensor], list[Tensor]]] = {method: ([], []) for method in METHODS}
     exact: dict[str, list[Tensor]] = {"case1": [], "case2": []}

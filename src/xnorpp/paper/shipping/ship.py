@@ -1,8 +1,8 @@
 """Makes a model that ships: a checkpoint in, `NAME.xnor` and its model card `NAME.json` out.
 
-    python -m xnorpp.paper.shipping.ship RUN --name cifar10-resnet18 --data DIR --twin results/accuracy.jsonl
+    xnorpp paper ship RUN --name cifar10-resnet18 --data DIR --twin results/accuracy.jsonl
 
-The checkpoint is packed, the packing verified, and every test picture is put through the packed file on the
+The checkpoint is packed, the packing verified, and every test image is put through the packed file on the
 CPU and through torch. A file whose top-1 accuracy is not torch's within `TOLERANCE` points, or that differs
 by more than rounding explains, is refused. Every attempt, refused too, is a row of `results/shipped.jsonl`.
 """
@@ -55,7 +55,7 @@ Say = Callable[[str], None]
 
 
 class Refused(XnorppError, RuntimeError):
-    """The packed file does not repeat the trained network well enough; the message says by how much."""
+    """The packed file differs too much from the trained network; the message gives the difference."""
 
     exit_code = FAILED
 
@@ -81,10 +81,10 @@ def ship(
 ) -> dict[str, Any]:
     """Pack, verify, measure and write `NAME.xnor` and `NAME.json` into `folder`; the card is returned.
 
-    `folder` is the package's own, if none is given. `twin` tells the real-valued twin's accuracy: the folder
-    of its run, or a .jsonl file of results, in which the newest row of `twin_recipe` (the checkpoint's recipe
-    with -real behind it) counts. With `statistics` batch norm's are measured anew first, over so many batches
-    of training pictures. `device` is where torch runs; the packed file always runs on the CPU.
+    `folder` is the package's own, if none is given. `twin` has the accuracy of the real-valued baseline: the
+    folder of its run, or a .jsonl file of results, in which the newest row of `twin_recipe` (the checkpoint's
+    recipe followed by -real) counts. With `statistics`, those of batch norm are first re-estimated over this
+    many batches of training images. `device` is where torch runs; the packed file always runs on the CPU.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"`name` (={name!r}) must be of small letters, digits and single hyphens")
@@ -113,7 +113,7 @@ def ship(
     say(f"verified: {verified['beyond_the_bound']} values beyond the bound; measuring on {pictures.name}")
     accuracy = measure(model, packed, pictures, batch=batch, device=device)
     say(
-        f"accuracy on {accuracy['pictures']:,} pictures: top-1 {accuracy['packed_top1']:.2f} % packed, "
+        f"accuracy on {accuracy['pictures']:,} images: top-1 {accuracy['packed_top1']:.2f} % packed, "
         f"{accuracy['torch_top1']:.2f} % torch; same class on {accuracy['same_class']:.2f} %; timing"
     )
     card: dict[str, Any] = {
@@ -159,7 +159,7 @@ def ship(
 def measure_again(
     model: nn.Module, meta: Mapping[str, Any], data: str | Path | None, batches: int, device: str, say: Say
 ) -> None:
-    """Batch norm's statistics in float32 over augmented training pictures; the run did not do it itself."""
+    """Batch norm's statistics in float32 over augmented training images; the run did not do it itself."""
     recipe = Recipe.from_dict(meta["recipe"])
     loader = make_loader(
         load_dataset(meta["dataset"], data, "train"),
@@ -170,7 +170,7 @@ def measure_again(
         augment=recipe.data.augment or None,
         size=recipe.data.size or None,
     )
-    progress = Progress("measuring batch norm's statistics", batches * recipe.data.batch_size, "pictures")
+    progress = Progress("measuring batch norm's statistics", batches * recipe.data.batch_size, "images")
 
     def some() -> Iterator[torch.Tensor]:
         for images, _ in itertools.islice(loader.epoch(recipe.schedule.epochs), batches):
@@ -182,7 +182,7 @@ def measure_again(
     progress.close()
     model.cpu()
     loader.close()
-    say(f"batch norm's statistics measured anew on {seen:,} training pictures")
+    say(f"batch norm's statistics re-estimated on {seen:,} training images")
 
 
 def why_not(card: Mapping[str, Any]) -> str | None:
@@ -199,7 +199,7 @@ def why_not(card: Mapping[str, Any]) -> str | None:
 def check_exactness(
     model: nn.Module, packed: Model, pictures: Dataset, count: int, *, half: bool
 ) -> dict[str, Any]:
-    """`xnorpp.packing.verify` on the first pictures of the set."""
+    """`xnorpp.packing.verify` on the first images of the set."""
     images, _ = next(prepared(pictures, preprocess_of(packed.program), min(count, len(pictures)), 1, []))
     found = verify(model, preprocess_of(packed.program).normalise(images), half=half)
     return {
@@ -213,14 +213,14 @@ def check_exactness(
 def measure(
     model: nn.Module, packed: Model, pictures: Dataset, *, batch: int, device: str = "cpu"
 ) -> dict[str, Any]:
-    """Packed and torch on the same prepared pictures: top-1 and top-5, how often the classes agree.
+    """Packed and torch on the same prepared images: top-1 and top-5, how often the classes agree.
 
-    The packed file gets the normalised pictures, as in `xnorpp predict`, and beside it the bytes.
+    The packed file gets the normalised images, as in `xnorpp predict`, and separately the bytes.
     """
     preprocess = preprocess_of(packed.program)
     model = model.to(device).eval()
     skipped: list[Skipped] = []
-    progress = Progress("evaluating, packed and torch", len(pictures), "pictures")
+    progress = Progress("evaluating, packed and torch", len(pictures), "images")
     right = dict.fromkeys(itertools.product(("packed", "from_bytes", "torch"), (1, 5)), 0)
     same = {"packed": 0, "from_bytes": 0}
     count = 0
@@ -256,7 +256,7 @@ def exact_float32() -> Any:
 
 
 def time_one(content: bytes, rounds: int) -> dict[str, Any]:
-    """Milliseconds of one picture on one thread: normalised and run, as `xnorpp predict` does once it has the
+    """Milliseconds per image on one thread: normalised and run, as `xnorpp predict` does once it has the
     pixels, and run from bytes; the two in turns.
     """
     packed = load(content, threads=1)
@@ -288,7 +288,7 @@ def sample_pictures(packed: Model, count: int = SAMPLE, seed: int = 0) -> npt.ND
 
 
 def answers(packed: Model, pictures: npt.NDArray[np.uint8]) -> dict[str, Any]:
-    """What a test compares later: the class of each sample picture, and its output."""
+    """What a test compares later: the class of each sample image, and its output."""
     outputs = packed(preprocess_of(packed.program).normalise(pictures))
     return {
         "classes": [int(index) for index in outputs.argmax(1)],
@@ -308,7 +308,7 @@ def describe_data(pictures: Dataset, packed: Model, meta: Mapping[str, Any]) -> 
 
 
 def describe_recipe(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe's name, all its settings, and those that are not what the recipe of that name says."""
+    """The recipe's name, all its settings, and those that differ from the recipe of that name."""
     settings = without_places(meta["recipe"])
     name = str(settings["name"])
     usual = _flat(load_recipe(name).to_dict()) if name in list_recipes() else _flat(Recipe().to_dict())
@@ -360,7 +360,7 @@ def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def read_twin(source: str | Path, recipe: str) -> dict[str, Any]:
-    """The real-valued twin as it was measured: of a run's folder, or of the newest row in a .jsonl file."""
+    """The measured real-valued baseline: of a run's folder, or of the newest row in a .jsonl file."""
     path = Path(source)
     if path.is_dir():
         row = json.loads((path / "summary.json").read_text(encoding="utf-8"))
@@ -391,7 +391,7 @@ def read_twin(source: str | Path, recipe: str) -> dict[str, Any]:
 
 
 def append_row(record: str | Path, card: Mapping[str, Any], refused: str | None) -> dict[str, Any]:
-    """One line of results; `refused` says why nothing was shipped."""
+    """One line of results; `refused` is the reason why nothing was shipped."""
     left_out = ("use", "limits", "sample")
     row = {
         "kind": "shipped",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from xnorpp.data import load_dataset
     from xnorpp.models import create_model, list_models
     from xnorpp.nn import BinaryConv2d, BinaryLinear
+    from xnorpp.runtime import PackedModel, Preprocess
     from xnorpp.shipped import list_shipped, load, shipped_card, shipped_path
     from xnorpp.training import load_model, load_recipe
 
@@ -23,6 +24,8 @@ __version__ = "0.1.0"
 _HOME = {
     "BinaryConv2d": "xnorpp.nn",
     "BinaryLinear": "xnorpp.nn",
+    "PackedModel": "xnorpp.runtime",
+    "Preprocess": "xnorpp.runtime",
     "binarize": "xnorpp.convert",
     "create_model": "xnorpp.models",
     "list_models": "xnorpp.models",
@@ -38,6 +41,8 @@ _HOME = {
 __all__ = [
     "BinaryConv2d",
     "BinaryLinear",
+    "PackedModel",
+    "Preprocess",
     "__version__",
     "binarize",
     "create_model",

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from xnorpp.bench.compare import baseline_of
-from xnorpp.bench.engine import normalise, random_images
+from xnorpp.bench.engine import random_images
 from xnorpp.runtime import Program
+from xnorpp.runtime.format.preprocess import normalise
 
 OURS = "xnorpp"
 MODES = ("eager", "default", "reduce-overhead")  # max-autotune takes minutes and measured the same

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from xnorpp.cli.main import COMMANDS
 
 if TYPE_CHECKING:
-    from xnorpp.runtime import Model
+    from xnorpp.runtime import PackedModel
 
 THREADS = "threads per call (default: chosen automatically, up to min(cores, 8))"
 
@@ -96,7 +96,7 @@ def one_model(path: str | None, name: str | None) -> Path:
     return find_model(path)
 
 
-def load_packed(path: str | Path, given: argparse.Namespace) -> Model:
+def load_packed(path: str | Path, given: argparse.Namespace) -> PackedModel:
     """Load a packed file on the device, threads and kernels that were asked for; `auto` is the CPU."""
     from xnorpp.runtime import load
     from xnorpp.runtime.files import FileKind, file_kind

@@ -10,6 +10,8 @@ from typing import Any
 
 from xnorpp.cli.command import Parser, at_least, engine_options, load_packed, one_model
 
+MUCH = 1.2  # a change of the aspect ratio that is reported
+
 
 def predict(arguments: list[str]) -> int:
     """Prints labels and probabilities. The model is a packed file, given first, or one that ships with the
@@ -41,23 +43,34 @@ def predict(arguments: list[str]) -> int:
     engine_options(parser)
     given = parser.parse_args(arguments)
 
-    from xnorpp.predict import predict as run
+    from xnorpp.runtime.predict import predict as run
+    from xnorpp.runtime.predict import printable
 
     path, images = _model_and_images(given.model, given.files)
     model = load_packed(path, given)
-    failed = 0
+    failed, noted = 0, False
     rows: list[dict[str, Any]] = []
     for prediction in run(model, images, top=given.top):
+        name = printable(prediction.image)
         if prediction.error is not None:
             failed += 1
-            print(f"xnorpp predict: {prediction.image} cannot be read ({prediction.error}).", file=sys.stderr)
+            print(f"xnorpp predict: {name} cannot be read ({printable(prediction.error)}).", file=sys.stderr)
+        elif prediction.distortion > MUCH and not noted:
+            noted = True  # once per run: a folder of photos would repeat it for each
+            print(
+                f"xnorpp predict: note: the aspect ratio of {name} is changed by a factor of "
+                f"{prediction.distortion:.1f}, because this model expects squashed images; crop the image to "
+                "avoid it.",
+                file=sys.stderr,
+            )
         if given.json:
-            guesses = [asdict(guess) for guess in prediction.guesses]
             row = {"image": prediction.image, "error": prediction.error} if prediction.error else None
-            rows.append(row or {"image": prediction.image, "predictions": guesses})
+            predictions = [asdict(guess) for guess in prediction.guesses]
+            rows.append(row or {"image": prediction.image, "predictions": predictions})
         elif prediction.error is None:
-            best = ", ".join(f"{guess.label} {100 * guess.probability:.1f} %" for guess in prediction.guesses)
-            print(f"{prediction.image}: {best}")
+            guesses = prediction.guesses
+            best = [f"{printable(guess.label)} {100 * guess.probability:.1f} %" for guess in guesses]
+            print(f"{name}: {', '.join(best)}")
     if given.json:
         print(json.dumps(rows, indent=2))
     return 1 if failed else 0

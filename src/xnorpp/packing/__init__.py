@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from torch import nn
@@ -41,7 +40,7 @@ def pack(
         raise ValueError(f"`model` is {type(model).__name__}; an nn.Module is needed")
     model = unwrap(model)
     shape = _shape(model, input_size)
-    settings = _settings(preprocess)
+    settings = _settings(preprocess, shape)
     mean, std = (_channels(settings, key, shape[0]) for key in ("mean", "std"))
     output = fold(trace(model, shape))
     program, _ = assemble(
@@ -59,7 +58,7 @@ def pack_to_file(
     return program
 
 
-def _settings(preprocess: Any) -> dict[str, Any] | None:
+def _settings(preprocess: Any, shape: tuple[int, int, int]) -> dict[str, Any] | None:
     if preprocess is None:
         return None
     if hasattr(preprocess, "to_dict"):
@@ -68,12 +67,7 @@ def _settings(preprocess: Any) -> dict[str, Any] | None:
         raise ValueError(
             f"`preprocess` is {type(preprocess).__name__}; a mapping or an object with to_dict is needed"
         )
-    known = [part.name for part in fields(Preprocess)]
-    wrong = [key for key in preprocess if key not in known]
-    if wrong:
-        raise ValueError(f"`preprocess` has the key {wrong[0]!r}; allowed are {', '.join(known)}")
-    if len(preprocess) == len(known):
-        Preprocess.from_dict(preprocess)  # checks the values
+    Preprocess.from_dict(preprocess, shape)  # checks the values
     return dict(preprocess)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from xnorpp.shipped.card import check_card, render_card, short_card, summary_rows
 
 if TYPE_CHECKING:
-    from xnorpp.runtime import Model, Program
+    from xnorpp.runtime import PackedModel, Program
 
 __all__ = [
     "check_card",
@@ -80,7 +80,7 @@ def load(
     threads: int | None = None,
     isa: str | None = None,
     device: str = "cpu",
-) -> Model:
+) -> PackedModel:
     """`xnorpp.runtime.load`, which also takes a shipped model's name where there is no file of that name."""
     from xnorpp import runtime
 

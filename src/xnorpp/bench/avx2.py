@@ -60,7 +60,14 @@ def build(folder: Path | None = None) -> Path:
 
 
 def restart(arguments: Sequence[str]) -> NoReturn:
-    """Start `xnorpp` again with these arguments under the mask; `CannotMask` where that is impossible."""
+    """Replace this process by `xnorpp` with the same arguments and with everything above AVX2 hidden.
+
+    Args:
+        arguments: The command and its arguments.
+
+    Raises:
+        CannotMask: This machine or installation cannot hide instructions.
+    """
     library = build()
     environment = _environment(library)
     # Kernels that torch.compile cached for the whole processor must not be found again here.

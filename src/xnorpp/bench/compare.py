@@ -82,8 +82,12 @@ class Comparison:
 
 
 def default_program(block: str = "paper", *, half: bool = False, seed: int = 0) -> Program:
-    """ResNet-18, 224x224, Case 4, random weights, packed; with the paper's block (binary downsampling) or,
-    for "default", with the default block of the networks.
+    """ResNet-18 for 224x224 images, Case 4, with random weights, packed.
+
+    Args:
+        block: "paper" (binary downsampling) or "default" (the default block of the networks).
+        half: Store real-valued parts in 16 bits.
+        seed: Seed of the weights.
     """
     from xnorpp.bench.networks import DEFAULT, binary_network
     from xnorpp.models import PAPER_BLOCK
@@ -97,7 +101,16 @@ def default_program(block: str = "paper", *, half: bool = False, seed: int = 0) 
 
 
 def open_program(path: str | Path | None, block: str = "paper") -> Program:
-    """A packed file, a checkpoint (packed here), or None for the network of `default_program`."""
+    """Open the network of a benchmark.
+
+    Args:
+        path: A packed file, a checkpoint (which is packed here), or None for `default_program`.
+        block: The block of `default_program`.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder.
+        ValueError: The file is neither a packed model nor a checkpoint.
+    """
     if path is None:
         return default_program(block)
     from xnorpp.inspect import is_packed
@@ -139,7 +152,27 @@ def compare(
     repeat: int = 5,
     say: Callable[[str], None] = print,
 ) -> Comparison:
-    """Compare our engine with the libraries named in `against`, which run the real-valued baseline."""
+    """Compare our engine with other libraries, which run the real-valued baseline, in turns.
+
+    Args:
+        program: The packed network.
+        title: Its name in the report.
+        threads: The thread counts to measure.
+        batch: Images per call.
+        isa: Our CPU kernels; the fastest available by default.
+        against: Names among "torch", "onnxruntime" and "openvino". One that is not installed is skipped with
+            a message.
+        rounds: How often the engines take turns.
+        repeat: Timed calls per turn.
+        say: Receives lines of progress.
+
+    Returns:
+        The times of all engines, ours first.
+
+    Raises:
+        ValueError: An argument is wrong, or the file does not record its network.
+        RuntimeError: An engine does not compute the network it was given.
+    """
     from xnorpp.runtime.format.program import encode
 
     counts = tuple(dict.fromkeys(threads))

@@ -141,7 +141,20 @@ def bench_layers(
     shapes: tuple[tuple[int, int], ...] = SHAPES,
     say: Callable[[str], None] = print,
 ) -> list[ChainResult]:
-    """Time the chain at each shape; a chain whose engines disagree is an error, not a time."""
+    """Time chains of eight binary layers, ours and OpenVINO's, in turns.
+
+    Args:
+        threads: Threads of both engines.
+        isa: Our CPU kernels; the fastest available by default.
+        against: Whether OpenVINO is measured too. If it is not installed, it is skipped with a message.
+        rounds: How often the engines take turns.
+        repeat: Timed calls per turn.
+        shapes: (channels, size) of each chain.
+        say: Receives lines of progress.
+
+    Raises:
+        RuntimeError: The engines disagree, or OpenVINO did not run its binary kernel.
+    """
     results = []
     for channels, size in shapes:
         chain = make_chain(channels, size)

@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 def plot(rows: Sequence[Row], path: str | Path) -> None:
-    """Bars: the latency of each engine (quartiles as whiskers), or the rate of each chain, as PNG or SVG."""
+    """Plot the latency of each engine (with quartiles), or the rate of each chain, as PNG or SVG."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -48,8 +48,9 @@ def _plot_latencies(axis: Any, rows: Sequence[Row]) -> None:
     ]
     colours = ["#c44" if row["engine"] == OURS else "#89a" for row in ordered]
     axis.barh(names, values, xerr=whiskers, color=colours)
-    for index, value in enumerate(values):
-        axis.text(value, index, f" {value:.1f}", va="center", fontsize=8)
+    for index, row in enumerate(ordered):  # after the whisker, which would cross it
+        axis.text(row["spread_ms"]["upper_quartile"], index, f"  {row['value']:.1f}", va="center", fontsize=8)
+    axis.set_xlim(0, 1.12 * max(row["spread_ms"]["upper_quartile"] for row in ordered))
     axis.set_xlabel(
         f"ms per batch of {ordered[0]['batch']} (uint8 input), median and quartiles (threads in brackets)"
     )

@@ -88,13 +88,29 @@ class Geometry:
 
 
 def speedup_xnor(geometry: Geometry) -> float:
-    """`S_XNOR = 64*w*h*o / (w*h*o + 2 + h*w)`, with `o / groups` for `o`."""
+    """The paper's theoretical speed-up of XNOR-Net: `S_XNOR = 64*w*h*o / (w*h*o + 2 + h*w)`.
+
+    Args:
+        geometry: The layer; with groups, `o / groups` takes the place of `o`.
+
+    Example:
+        >>> round(speedup_xnor(Geometry(256, 256, (14, 14), (14, 14), kernel=(3, 3))), 2)
+        63.7
+    """
     work = geometry.taps * geometry.outputs / geometry.groups
     return WORD * work / (work + 2 + geometry.taps)
 
 
 def speedup_ours(geometry: Geometry) -> float:
-    """`S_OURS = 64*w*h*o / (w*h*o + 1)`, with `o / groups` for `o`."""
+    """The paper's theoretical speed-up of XNOR-Net++: `S_OURS = 64*w*h*o / (w*h*o + 1)`.
+
+    Args:
+        geometry: The layer; with groups, `o / groups` takes the place of `o`.
+
+    Example:
+        >>> round(speedup_ours(Geometry(256, 256, (14, 14), (14, 14), kernel=(3, 3))), 2)
+        63.97
+    """
     work = geometry.taps * geometry.outputs / geometry.groups
     return WORD * work / (work + 1)
 

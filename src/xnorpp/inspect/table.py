@@ -29,7 +29,14 @@ def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[st
 
 
 def render(found: Inspection) -> str:
-    """The table, its totals, and the warnings."""
+    """Format an inspection as text.
+
+    Args:
+        found: The report of `inspect_network`, `inspect_program` or `inspect_file`.
+
+    Returns:
+        A table with one row per layer, the totals, and the warnings.
+    """
     head = ["layer", "kind", "in -> out", "state", "W/A bits", "bytes", "binary", "real", "padding", "theory"]
     timed = any(layer.measured for layer in found.layers)
     if timed:

@@ -32,8 +32,21 @@ def time_layers(
     repeat: int = 3,
     against: str | None = None,
 ) -> Inspection:
-    """Time every layer at batch 1. `against` is "torch" (default where it is installed) or "xnorpp", our own
-    float convolution.
+    """Time every layer at batch 1, packed and as a real convolution of the same shape, in turns.
+
+    Args:
+        found: The report of `inspect_network` or `inspect_program`.
+        threads: Threads of both sides.
+        isa: The CPU kernels; the fastest available by default.
+        rounds: How often the two take turns.
+        repeat: Timed calls per turn.
+        against: Whose real convolution: "torch" (the default where it is installed) or "xnorpp".
+
+    Returns:
+        The report with `measured` set for every layer.
+
+    Raises:
+        ValueError: `against` or `isa` is unknown.
     """
     if against is None:
         against = "torch" if importlib.util.find_spec("torch") else "xnorpp"

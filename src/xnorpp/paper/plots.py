@@ -48,7 +48,7 @@ def table2_data(rows: Sequence[Row]) -> Any:
 def table2_plot(rows: Sequence[Row], path: Path) -> None:
     """One panel per set-up, fitted and held-out input; the paper's as diamonds, its XNOR-Net at both rows."""
     data = table2_data(rows)
-    figure, axes = _panels(len(data), 3.4)
+    figure, axes = _panels(len(data), 4.2, columns=2)
     for axis, (setup, methods) in zip(axes, data):
         places = range(len(methods))
         for shift, column, colour, label in (
@@ -158,15 +158,20 @@ PLOTS: dict[str, tuple[Data, Callable[[Sequence[Row], Path], None]]] = {
 }
 
 
-def _panels(count: int, width: float, height: float = 3.6) -> tuple[Any, Any]:
+def _panels(count: int, width: float, height: float = 3.6, columns: int = 3) -> tuple[Any, Any]:
+    """A figure with `count` axes, at most `columns` in a row, so that its text is readable at page width."""
     import matplotlib
 
     matplotlib.use("Agg")
     matplotlib.rcParams.update({"svg.hashsalt": "xnorpp", "svg.fonttype": "none"})
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, max(count, 1), figsize=(width * max(count, 1), height), squeeze=False)
-    return figure, axes[0]
+    columns = min(max(count, 1), columns)
+    lines = -(-max(count, 1) // columns)
+    figure, axes = pyplot.subplots(lines, columns, figsize=(width * columns, height * lines), squeeze=False)
+    for axis in axes.flat[max(count, 1) :]:
+        axis.set_axis_off()
+    return figure, axes.flat[: max(count, 1)]
 
 
 def _save(figure: Any, path: Path, data: object) -> None:

@@ -119,7 +119,7 @@ def figure1_plot(rows: Sequence[Row], path: Path) -> None:
 def speed_plot(rows: Sequence[Row], path: Path) -> None:
     """One bar per engine, milliseconds per call; one panel per machine."""
     data = speed_data(rows)
-    figure, axes = _panels(len(data), 5)
+    figure, axes = _panels(len(data), 4.6, 3.0, columns=2)
     for axis, (title, bars) in zip(axes, data):
         names, values = [name for name, _ in bars], [value for _, value in bars]
         places = list(range(len(bars)))

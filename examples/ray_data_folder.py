@@ -1,4 +1,4 @@
-"""Batch inference over a folder of images with Ray Data: `pip install xnorpp 'ray[data]'`.
+"""Batch inference over a folder of images with Ray Data: `pip install 'xnorpp[ray]'`.
 
     python examples/ray_data_folder.py FOLDER [MODEL] [OUT]
 
@@ -31,7 +31,7 @@ class Classifier:
 def main(folder: str, name: str = "cifar10-resnet20", out: str = "predictions") -> None:
     model = xnorpp.load(name, threads=1)
     images = ray.data.read_images(folder, mode="RGB", include_paths=True)
-    found = images.map_batches(Classifier, fn_constructor_args=(model,), batch_size=64, concurrency=2)
+    found = images.map_batches(Classifier, fn_constructor_args=(model,), batch_size=64, concurrency=(1, 8))
     found.write_parquet(out)
 
 

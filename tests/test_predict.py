@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from xnorpp.cli.main import main
+from xnorpp.data import FolderDataset, dataset_info
 from xnorpp.data.evaluate import evaluate_packed, prepared
 from xnorpp.runtime import PackedModel, load
 from xnorpp.runtime.format.program import INPUT, Op, Program
@@ -194,11 +195,14 @@ def test_the_preprocessing_of_a_file_is_checked_when_it_is_loaded(
 
     for stored, words in (
         ({"resize": 20000, "crop": 20000}, r"`resize` \(=20000\) must be"),
-        ({"resize": 16, "crop": 16}, r"makes \(1, 16, 16\) .* the model's input is \(1, 8, 8\)"),
+        (
+            {"resize": 16, "crop": 16},
+            r"makes an input of shape \(1, 16, 16\), and the network's is \(1, 8, 8\)",
+        ),
         ({"resize": None}, r"`resize` \(=None\) must be"),
         ({"mean": 5}, r"`mean` \(=5\) must be"),
         ({"std": ["nan"]}, r"`std` \(=\['nan'\]\) must be"),
-        ({"channels": 3, "mean": [0] * 3, "std": [1] * 3}, r"makes \(3, 8, 8\)"),
+        ({"channels": 3, "mean": [0] * 3, "std": [1] * 3}, r"makes an input of shape \(3, 8, 8\)"),
         ({"channels": 3}, r"`mean` \(=\(0.0,\)\) must have `channels` \(=3\) values"),
     ):
         path = tmp_path / "wrong.xnor"
@@ -207,3 +211,36 @@ def test_the_preprocessing_of_a_file_is_checked_when_it_is_loaded(
             load(path)
         assert main(["predict", str(path), "a.png"]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_names_of_a_file_reach_the_terminal_escaped(
+    model: PackedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ops = tuple(replace(op, name="a\x1b[2J\nb") for op in model.program.ops)
+    path = tmp_path / "names.xnor"
+    load(replace(model.program, ops=ops)).save(path)
+    assert main(["inspect", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert r"a\x1b[2J\nb" in out
+
+
+def test_unreadable_images_of_a_data_set_are_skipped_up_to_a_number(
+    model: PackedModel, tmp_path: Path
+) -> None:
+    for index in range(4):
+        picture(tmp_path / f"{index}.png")
+    for index in (1, 2):
+        (tmp_path / f"{index}.png").write_bytes(b"rubbish")
+    info = replace(dataset_info("digits"), classes=4)
+    names = [f"{index}.png" for index in range(4)]
+    assert model.labels is not None
+    labels = np.zeros(4, np.int64)
+    dataset = FolderDataset(info, "test", model.labels, labels, root=tmp_path, paths=names)
+    found = evaluate_packed(model, dataset, max_skipped=2)
+    assert (found.top1, found.images) == (100, 2)
+    assert [Path(lost.name).name for lost in found.skipped] == ["1.png", "2.png"]
+    with pytest.raises(
+        ValueError, match=r"more than 1 images cannot be read; .*2\.png: not a recognised image"
+    ):
+        evaluate_packed(model, dataset)

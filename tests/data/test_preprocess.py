@@ -104,31 +104,34 @@ def test_missing_fields_have_the_stated_defaults() -> None:
     assert Preprocess.from_dict({"resize": 11}, (3, 11, 10)).size == (11, 10)
     assert Preprocess.from_dict({"resize": 9}) == Preprocess(9, 9, (0.0,) * 3, (1.0,) * 3)
     assert Preprocess.from_dict({"crop": 9, "mean": [0.5]}).channels == 1
-    with pytest.raises(ValueError, match=r"`resize` \(=None\) must be an integer from 1 to 16384, or a pair"):
+    with pytest.raises(ValueError, match=r"`resize` \(=None\) must be an integer, or a pair"):
         Preprocess.from_dict({"mean": [0.5]})
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"channels": 5}, r"`channels` \(=5\) must be 1, 2, 3 or 4"),
-        ({"channels": True}, r"`channels` \(=True\) must be 1, 2, 3 or 4"),
-        ({"resize": None}, r"`resize` \(=None\) must be an integer from 1 to 16384"),
+        ({"channels": 5}, r"`channels` \(=5\) must be an integer, 1, 2, 3 or 4"),
+        ({"channels": True}, r"`channels` \(=True\) must be an integer"),
+        ({"resize": None}, r"`resize` \(=None\) must be an integer, or a pair of them \(height, width\)"),
         ({"resize": 8.0}, r"`resize` \(=8.0\) must be an integer"),
         ({"resize": "8"}, r"`resize` \(='8'\) must be an integer"),
-        ({"resize": [8]}, r"`resize` \(=\[8\]\) must have two numbers"),
-        ({"resize": (8, 8, 8)}, r"must be an integer from 1 to 16384, or a pair"),
-        ({"resize": 20000}, r"`resize` \(=20000\) must be an integer from 1 to 16384"),
-        ({"crop": 0}, r"`crop` \(=0\) must be an integer from 1"),
+        ({"resize": [8]}, r"`resize` \(=\[8\]\) must be an integer, or a pair"),
+        ({"resize": []}, r"`resize` \(=\[\]\) must be an integer, or a pair"),
+        ({"resize": (8, 8, 8)}, r"must be an integer, or a pair"),
+        ({"resize": 20000}, r"`resize` \(=20000\) must be at most 8192"),
+        ({"crop": 0}, r"`crop` \(=0\) must be at least 1"),
         ({"resize": (8, 16), "crop": (8, 17)}, r"`crop` \(=\(8, 17\)\) must be at least 1 and at most"),
         ({"aspect": "crop"}, r"`aspect` \(='crop'\) must be \"squash\" or \"keep\""),
         ({"interpolation": "cubic"}, r"must be \"nearest\", \"bilinear\", \"bicubic\" or \"lanczos\""),
-        ({"mean": 5}, r"`mean` \(=5\) must be 3 numbers, one per channel"),
-        ({"mean": "abc"}, r"`mean` \(='abc'\) must be 3 numbers"),
-        ({"mean": (10**400, 0, 0)}, r"must be finite float32 numbers"),
-        ({"std": ["nan"] * 3}, r"`std` \(=\['nan', 'nan', 'nan'\]\) must be finite float32 numbers"),
-        ({"std": [float("nan")] * 3}, r"must be finite float32 numbers"),
-        ({"std": [1e-46] * 3}, r"must be positive, and not below 2\^-126"),
+        ({"mean": 5}, r"`mean` \(=5\) must be a list of numbers, one per channel"),
+        ({"mean": "abc"}, r"`mean` \(='abc'\) must be a list of numbers"),
+        ({"mean": {"a": 1}}, "must be a list of numbers"),
+        ({"mean": (0.5, 1e39, 0.5)}, "`mean` .* must be finite numbers"),
+        ({"mean": (10**400, 0, 0)}, r"must be finite numbers"),
+        ({"std": ["nan"] * 3}, r"`std` \(=\['nan', 'nan', 'nan'\]\) must be a list of numbers"),
+        ({"std": [float("nan")] * 3}, r"must be finite numbers"),
+        ({"std": [1e-46] * 3}, r"must be positive in float32"),
         ({"crop": 9}, r"`crop` \(=9\) must be at least 1 and at most `resize` \(=8\)"),
         ({"mean": (0.5,)}, r"`mean` \(=\(0.5,\)\) must have `channels` \(=3\) values"),
         ({"std": (0.5, 0.0, 0.5)}, "must be positive"),
@@ -335,7 +338,7 @@ def test_the_input_of_the_model_must_match() -> None:
     ours.check_input((1, -1, -1))
     for shape in ((1, 24, 16), (3, 16, 24), (1, 16, 25)):
         with pytest.raises(
-            ValueError, match=r"makes \(1, 16, 24\) .* input is .*; `crop` and `channels` must match"
+            ValueError, match=r"makes an input of shape \(1, 16, 24\), and the network's is .*; `crop`"
         ):
             ours.check_input(shape)
     assert ours.size == (16, 24)

@@ -38,10 +38,11 @@ def evaluate_packed(
     batch: int = 64,
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
+    max_skipped: int | None = None,
 ) -> Accuracy:
     """Top-1 and top-5 of a packed model over a data set; ties count against it.
 
-    Unreadable images are skipped and named, at most 1 % of the set (at least 1, at most 100), as in training.
+    Unreadable images are skipped and named.
 
     Args:
         model: A model with one output of one number per class.
@@ -49,6 +50,8 @@ def evaluate_packed(
         batch: Images per call.
         workers: Threads that decode streamed images.
         progress: Called with how many images are done since the last call.
+        max_skipped: How many unreadable images are tolerated; by default 1 % of the set, at least 1 and at
+            most 100, as in training.
 
     Raises:
         ValueError: The model does not classify images into the classes of the data set, or too many images
@@ -62,7 +65,7 @@ def evaluate_packed(
     right = right5 = images = 0
     skipped: list[Skipped] = []
     preprocess = preprocess_of(model.program)
-    for pixels, labels in prepared(dataset, preprocess, batch, workers, skipped):
+    for pixels, labels in prepared(dataset, preprocess, batch, workers, skipped, max_skipped):
         if len(labels):
             rank = ranks(model(preprocess.normalise(pixels)), labels)
             right += int((rank <= 1).sum())
@@ -82,7 +85,12 @@ def ranks(scores: F32, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def prepared(
-    dataset: Dataset, preprocess: Preprocess, batch: int, workers: int, skipped: list[Skipped]
+    dataset: Dataset,
+    preprocess: Preprocess,
+    batch: int,
+    workers: int,
+    skipped: list[Skipped],
+    max_skipped: int | None = None,
 ) -> Iterator[tuple[UInt8, npt.NDArray[np.int64]]]:
     """Prepared images and labels in the data set's order; those that cannot be read go to `skipped`."""
     for name, value in (("batch", batch), ("workers", workers)):
@@ -96,7 +104,7 @@ def prepared(
                 chunk = np.stack([preprocess.apply(image) for image in chunk])
             yield chunk, dataset.labels[start : start + batch]
         return
-    limit = skip_limit(len(dataset))
+    limit = skip_limit(len(dataset), max_skipped)
     with ThreadPoolExecutor(workers) as pool:
         for start in starts:
             indices = range(start, min(start + batch, len(dataset)))

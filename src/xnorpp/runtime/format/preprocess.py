@@ -35,7 +35,7 @@ Size = int | tuple[int, int]
 
 ASPECTS = ("squash", "keep")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
-MAX_SIDE = 1 << 14
+MAX_SIDE = 1 << 13
 MAX_PIXELS = 1 << 26  # of a resized image: one that is a thousand times as wide as high is refused
 _SMALLEST, _LARGEST = 2.0**-126, float(np.finfo(np.float32).max)
 
@@ -75,7 +75,7 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         if type(self.channels) is not int or self.channels not in MODES:
-            raise ValueError(f"`channels` (={self.channels!r}) must be 1, 2, 3 or 4")
+            raise ValueError(f"`channels` (={_clip(self.channels)}) must be an integer, 1, 2, 3 or 4")
         for name, allowed in (("aspect", ASPECTS), ("interpolation", INTERPOLATIONS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"`{name}` (={getattr(self, name)!r}) must be {_either(allowed)}")
@@ -84,7 +84,7 @@ class Preprocess:
         for name in ("mean", "std"):
             object.__setattr__(self, name, _numbers(name, getattr(self, name), self.channels))
         if min(self.std) < _SMALLEST:
-            raise ValueError(f"`std` (={self.std}) must be positive, and not below 2^-126, as a float32")
+            raise ValueError(f"`std` (={self.std}) must be positive in float32, at least 2^-126")
         if any(inner > outer for inner, outer in zip(_pair(self.crop), _pair(self.resize))):
             raise ValueError(
                 f"`crop` (={self.crop}) must be at least 1 and at most `resize` (={self.resize})"
@@ -178,8 +178,8 @@ class Preprocess:
         wrong = [n for n, wanted in zip((self.channels, *self.size), shape) if wanted not in (n, -1)]
         if wrong or len(shape) != 3:
             raise ValueError(
-                f"`preprocess` makes {(self.channels, *self.size)} (channels, height, width) of an image and "
-                f"the model's input is {tuple(shape)}; `crop` and `channels` must match it"
+                f"`preprocess` makes an input of shape {(self.channels, *self.size)}, and the network's is "
+                f"{tuple(shape)}; `crop` and `channels` must match it"
             )
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
@@ -280,28 +280,31 @@ def _either(names: Sequence[str]) -> str:
 
 def _size(name: str, value: Any) -> Size:
     sides = list(value) if isinstance(value, (list, tuple)) else [value]
-    if len(sides) > 2 or not sides or not all(type(n) is int and 1 <= n <= MAX_SIDE for n in sides):
-        raise ValueError(
-            f"`{name}` (={_clip(value)}) must be an integer from 1 to {MAX_SIDE}, or a pair (height, width)"
-        )
-    if isinstance(value, (list, tuple)) and len(sides) == 1:
-        raise ValueError(f"`{name}` (={_clip(value)}) must have two numbers, (height, width)")
-    return sides[0] if len(sides) == 1 else (sides[0], sides[1])
+    pair = isinstance(value, (list, tuple))
+    if not all(type(n) is int for n in sides) or len(sides) != 1 + pair:
+        raise ValueError(f"`{name}` (={_clip(value)}) must be an integer, or a pair of them (height, width)")
+    if min(sides) < 1:
+        raise ValueError(f"`{name}` (={_clip(value)}) must be at least 1")
+    if max(sides) > MAX_SIDE:
+        raise ValueError(f"`{name}` (={_clip(value)}) must be at most {MAX_SIDE}")
+    return (sides[0], sides[1]) if pair else sides[0]
 
 
 def _numbers(name: str, values: Any, channels: int) -> tuple[float, ...]:
-    if not isinstance(values, (Sequence, np.ndarray)) or isinstance(values, (str, bytes)):
-        raise ValueError(f"`{name}` (={_clip(values)}) must be {channels} numbers, one per channel")
+    if not isinstance(values, (list, tuple, np.ndarray)) or not all(_is_number(value) for value in values):
+        raise ValueError(f"`{name}` (={_clip(values)}) must be a list of numbers, one per channel")
     if not all(_is_float32(value) for value in values):
-        raise ValueError(f"`{name}` (={_clip(values)}) must be finite float32 numbers, one per channel")
+        raise ValueError(f"`{name}` (={_clip(values)}) must be finite numbers, also in float32")
     if len(values) != channels:
         raise ValueError(f"`{name}` (={_clip(values)}) must have `channels` (={channels}) values")
     return tuple(float(value) for value in values)
 
 
-def _is_float32(value: Any) -> bool:
-    if not isinstance(value, Real) or isinstance(value, bool):
-        return False
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_float32(value: Real) -> bool:
     try:
         return abs(float(value)) <= _LARGEST  # false for NaN
     except OverflowError:  # an integer of more than 308 digits

@@ -195,10 +195,10 @@ def main() -> None:
             if given.skip_torch or time.perf_counter() - BEGIN > given.limit:
                 say(f"left out for time: torch {modes} {precision} batch {batch}")
                 continue
-            from xnorpp.bench.compare import twin_of
+            from xnorpp.bench.compare import baseline_of
 
-            twin = twin_of(program)
-            rows += torch_rows(twin, program, batch, precisions=(precision,), modes=modes, say=say)
+            baseline = baseline_of(program)
+            rows += torch_rows(baseline, program, batch, precisions=(precision,), modes=modes, say=say)
             found["rows"] = [as_record(row) for row in rows]
             keep()
     summary(found, rows, out, program)

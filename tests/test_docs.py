@@ -26,7 +26,7 @@ import torch
 
 from xnorpp.cli import main as cli
 from xnorpp.cli.command import Parser
-from xnorpp.cli.paper import PAPER
+from xnorpp.cli.paper.experiments import PAPER
 from xnorpp.data import list_datasets, load_dataset
 from xnorpp.models import create_model, list_models
 from xnorpp.nn import SCALES, SURROGATES
@@ -151,6 +151,8 @@ def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_command_line_parses(where: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(command)
     words = words[words.index("xnorpp") + 1 :]
+    if words[0] in ("help", "--version"):
+        return
     assert words[0] in cli.COMMANDS, f"{where}: there is no command {words[0]!r}"
     if len(words) == 1 or "--help" in words or any(PLACEHOLDER.fullmatch(word) for word in words):
         if len(words) > 1:

@@ -26,6 +26,7 @@ from xnorpp.runtime import PackedModel, Preprocess, Program, load, read
 from xnorpp.runtime import model as models
 from xnorpp.runtime.decode import CorruptImageError
 from xnorpp.runtime.format.program import INPUT, Op
+from xnorpp.runtime.limits import DEFAULT_LIMITS
 from xnorpp.runtime.predict import Guess, outputs_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,7 +143,7 @@ def test_copies_give_the_same_numbers(copied: Any, started: bool) -> None:
         model.start()
     other = copied(model)
     assert other is not model
-    assert other.settings == model.settings == (2, "generic", "cpu")
+    assert other.settings == model.settings == (2, "generic", "cpu", DEFAULT_LIMITS)
     c, h, w = program.input_shape
     x = np.random.default_rng(0).integers(0, 256, (2, h, w, c), np.uint8)
     np.testing.assert_array_equal(other(x), model(x))

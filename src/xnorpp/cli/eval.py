@@ -1,7 +1,4 @@
-"""`xnorpp eval`: the accuracy of a checkpoint, by torch, or of a packed file, by the packed engine.
-
-It stands in the table of `cli.py`, and follows its rules.
-"""
+"""`xnorpp eval`: the accuracy of a checkpoint, run by torch, or of a packed file, run as bit operations."""
 
 from __future__ import annotations
 
@@ -12,19 +9,26 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xnorpp.cli.command import Parser, at_least, check_data, check_file
-from xnorpp.cli.deploy import THREADS, engine_options, load_packed, one_model, refuse_ignored
+from xnorpp.cli.command import (
+    THREADS,
+    Parser,
+    at_least,
+    check_data,
+    check_file,
+    engine_options,
+    load_packed,
+    one_model,
+    refuse_ignored,
+)
 
 if TYPE_CHECKING:
     from xnorpp.data.dataset import Skipped
 
 
 def evaluate(arguments: list[str]) -> int:
-    """Measure the top-1 and top-5 accuracy of a checkpoint or a packed model.
-
-    MODEL is a .safetensors file of a run, the run's folder, a packed file, which is run packed and needs no
-    torch, or the name of a model that ships with the package. The data set is the one it was trained on, if
-    no other is named.
+    """Prints top-1 and top-5 accuracy. MODEL is a .safetensors file of a run, the run's folder, a packed file
+    (which is run packed and needs no torch), or the name of a model that ships with the package. The data set
+    is the one it was trained on unless --dataset names another.
     """
     parser = Parser(
         "eval",
@@ -38,28 +42,39 @@ def evaluate(arguments: list[str]) -> int:
     )
     parser.add_argument(
         "checkpoint", metavar="MODEL", nargs="?",
-        help="a run's folder, one of its .safetensors files, a packed file, or a shipped model's name",
+        help="a run's folder, one of its .safetensors files, a packed file, or the name of a shipped model",
     )  # fmt: skip
     parser.add_argument(
         "--model", metavar="NAME", help="a model that ships with the package, instead of MODEL"
     )
-    parser.add_argument("--data", metavar="DIR", help="where the data set lies")
-    parser.add_argument("--dataset", metavar="NAME", help="another data set than it was trained on")
+    parser.add_argument("--data", metavar="DIR", help="folder of the data set")
     parser.add_argument(
-        "--split", default="test", choices=("train", "test"), help="what to measure on (test)"
+        "--dataset", metavar="NAME", help="evaluate on another data set than that of training"
     )
     parser.add_argument(
-        "--batch-size", metavar="N", type=at_least(1), default=256, help="pictures at a time (256)"
+        "--split",
+        default="test",
+        choices=("train", "test"),
+        help="which part of the data set (default: test)",
     )
     parser.add_argument(
-        "--workers", metavar="N", type=at_least(0), default=0, help="processes that decode pictures (0)"
+        "--batch-size", metavar="N", type=at_least(1), default=256, help="images per batch (default: 256)"
     )
-    parser.add_argument("--download", action="store_true", help="get the data set if it is missing")
     parser.add_argument(
-        "--device", default="auto", help="auto, cpu, cuda or cuda:N (auto: a packed file on the CPU)"
+        "--workers",
+        metavar="N",
+        type=at_least(0),
+        default=0,
+        help="decoding processes; for a packed file, threads (default: 0)",
     )
-    engine_options(parser, f"of a packed file: {THREADS}")
-    parser.add_argument("--json", metavar="FILE", help="write what was measured here")
+    parser.add_argument("--download", action="store_true", help="download the data set if it is missing")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="auto, cpu, cuda or cuda:N (default: auto, which runs a packed file on the CPU)",
+    )
+    engine_options(parser, f"for a packed file: {THREADS}")
+    parser.add_argument("--json", metavar="FILE", help="write the result to this JSON file")
     given = parser.parse_args(arguments)
     check_file("--json", given.json)
 
@@ -88,11 +103,11 @@ def evaluate(arguments: list[str]) -> int:
         workers=given.workers,
         size=meta["preprocess"]["crop"],
     )
-    found = measure(model, loader)
+    result = measure(model, loader)
     _name_skipped(loader.skipped)
     print(
-        f"{meta['recipe']['name']} on {name} ({given.split}, {found['images']:.0f} pictures): "
-        f"top-1 {found['top1']:.2f} %, top-5 {found['top5']:.2f} %, loss {found['loss']:.4f}"
+        f"{meta['recipe']['name']} on {name} ({given.split}, {result['images']:.0f} images): "
+        f"top-1 {result['top1']:.2f} %, top-5 {result['top5']:.2f} %, loss {result['loss']:.4f}"
     )
     _write_json(
         given.json,
@@ -101,10 +116,10 @@ def evaluate(arguments: list[str]) -> int:
             "recipe": meta["recipe"]["name"],
             "dataset": name,
             "split": given.split,
-            "images": int(found["images"]),
-            "top1": found["top1"],
-            "top5": found["top5"],
-            "loss": found["loss"],
+            "images": int(result["images"]),
+            "top1": result["top1"],
+            "top5": result["top5"],
+            "loss": result["loss"],
             "skipped": [lost.name for lost in loader.skipped],
             "engine": f"torch on {device}",
         },
@@ -113,19 +128,19 @@ def evaluate(arguments: list[str]) -> int:
 
 
 def _name_skipped(skipped: Iterable[Skipped]) -> None:
-    """One line for each picture that could not be read."""
+    """Print one line for each image that could not be read."""
     for lost in skipped:
-        print(f"xnorpp eval: {lost.name} cannot be read ({lost.reason}) and is left out.", file=sys.stderr)
+        print(f"xnorpp eval: {lost.name} cannot be read ({lost.reason}) and is skipped.", file=sys.stderr)
 
 
 def _check_fits(config: dict[str, Any], name: str, classes: int, channels: int) -> None:
     if config["num_classes"] != classes:
         raise ValueError(
-            f"the model has {config['num_classes']} outputs and data set {name!r} {classes} classes"
+            f"the model has {config['num_classes']} outputs, and the data set {name!r} has {classes} classes"
         )
     if config["in_channels"] != channels:
         raise ValueError(
-            f"the model takes pictures of {config['in_channels']} channels and those of {name!r} have "
+            f"the model takes images with {config['in_channels']} channels, and those of {name!r} have "
             f"{channels}"
         )
 
@@ -139,18 +154,18 @@ def _evaluate_packed(given: Namespace) -> int:
     model = load_packed(given.checkpoint, given)
     name = given.dataset or model.program.meta.get("dataset")
     if not name:
-        raise ValueError("the packed file does not say which data set it was trained on; give --dataset NAME")
+        raise ValueError("the packed file does not record its data set; name one with --dataset NAME")
     check_data(str(name), given.data)
     dataset = load_dataset(str(name), given.data, given.split, download=given.download)
-    progress = Progress("evaluating", len(dataset), "pictures")
-    found = measure(
+    progress = Progress("evaluating", len(dataset), "images")
+    result = measure(
         model, dataset, batch=given.batch_size, workers=max(given.workers, 1), progress=progress.advance
     )
     progress.close()
-    _name_skipped(found.skipped)
+    _name_skipped(result.skipped)
     print(
-        f"{Path(given.checkpoint).name} on {name} ({given.split}, {found.images} pictures, {model.isa}): "
-        f"top-1 {found.top1:.2f} %, top-5 {found.top5:.2f} %"
+        f"{Path(given.checkpoint).name} on {name} ({given.split}, {result.images} images, {model.isa}): "
+        f"top-1 {result.top1:.2f} %, top-5 {result.top5:.2f} %"
     )
     _write_json(
         given.json,
@@ -158,10 +173,10 @@ def _evaluate_packed(given: Namespace) -> int:
             "model": Path(given.checkpoint).name,
             "dataset": str(name),
             "split": given.split,
-            "images": found.images,
-            "top1": found.top1,
-            "top5": found.top5,
-            "skipped": [lost.name for lost in found.skipped],
+            "images": result.images,
+            "top1": result.top1,
+            "top5": result.top5,
+            "skipped": [lost.name for lost in result.skipped],
             "engine": model.isa,
             "threads": given.threads,
         },
@@ -169,6 +184,6 @@ def _evaluate_packed(given: Namespace) -> int:
     return 0
 
 
-def _write_json(path: str | None, found: dict[str, Any]) -> None:
+def _write_json(path: str | None, result: dict[str, Any]) -> None:
     if path is not None:
-        Path(path).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        Path(path).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from xnorpp.data.dataset import Dataset, DatasetInfo
 from xnorpp.data.formats import cifar, digits, imagenet, mnist, shards, tiny_imagenet
 from xnorpp.data.holdout import holdout_split
+from xnorpp.runtime.choices import nearest_first
 
 _DATASETS: dict[str, tuple[DatasetInfo, Callable[..., Dataset]]] = {
     card.name: (card, load)
@@ -37,7 +37,7 @@ def dataset_info(name: str) -> DatasetInfo:
 
 def _find(name: str) -> tuple[DatasetInfo, Callable[..., Dataset]]:
     if name not in _DATASETS:
-        nearest = difflib.get_close_matches(name, _DATASETS, n=len(_DATASETS), cutoff=0.0)
+        nearest = nearest_first(name, _DATASETS)
         raise ValueError(f'`dataset` (="{name}") must be one of {", ".join(nearest)}')
     return _DATASETS[name]
 

@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from xnorpp.runtime.decode import Blob
+from xnorpp.runtime.errors import XnorppError
 from xnorpp.runtime.format.preprocess import Preprocess
 
 UInt8Array = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
 
 
-class DatasetError(ValueError):
+class DatasetError(XnorppError, ValueError):
     """The data set cannot be used as it is; the message says why in one sentence."""
 
 

@@ -30,8 +30,15 @@ def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[st
 
 
 def render(found: Inspection) -> str:
-    """The table, its totals, and the warnings."""
-    head = ["layer", "kind", "in -> out", "state", "W/A bits", "bytes", "binary", "real", "wasted", "theory"]
+    """Format an inspection as text.
+
+    Args:
+        found: The report of `inspect_network`, `inspect_program` or `inspect_file`.
+
+    Returns:
+        A table with one row per layer, the totals, and the warnings.
+    """
+    head = ["layer", "kind", "in -> out", "state", "W/A bits", "bytes", "binary", "real", "padding", "theory"]
     timed = any(layer.measured for layer in found.layers)
     if timed:
         head += ["packed ms", "real ms", "measured"]
@@ -49,8 +56,8 @@ def render(found: Inspection) -> str:
         f"{found.count('real')} real",
         f"{found.total_bytes:,} bytes {size}; the weights alone are {found.float_bytes:,} in float32 "
         f"({found.float_bytes / max(found.total_bytes, 1):.1f} times)",
-        f"{amount(binary)} binary and {amount(real)} real multiply-adds a picture{share}; "
-        f"{wasted:,} bits wasted by channel counts that fill no byte",
+        f"{amount(binary)} binary and {amount(real)} real multiply-adds per image{share}; "
+        f"{wasted:,} padding bits (channel count not a multiple of 8)",
         "theory: the paper's speed-up of a layer, S_OURS (with XNOR-Net's factors: S_XNOR)",
     ]
     if found.timed:

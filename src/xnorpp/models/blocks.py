@@ -27,9 +27,9 @@ from xnorpp.nn import (
     RPReLU,
     resolve_scale,
 )
-from xnorpp.nn.choices import check_choice
 from xnorpp.nn.fused.dispatch import Unit, run_chain, side_of, use_fused
 from xnorpp.nn.fused.ends import halve, use_halve
+from xnorpp.runtime.choices import check_choice
 
 Size = tuple[int, int]
 

@@ -14,7 +14,7 @@ from xnorpp.models.alexnet import alexnet
 from xnorpp.models.blocks import Options
 from xnorpp.models.resnet import resnet
 from xnorpp.models.small import small
-from xnorpp.nn.choices import check_choice, nearest_first
+from xnorpp.runtime.choices import check_choice, nearest_first
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from xnorpp.models.blocks import Options, PreActivationBlock, Size, activation, initialise, output_size
-from xnorpp.nn.choices import check_choice
 from xnorpp.nn.fused import ends as fused_pool
+from xnorpp.runtime.choices import check_choice
 
 STEMS = ("7x7", "3x3")
 

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xnorpp.nn.choices import check_choice
 from xnorpp.nn.functional import Pads, binary_conv2d, binary_linear
 from xnorpp.nn.quantizers import SURROGATES, hard_sign
 from xnorpp.nn.scales import (
@@ -36,6 +35,7 @@ from xnorpp.nn.scales import (
     filter_means,
     input_scale,
 )
+from xnorpp.runtime.choices import check_choice
 
 METHODS = ("real", "binaryconnect", "bnn", "xnor", "xnor++")
 PADDING_VALUES = (0, -1, 1)

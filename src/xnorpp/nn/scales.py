@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xnorpp.nn.choices import check_choice
+from xnorpp.runtime.choices import check_choice
 
 SCALE_INITS = ("analytic", "ones")
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.runtime.errors import XnorppError
+
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]
 
@@ -22,7 +24,7 @@ F32 = npt.NDArray[np.float32]
 Trained = Callable[[F32], F32]
 
 
-class PackError(ValueError):
+class PackError(XnorppError, ValueError):
     """A model that cannot be packed; the message names the module, the operation and the line."""
 
 

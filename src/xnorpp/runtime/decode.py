@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.runtime.errors import XnorppError
 from xnorpp.runtime.format.pixels import MODES, as_image, fit
 
 UInt8Array = npt.NDArray[np.uint8]
@@ -43,7 +44,7 @@ _OPEN = os.O_RDONLY | sum(
 )
 
 
-class CorruptImageError(ValueError):
+class CorruptImageError(XnorppError, ValueError):
     """The file or bytes are not an image that can be decoded; the message is why, in one sentence."""
 
 

@@ -6,7 +6,6 @@ Neither torch nor numpy is needed to list them. `xnorpp.load(NAME)` runs one.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from pathlib import Path
@@ -120,6 +119,6 @@ def _unknown(name: str, known: tuple[str, ...]) -> str:
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:
-    return ", ".join(
-        sorted(known, key=lambda other: (-difflib.SequenceMatcher(None, name, other).ratio(), other))
-    )
+    from xnorpp.runtime.choices import nearest_first  # imports numpy, which listing does without
+
+    return ", ".join(nearest_first(name, known))

@@ -23,6 +23,7 @@ import re
 import tarfile
 import warnings
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from xnorpp.data.dataset import (
 from xnorpp.data.loading.cache import decode_all
 from xnorpp.data.places import cache_path, not_found
 from xnorpp.runtime.decode import Blob, fit
+from xnorpp.runtime.files import replacing
 from xnorpp.runtime.format.preprocess import as_image
 
 SHARDS = DatasetInfo(
@@ -216,12 +218,8 @@ def _index(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             pass  # damaged: read the shard again
     index = _scan(path)
-    temporary = kept.with_name(f"{kept.stem}.{os.getpid()}.tmp.npz")
-    try:
-        np.savez(temporary, **index)  # type: ignore[arg-type]
-        os.replace(temporary, kept)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+    with suppress(OSError), replacing(kept, flush=False) as temporary, temporary.open("wb") as file:
+        np.savez(file, **index)  # type: ignore[arg-type]
     return index
 
 
@@ -319,13 +317,11 @@ def write_shards(
                 [fit(as_image(image), side, side, 0, 0, info.channels) for image in part.images]
             )
         path = out / f"{stem}-{number:06d}.tar"
-        temporary = path.with_suffix(".tmp")
-        with tarfile.open(temporary, "w") as shard:
+        with replacing(path, flush=False) as temporary, tarfile.open(temporary, "w") as shard:
             for index, pixels in zip(chosen, images, strict=True):
                 key = f"{int(index):08d}"
                 _add(shard, f"{key}.{format}", _encode(pixels, format, quality))
                 _add(shard, f"{key}.cls", str(int(dataset.labels[index])).encode())
-        os.replace(temporary, path)
         written.append(path)
     card = {
         "name": info.name,

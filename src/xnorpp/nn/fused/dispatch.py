@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xnorpp.nn.choices import check_choice
 from xnorpp.nn.layers import BinaryConv2d
 from xnorpp.nn.scales import AnalyticScale
+from xnorpp.runtime.choices import check_choice
 
 BACKENDS = ("auto", "fused", "reference")
 PRODUCT_DTYPE = torch.float16

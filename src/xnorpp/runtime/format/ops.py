@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.runtime.errors import XnorppError
 from xnorpp.runtime.format.bits import packed_width, tail_is_zero, window_of
 
 Kind = Literal["f32", "bits", "int"]
@@ -27,7 +28,7 @@ LARGEST = float(np.finfo(np.float32).max)
 MAX_TAPS = 1 << 22  # inputs of one filter; below 2**24, so a dot product is exact in float32
 
 
-class ProgramError(ValueError):
+class ProgramError(XnorppError, ValueError):
     """A packed file or program that breaks the format; the message says where and how."""
 
 

@@ -61,10 +61,10 @@ def fingerprint(array: Array) -> tuple[str, tuple[int, ...], bytes]:
     return array.dtype.str, array.shape, digest
 
 
-def order(output: Node) -> list[Node]:
-    """The nodes the output needs, in the order the model ran; each is behind its inputs."""
+def order(*outputs: Node) -> list[Node]:
+    """The nodes that the outputs need, in the order the model ran; each comes after its inputs."""
     found: dict[int, Node] = {}
-    stack = [output]
+    stack = list(outputs)
     while stack:
         node = stack.pop()
         if id(node) not in found:

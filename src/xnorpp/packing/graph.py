@@ -73,11 +73,12 @@ def order(*outputs: Node) -> list[Node]:
     return sorted(found.values(), key=lambda node: node.serial)
 
 
-def users(output: Node) -> dict[int, list[Node]]:
-    """For every node (by id) the nodes that read it; the caller's reading of the output counts as one."""
-    result: dict[int, list[Node]] = {id(node): [] for node in order(output)}
-    for node in order(output):
+def users(*outputs: Node) -> dict[int, list[Node]]:
+    """For every node (by id) the nodes that read it; the caller's reading of an output counts as one."""
+    result: dict[int, list[Node]] = {id(node): [] for node in order(*outputs)}
+    for node in order(*outputs):
         for source in node.inputs:
             result[id(source)].append(node)
-    result[id(output)].append(output)
+    for output in outputs:
+        result[id(output)].append(output)
     return result

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xnorpp.nn.layers import BinaryLayer
+from xnorpp.nn.controls import binary_layers
 from xnorpp.packing.assemble import assemble
 from xnorpp.packing.example import BATCH, example_inputs, pair_of_images
 from xnorpp.packing.fold import fold
@@ -149,8 +149,9 @@ def find_parts(model: nn.Module, recorder: Trace, accept: Accept | None = None) 
 class _Search:
     def __init__(self, model: nn.Module, recorder: Trace, accept: Accept) -> None:
         self.model, self.recorder, self.accept = model, recorder, accept
-        binary = any(isinstance(module, BinaryLayer) for module in model.modules())
-        self.kinds: Any = BinaryLayer if binary else _WEIGHTED
+        binary = {id(layer) for _, layer in binary_layers(model)}
+        weighted = {id(module) for module in model.modules() if isinstance(module, _WEIGHTED)}
+        self.worth = binary or weighted
         self.nothing = f"has no {'binary' if binary else 'convolution or linear'} layer"
         self.parts: list[Part] = []
 
@@ -171,8 +172,8 @@ class _Search:
             self.parts.append(Part((path,), False, _layers(module), f"{own[0].operation} {own[0].reason}"))
         elif isinstance(module, _WEIGHTED) or (not children and self._is_worth(module)):
             self.parts.append(Part((path,), False, _layers(module), reason or self.nothing))
-        if isinstance(module, BinaryLayer):
-            return
+        if isinstance(module, _WEIGHTED) or (own and own[0].operation.startswith("nn.")):
+            return  # what is inside of a torch module is not called by itself
         if type(module) is nn.Sequential:
             self._visit_neighbours(path, module)
             return
@@ -204,7 +205,7 @@ class _Search:
             self._visit(where, child)
 
     def _is_worth(self, module: nn.Module) -> bool:
-        return any(isinstance(inner, self.kinds) for inner in module.modules())
+        return any(id(inner) in self.worth for inner in module.modules())
 
     def _shape(self, path: str) -> tuple[int, ...]:
         shape = self.recorder.calls[path][0].shape

@@ -16,7 +16,7 @@ import dataclasses
 import linecache
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from xnorpp.nn import BinaryConv2d, BinaryLinear
 from xnorpp.nn.controls import evaluating
 from xnorpp.packing.graph import Array, Node, PackError, Trained, order
+from xnorpp.packing.nested import named_outputs, tensors_in
 from xnorpp.packing.obstacles import VALUE_READ, Obstacle, Refusal, refused_for_any_shape, remedy_for
 
 # Questions about a tensor that do not read its values.
@@ -67,13 +68,22 @@ class Trace(TorchFunctionMode):
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
         self.obstacles: list[Obstacle] = []
         self.calls: dict[str, list[Call]] = {}  # by module path
+        self.outputs: dict[str, Node] = {}  # by name, also of a model that returns several tensors
         self.output: Node | None = None
         self.operation = ""
         self.serial = 0
         for module in model.modules():
             own = [*module.parameters(False), *module.buffers(False), *vars(module).values()]
             self.constants.update(id(value) for value in own if isinstance(value, Tensor))
+        self._check_modules(model)
         self._check_inputs(inputs)
+
+    def _check_modules(self, model: nn.Module) -> None:
+        for path, module in model.named_modules():
+            outer = model.get_submodule(path.rpartition(".")[0]) if path else None
+            if isinstance(module, torch.jit.ScriptModule) and not isinstance(outer, torch.jit.ScriptModule):
+                reason = "is a TorchScript module, whose operations are not visible"
+                self._report(path, "torch.jit", reason, "use the module that it was made from")
 
     def _check_inputs(self, inputs: Sequence[Tensor]) -> None:
         axes = ", ".join(map(str, self.input.shape))
@@ -143,22 +153,24 @@ class Trace(TorchFunctionMode):
         return record(self, name, args, kwargs, result)
 
     def refuse(self, refusal: Refusal, result: Any, tracked: Sequence[Tensor]) -> None:
-        """Notes the obstacle, once for each line of a module, and goes on with opaque values."""
+        """Notes the obstacle and goes on with opaque values."""
         if refusal is not _Consequence:
-            new = refusal.obstacle
-            torch_module = type(self.modules[-1][1]).__module__.startswith("torch.nn.")
-            for i, old in enumerate(self.obstacles):
-                same = (old.operation, old.line, old.reason) == (new.operation, new.line, new.reason)
-                if old.path == new.path and (same or (torch_module and old.operation == new.operation)):
-                    self.obstacles[i] = dataclasses.replace(old, calls=old.calls + same)
-                    break
-            else:
-                self.obstacles.append(new)
+            self._note(refusal.obstacle)
         sources = [self.nodes[id(t)] for t in tracked if id(t) in self.nodes]
         for t in tensors_in(result):
             if any(t is source for source in tracked):
                 self._mark_views(t)
         self._make_opaque(tensors_in(result), sources)
+
+    def _note(self, new: Obstacle) -> None:
+        """An obstacle is listed once for each line of a module, and once for a module of torch's own."""
+        torch_module = new.operation.startswith("nn.")
+        for i, old in enumerate(self.obstacles):
+            same = (old.operation, old.line, old.reason) == (new.operation, new.line, new.reason)
+            if old.path == new.path and (same or (torch_module and old.operation == new.operation)):
+                self.obstacles[i] = dataclasses.replace(old, calls=old.calls + same)
+                return
+        self.obstacles.append(new)
 
     def _make_opaque(self, tensors: Iterable[Tensor], sources: list[Node]) -> None:
         for t in tensors:
@@ -169,16 +181,17 @@ class Trace(TorchFunctionMode):
 
     def _report(self, path: str, operation: str, reason: str, remedy: str, line: str | None = None) -> None:
         name = type(self.modules[0][1]).__name__
-        self.obstacles.append(Obstacle(path, operation, line or f"class {name}", reason, remedy))
+        self._note(Obstacle(path, operation, line or f"class {name}", reason, remedy))
 
     def finish(self, result: Any) -> None:
         """Sets `output`; leaves it None, with an obstacle, where the result cannot be that of a program."""
         outputs = named_outputs(result)
+        self.outputs = {name: self.nodes[id(t)] for name, t in outputs.items() if id(t) in self.nodes}
         if not isinstance(result, Tensor):
             remedy = "return one tensor in evaluation, or pack the modules inside: xnorpp.pack_submodules"
             count = f"{type(result).__name__} of {len(outputs)} tensors"
             self._report("", "forward", f"returns {count}; one tensor is needed", remedy)
-        nodes = [self.nodes[id(t)] for t in outputs.values() if id(t) in self.nodes]
+        nodes = list(self.outputs.values())
         if not nodes and not self.obstacles:
             self._report(
                 "", "forward", "returns what does not depend on its input through supported operations",
@@ -319,39 +332,6 @@ def _no_modes() -> Iterator[None]:
         yield
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors of an argument or result: in tuples, lists, mappings and dataclasses."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from tensors_in(list(vars(value).values()))
-
-
-def named_outputs(result: Any) -> dict[str, Tensor]:
-    """The tensors that a model returns by name: keys, field names or positions; "output" for a single one."""
-    if isinstance(result, Tensor):
-        return {"output": result}
-    if isinstance(result, Mapping):
-        items = [(str(key), value) for key, value in result.items()]
-    elif dataclasses.is_dataclass(result) and not isinstance(result, type):
-        items = list(vars(result).items())
-    elif isinstance(result, list | tuple):
-        items = list(zip(getattr(result, "_fields", map(str, range(len(result)))), result))
-    else:
-        return {}
-    found: dict[str, Tensor] = {}
-    for name, value in items:
-        for inner, tensor in named_outputs(value).items():
-            found[name if isinstance(value, Tensor) else f"{name}.{inner}"] = tensor
-    return found
-
-
 def _taken_whole(module: nn.Module) -> bool:
     """A binary layer with the forward pass we know; `real` ones are ordinary layers."""
     for kind in (BinaryConv2d, BinaryLinear):
@@ -408,6 +388,8 @@ def run_traced(model: nn.Module, *inputs: Tensor, keep: bool = False) -> Trace:
     hooks = []
     try:
         for path, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
+                continue
             before, after = _hooks(recorder, path, _taken_whole(module))
             hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
             hooks.append(module.register_forward_hook(after, with_kwargs=True))

@@ -65,7 +65,7 @@ def test_a_wrong_fold_is_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> No
 
     def scaled(output: object) -> object:
         folded = good(output)
-        for node in fold.order(folded):
+        for node in fold.order(*folded):
             if node.op == "conv2d":
                 node.tensors["bias"] = node.tensors["bias"] * 1.0001
         return folded

@@ -128,6 +128,27 @@ def test_squeeze_excitation_is_found() -> None:
         assert "after torch.Tensor.mean in 'se'" in found["se.reduce"]
 
 
+@pytest.mark.parametrize("name", [*POSITIVE, *NEGATIVE, *BOTH])
+def test_the_symbolic_graph_shows_the_same(name: str) -> None:
+    function = {**POSITIVE, **NEGATIVE, **BOTH}[name]
+    found = constant_inputs(Before(function))
+    if name in BOTH:
+        assert found == {}
+    elif name != "scaled":  # by a tensor made in the forward pass, which the symbolic graph does not see
+        assert list(found) == ["layer"]
+        assert found == constant_inputs(Before(function), IMAGE)
+
+
+def test_without_an_example() -> None:
+    found = constant_inputs(networks.SqueezeExcitationNet())
+    assert list(found) == ["se.reduce", "fc"]
+    assert found == constant_inputs(networks.SqueezeExcitationNet(), IMAGE)
+    assert list(constant_inputs(networks.adaptive_pool())) == ["4"]
+    assert constant_inputs(networks.vgg()) == {}
+    assert list(constant_inputs(networks.ResNet())) == ["fc"]
+    assert constant_inputs(networks.ReadsValues()) == {}  # cannot be traced
+
+
 def test_statistics_find_what_the_graph_does_not_show() -> None:
     class Hidden(nn.Module):
         def __init__(self) -> None:

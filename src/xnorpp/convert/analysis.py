@@ -8,7 +8,7 @@ an `autograd.Function`) has any range. On a batch of real data the signs are cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from xnorpp.convert.ranges import ANY, Range, result_range
+from xnorpp.convert.symbolic import symbolic_ranges
 from xnorpp.nn.controls import evaluating
 from xnorpp.packing.example import example_inputs, is_batch
 from xnorpp.packing.nested import tensors_in
@@ -86,10 +87,10 @@ def analyse_layers(model: nn.Module, example: Any) -> LayerAnalysis:
     finally:
         for hook in hooks:
             hook.remove()
-    return LayerAnalysis(tuple(watch.calls), watch.constant_inputs(), watch.output_layers(result))
+    return LayerAnalysis(tuple(watch.calls), _reasons(watch.calls, watch.signs), watch.output_layers(result))
 
 
-def constant_inputs(model: nn.Module, example: Any) -> dict[str, str]:
+def constant_inputs(model: nn.Module, example: Any = None) -> dict[str, str]:
     """The layers that binarization would make constant, because their input has one sign (nearly) everywhere.
 
     That is so after sigmoid, softmax and average pooling of values that are not negative, as in
@@ -97,11 +98,14 @@ def constant_inputs(model: nn.Module, example: Any) -> dict[str, str]:
 
     Args:
         model: Any `nn.Module`.
-        example: As in `analyse_layers`.
+        example: As in `analyse_layers`. Without it the model's symbolic graph is analysed; where torch.fx
+            cannot trace the model, nothing is found.
 
     Returns:
         The path of each such layer and the reason.
     """
+    if example is None:
+        return _reasons(symbolic_ranges(model, WEIGHTED), {})
     return analyse_layers(model, example).constant_inputs
 
 
@@ -158,6 +162,29 @@ def _batch_statistics(model: nn.Module) -> Iterator[None]:
 class _Signs:
     positive: int = 0
     total: int = 0
+
+
+def _reasons(calls: Mapping[str, list[Range]], counted: Mapping[str, _Signs]) -> dict[str, str]:
+    """Path -> reason for every layer whose input has one sign, by its range in every call or by counts."""
+    reasons: dict[str, str] = {}
+    for path, ranges in calls.items():
+        bits = {r.bit for r in ranges}
+        signs = counted.get(path, _Signs())
+        if len(bits) == 1 and 0 not in bits:
+            bit, origin = bits.pop(), ranges[0].origin
+            what = "is never negative and hardly ever zero" if bit > 0 else "is never positive"
+            after = f" (after {origin})" if origin else ""
+            reasons[path] = f"its input {what}{after}: every bit would be {bit:+d}, the layer constant"
+        elif signs.total >= _FEWEST:
+            share = signs.positive / signs.total
+            if max(share, 1 - share) >= CONSTANT_SHARE:
+                bit, percent = 1 if share > 0.5 else -1, 100 * max(share, 1 - share)
+                what = "is positive" if bit > 0 else "is not positive"
+                reasons[path] = (
+                    f"its input {what} in {percent:.2f} % of the example: nearly every bit would be "
+                    f"{bit:+d}, the layer constant"
+                )
+    return reasons
 
 
 class _Watch(TorchFunctionMode):
@@ -272,29 +299,6 @@ class _Watch(TorchFunctionMode):
         return frozenset(
             layer for layer in found if not any(layer in self.upstream.get(other, ()) for other in found)
         )
-
-    def constant_inputs(self) -> dict[str, str]:
-        """Path -> reason, in the order in which the layers ran."""
-        reasons: dict[str, str] = {}
-        for path, ranges in self.calls.items():
-            bits = {r.bit for r in ranges}
-            signs = self.signs.get(path, _Signs())
-            if len(bits) == 1 and 0 not in bits:
-                bit, origin = bits.pop(), ranges[0].origin
-                what = "is never negative and hardly ever zero" if bit > 0 else "is never positive"
-                after = f" (after {origin})" if origin else ""
-                reasons[path] = f"its input {what}{after}: every bit would be {bit:+d}, the layer constant"
-            elif signs.total >= _FEWEST:
-                share = signs.positive / signs.total
-                if max(share, 1 - share) >= CONSTANT_SHARE:
-                    bit = 1 if share > 0.5 else -1
-                    percent = 100 * max(share, 1 - share)
-                    what = "is positive" if bit > 0 else "is not positive"
-                    reasons[path] = (
-                        f"its input {what} in {percent:.2f} % of the example: nearly every bit would be "
-                        f"{bit:+d}, the layer constant"
-                    )
-        return reasons
 
     def output_layers(self, result: Any) -> frozenset[str]:
         found = frozenset[str]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -20,8 +20,11 @@ from xnorpp.packing.parts import Part, PartsReport, pack_submodules
 from xnorpp.packing.submodule import PackedModule
 from xnorpp.packing.trace import trace, unwrap
 from xnorpp.packing.verify import Verification, verify
-from xnorpp.runtime import Model, load
+from xnorpp.runtime import load
 from xnorpp.runtime.format.program import Program, write
+
+if TYPE_CHECKING:
+    from xnorpp.runtime import Model
 
 __all__ = [
     "Obstacle",
@@ -97,11 +100,11 @@ def pack_program(
         given = "both `input_size` and `example` are" if example is not None else "neither is"
         raise ValueError(f"one of `input_size` and `example` is needed; {given} given")
     model = unwrap(model)
-    settings = _settings(preprocess)
     if example is None:
         inputs = example_inputs(model, input_size, "input_size")
     else:
         inputs = pair_of_images(example_inputs(model, example))
+    settings = _settings(preprocess)
     output = fold(trace(model, *inputs))
     channels, height, width = inputs[0].shape[1:]
     mean, std = (_channels(settings, key, channels) for key in ("mean", "std"))

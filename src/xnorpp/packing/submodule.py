@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from xnorpp.runtime import Model, load
+from xnorpp.runtime import load
 from xnorpp.runtime.format.program import Program, encode, read
 
 
@@ -31,7 +33,7 @@ class PackedModule(nn.Module):
         super().__init__()
         self.program = program
         self.threads = threads
-        self._model: Model | None = None
+        self._model: Callable[[npt.NDArray[np.float32]], Any] | None = None
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:

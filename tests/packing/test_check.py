@@ -185,6 +185,15 @@ def test_a_scripted_module_is_an_obstacle() -> None:
     ]
 
 
+def test_integer_inputs_are_an_obstacle() -> None:
+    model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 4), nn.GELU())
+    found = check_packable(model, torch.randint(0, 10, (2, 5)))
+    assert [(o.path, o.operation) for o in found.obstacles] == [
+        ("", "the input"), ("0", "nn.Embedding"), ("2", "nn.GELU"),
+    ]  # fmt: skip
+    assert check_packable(networks.vgg(), torch.zeros(2, *IMAGE, dtype=torch.uint8))  # bytes are numbers
+
+
 def test_what_only_folding_finds_is_an_obstacle_too() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 1))
     with torch.no_grad():

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from xnorpp.convert.ranges import ANY, Range, result_range
 from xnorpp.convert.symbolic import symbolic_ranges
 from xnorpp.nn.controls import evaluating
-from xnorpp.packing.example import example_inputs, is_batch
+from xnorpp.packing.example import as_weights_are, example_inputs, is_batch
 from xnorpp.packing.nested import tensors_in
 from xnorpp.packing.operations import plain_name
 
@@ -63,13 +63,7 @@ def analyse_layers(model: nn.Module, example: Any) -> LayerAnalysis:
     Returns:
         The analysis of both kinds, `constant_inputs` and `output_layers`.
     """
-    inputs = example_inputs(model, example)
-    weights = next((p for p in model.parameters() if p.is_floating_point()), None)
-    if weights is not None:
-        inputs = tuple(
-            x.to(weights.device, weights.dtype) if i == 0 or x.is_floating_point() else x.to(weights.device)
-            for i, x in enumerate(inputs)
-        )
+    inputs = as_weights_are(model, example_inputs(model, example))
     counts = is_batch(example) and bool(torch.count_nonzero(inputs[0]))
     watch = _Watch(model, counts)
     hooks = []

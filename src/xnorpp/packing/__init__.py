@@ -104,12 +104,12 @@ def pack_program(
         inputs = example_inputs(model, input_size, "input_size")
     else:
         inputs = pair_of_images(example_inputs(model, example))
-    settings = _settings(preprocess)
-    output = fold(trace(model, *inputs))
+    output = trace(model, *inputs)
     channels, height, width = inputs[0].shape[1:]
+    settings = _settings(preprocess)
     mean, std = (_channels(settings, key, channels) for key in ("mean", "std"))
     program, _ = assemble(
-        output,
+        fold(output),
         (channels, height, width),
         mean=mean,
         std=std,

@@ -43,6 +43,20 @@ def example_inputs(model: nn.Module, example: Any, name: str = "example") -> tup
     raise ValueError(f"`{name}` is a {type(example).__name__} of {kinds}; tensors or a size are needed")
 
 
+def as_weights_are(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The inputs on the device of the model's weights, real numbers and bytes in their type."""
+    tensors = [*model.parameters(), *model.buffers()]
+    like = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
+    if like is None:
+        return tuple(inputs)
+    return tuple(
+        x.to(like.device, like.dtype)
+        if x.is_floating_point() or x.dtype == torch.uint8
+        else x.to(like.device)
+        for x in inputs
+    )
+
+
 def is_batch(example: Any) -> bool:
     """Whether an example has values, not only a size."""
     if isinstance(example, list | tuple):

@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from xnorpp.nn import BinaryConv2d, BinaryLinear
 from xnorpp.nn.controls import evaluating
+from xnorpp.packing.example import as_weights_are
 from xnorpp.packing.graph import Array, Node, PackError, Trained, order
 from xnorpp.packing.nested import named_outputs, tensors_in
 from xnorpp.packing.obstacles import VALUE_READ, Obstacle, Refusal, refused_for_any_shape, remedy_for
@@ -93,7 +94,11 @@ class Trace(TorchFunctionMode):
             )
             self._report("", "forward", f"takes {len(inputs)} inputs; one is needed", remedy)
             self._make_opaque(list(inputs[1:]), [])
-        if len(self.input.shape) not in INPUT_RANKS:
+        if not inputs[0].is_floating_point():
+            remedy = "make the first layer's output the input, and pack what follows"
+            self._report("", "the input", f"is of type {inputs[0].dtype}; real numbers are needed", remedy)
+            self._make_opaque([inputs[0]], [])
+        elif len(self.input.shape) not in INPUT_RANKS:
             remedy = (
                 "begin the model with nn.Flatten() and give it (n, c, 1, 1)"
                 if len(self.input.shape) == 1
@@ -378,12 +383,7 @@ def first_of(obstacles: Sequence[Obstacle]) -> PackError:
 
 def run_traced(model: nn.Module, *inputs: Tensor, keep: bool = False) -> Trace:
     """Run `model` once under a trace: its output is None where there are obstacles."""
-    weights = [p for p in [*model.parameters(), *model.buffers()] if p.is_floating_point()]
-    if weights:
-        inputs = tuple(
-            x.to(weights[0].device, weights[0].dtype if i == 0 or x.is_floating_point() else None)
-            for i, x in enumerate(inputs)
-        )
+    inputs = as_weights_are(model, inputs)
     recorder = Trace(model, inputs, keep)
     hooks = []
     try:

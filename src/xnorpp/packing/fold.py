@@ -1,13 +1,13 @@
 """Fold a traced graph: less arithmetic, the same numbers up to rounding.
 
 In this order, each in float64 and rounded once at the end:
-1. affine behind affine becomes one:  ((x*s)*m1 + a1)*m2 + a2 = (x*s)*(m1*m2) + (a1*m2 + a2).
-   So the learned scale, the bias and the batch norm of a binary convolution are one multiply-add a number.
-   The factor s a pixel (row*col, map or full) stays factored: merged maps would cost ResNet-18 some 6 MB.
-2. an affine behind a linear layer, or behind a real convolution with a bias, goes into weight and bias.
-   Behind one without it stays: sums and batch norm are then torch's own numbers, and so are the signs.
-3. a monotone chain in front of a sign becomes its threshold (`threshold.py`). The chain ends at a value that
-   something else reads too (a residual sum), at a PReLU with a negative slope, and behind a factor a pixel,
+1. affine after affine becomes one:  ((x*s)*m1 + a1)*m2 + a2 = (x*s)*(m1*m2) + (a1*m2 + a2).
+   So the learned scale, the bias and the batch norm of a binary convolution are one multiply-add per number.
+   The factor s per pixel (row*col, map or full) stays factored: merged maps would cost ResNet-18 some 6 MB.
+2. an affine after a linear layer, or after a real convolution with a bias, goes into weight and bias.
+   After one without it stays: sums and batch norm are then torch's own numbers, and so are the signs.
+3. a monotone chain before a sign becomes its threshold (`threshold.py`). The chain ends at a value that
+   something else reads too (a residual sum), at a PReLU with a negative slope, and after a factor per pixel,
    which the sign then multiplies by itself: `dot*row*col > t`, not divided, so that the factor's sign counts.
 4. what changes nothing goes, and equal nodes become one (two binary layers on the same value share its bits).
 """
@@ -77,12 +77,12 @@ def _compose(first: Node, second: Node) -> Node:
     assert outer is not None
     where = (first.path, first.line, second.serial)
     merged = Node("affine", first.inputs, first.shape, {}, tensors, *where, _chain([inner, outer]))
-    merged.size = _size_behind(first.size, second)
+    merged.size = _size_after(first.size, second)
     return merged
 
 
-def _size_behind(size: Array | None, node: Node) -> Array | None:
-    """How large the summands of a shift are behind one more pointwise node."""
+def _size_after(size: Array | None, node: Node) -> Array | None:
+    """How large the summands of a shift are after one more pointwise node."""
     if size is None:
         return node.size
     return size * _gain(node) + (0.0 if node.size is None else node.size)
@@ -128,7 +128,7 @@ def _into_weights(outputs: Outputs) -> Outputs:
             tensors["bias"] = np.asarray(scaled + (0.0 if add is None else add), np.float64)
         where = (source.path, source.line, node.serial)
         merged = Node(source.op, source.inputs, source.shape, source.attrs, tensors, *where)
-        merged.size = _size_behind(None if bias is None else np.abs(bias), node)
+        merged.size = _size_after(None if bias is None else np.abs(bias), node)
         return merged
 
     return _rewrite(outputs, rule)
@@ -163,7 +163,7 @@ def _thresholds(outputs: Outputs) -> Outputs:
         folded.gain = np.ones(1)
         for link in chain:
             folded.gain = folded.gain * _gain(link)
-            folded.size = _size_behind(folded.size, link)
+            folded.size = _size_after(folded.size, link)
         return folded
 
     return _rewrite(outputs, rule)

@@ -30,7 +30,7 @@ class PackError(ValueError):
 class Node:
     """One operation. `shape` leaves out the batch; `path` is the module it came from, `line` its source line.
 
-    `serial` is its place in the order the model ran, behind that of its inputs; a folded node keeps that
+    `serial` is its place in the order the model ran, after that of its inputs; a folded node has that
     of the last one in it, as it has its value. For `verify.py`: `size` is how large a shift's summands are
     in all, a channel (a batch norm's |bias| + |mean*mult|, which may cancel), `gain` how much a sign's folded
     chain magnifies, and `argument` the serial of what the trained network takes the sign of.

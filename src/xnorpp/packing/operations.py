@@ -112,7 +112,7 @@ def _is_signs(weight: Array) -> bool:
 
 
 def _padded_bits(source: Node, padding: list[int]) -> tuple[Node | None, tuple[int, list[int]]]:
-    """The bits behind a real value of -1 and +1, and what is around them: (bits, (pad value, padding))."""
+    """The bits of a real value of -1 and +1, and what is around them: (bits, (pad value, padding))."""
     if source.op == "signs":
         return source.inputs[0], (0, padding)
     if source.op == "pad2d" and source.inputs[0].op == "signs" and padding == [0, 0]:
@@ -343,7 +343,7 @@ def clamp(trace: Trace, result: Tensor, input: Any, min: Any = None, max: Any = 
 
 
 def sign(trace: Trace, result: Tensor, input: Any) -> Node:
-    """torch.sign is 0 at 0; it packs only with `threshold(., 0, -1)` behind it, as in `xnorpp.nn.sign`."""
+    """torch.sign is 0 at 0; it packs only with `threshold(., 0, -1)` after it, as in `xnorpp.nn.sign`."""
     source = trace.node(input)
     return trace.emit("three_way_sign", [source], source.shape)
 

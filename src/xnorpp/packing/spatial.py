@@ -120,7 +120,7 @@ def reshape(trace: Trace, result: Tensor, input: Any, *args: Any, **kwargs: Any)
 
 
 def getitem(trace: Trace, result: Tensor, input: Any, index: Any) -> Node:
-    """`x[:, :, ::s, ::t]`, a pooling over single pixels; and `x[:, :, 0, 0]` of a picture of one pixel."""
+    """`x[:, :, ::s, ::t]`, a pooling over single pixels; and `x[:, :, 0, 0]` of an image of one pixel."""
     source = trace.node(input)
     parts = index if isinstance(index, tuple) else (index,)
     everything = slice(None)

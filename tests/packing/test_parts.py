@@ -69,6 +69,22 @@ def test_gelu_in_the_middle() -> None:
     assert str(report).splitlines()[:2] == ["packed  2 to 5 (2 layers)", "left    0: has no binary layer"]
 
 
+def test_neighbours_in_a_subclass_of_sequential() -> None:
+    class Stage(nn.Sequential):
+        pass
+
+    class Odd(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return self[3](self[2](self[0](self[1](x))))
+
+    layers = [nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.GELU(), nn.Conv2d(3, 3, 1)]
+    for kind, names in ((Stage, ["0 to 1", "3"]), (Odd, ["0", "1", "3"])):
+        model = kind(*layers).eval()
+        hybrid, report = pack_submodules(model, (3, 8, 8))
+        assert [part.name for part in report.packed] == names
+        assert same_output(hybrid, model, 3, 8, 8)
+
+
 def test_attention_in_the_middle() -> None:
     model = with_binary_layers(networks.Tokens(), "stem.3", "tail.0", "tail.3")
     hybrid, report = pack_submodules(model, torch.randn(3, *IMAGE))

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node, Trained
-from xnorpp.packing.obstacles import remedy_for
+from xnorpp.packing.obstacles import Refusal, remedy_for
 from xnorpp.packing.spatial import (
     adaptive_avg_pool2d,
     adaptive_max_pool2d,
@@ -58,7 +58,9 @@ def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Tensor) -> N
         raise trace.fail("is not supported", remedy_for(plain))
     try:
         return handler(trace, result, *args, **kwargs)
-    except TypeError as error:
+    except Refusal:
+        raise
+    except (TypeError, ValueError, LookupError) as error:  # a form of the call that the handler does not know
         raise trace.fail(f"is not supported with these arguments ({error})") from error
 
 

@@ -174,7 +174,7 @@ class _Search:
             self.parts.append(Part((path,), False, _layers(module), reason or self.nothing))
         if isinstance(module, _WEIGHTED) or (own and own[0].operation.startswith("nn.")):
             return  # what is inside of a torch module is not called by itself
-        if type(module) is nn.Sequential:
+        if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
             self._visit_neighbours(path, module)
             return
         for name, child in children:

@@ -179,7 +179,8 @@ class Trace(TorchFunctionMode):
 
     def _make_opaque(self, tensors: Iterable[Tensor], sources: list[Node]) -> None:
         for t in tensors:
-            self.nodes[id(t)] = self.emit("opaque", sources, tuple(t.shape[1:]))
+            self.serial += 1
+            self.nodes[id(t)] = Node("opaque", sources, tuple(t.shape[1:]), serial=self.serial)
             self._remember(t)
             self.stale.discard(id(t))
             (self.odd.discard if self._fits(t) else self.odd.add)(id(t))

@@ -66,7 +66,7 @@ def make_program(images: np.ndarray) -> Program:
     """Random weights; every batch norm has the statistics of the pictures."""
     from xnorpp.bench.networks import DEFAULT
     from xnorpp.models import create_model
-    from xnorpp.packing import pack
+    from xnorpp.packing import pack_program
 
     torch.manual_seed(0)
     model = create_model(**DEFAULT)
@@ -81,7 +81,9 @@ def make_program(images: np.ndarray) -> Program:
         for piece in x.split(24):
             model(piece)
     preprocess = {"resize": 256, "crop": 224, "mean": list(MEAN), "std": list(STD), "channels": 3}
-    return pack(model.eval(), 224, preprocess=preprocess, meta={"model": dict(DEFAULT), "weights": "random"})
+    return pack_program(
+        model.eval(), 224, preprocess=preprocess, meta={"model": dict(DEFAULT), "weights": "random"}
+    )
 
 
 def timed_tilings(model: CudaModel) -> list[list[Any]]:

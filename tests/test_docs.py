@@ -115,9 +115,10 @@ def test_the_python_of_a_page_runs(
             padded = "\n" * (line - 1) + text  # so that an error names the line of the page
             exec(compile(padded, str(path), "exec"), names)
     if path.name == "packing.md":
-        assert re.search(
-            r"torch\.sigmoid is not supported \(packing\.md:\d+: return", capsys.readouterr().out
-        )
+        printed = capsys.readouterr().out
+        assert re.search(r"torch\.sigmoid is not supported\n  2  packing\.md:\d+: return x", printed)
+        assert "1: nn.GELU is not supported (nn.GELU): use nn.ReLU" in printed
+        assert "\nTrue\npacked  " in printed
 
 
 def test_a_recipe_in_the_text_loads(tmp_path: Path) -> None:

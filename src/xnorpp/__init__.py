@@ -1,8 +1,7 @@
 """One-bit neural networks: train them, pack them, run them as real bit operations.
 
 Importing this package is cheap: nothing heavier than the standard library is loaded until a name is used.
-`xnorpp.training` and `xnorpp.packing` are packages; their functions of the same name are imported from them:
-`from xnorpp.training import train` and `from xnorpp.packing import pack`.
+`xnorpp.training` is a package; its function is imported from it: `from xnorpp.training import train`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from xnorpp.data import load_dataset
     from xnorpp.models import create_model, list_models
     from xnorpp.nn import BinaryConv2d, BinaryLinear
+    from xnorpp.packing import check_packable, pack, pack_submodules
     from xnorpp.runtime import PackedModel, Preprocess
     from xnorpp.shipped import list_shipped, load, shipped_card, shipped_path
     from xnorpp.training import load_model, load_recipe
@@ -27,6 +27,7 @@ _HOME = {
     "PackedModel": "xnorpp.runtime",
     "Preprocess": "xnorpp.runtime",
     "binarize": "xnorpp.convert",
+    "check_packable": "xnorpp.packing",
     "create_model": "xnorpp.models",
     "list_models": "xnorpp.models",
     "list_shipped": "xnorpp.shipped",
@@ -34,6 +35,8 @@ _HOME = {
     "load_dataset": "xnorpp.data",
     "load_model": "xnorpp.training",
     "load_recipe": "xnorpp.training",
+    "pack": "xnorpp.packing",
+    "pack_submodules": "xnorpp.packing",
     "shipped_card": "xnorpp.shipped",
     "shipped_path": "xnorpp.shipped",
 }
@@ -45,6 +48,7 @@ __all__ = [
     "Preprocess",
     "__version__",
     "binarize",
+    "check_packable",
     "create_model",
     "list_models",
     "list_shipped",
@@ -52,6 +56,8 @@ __all__ = [
     "load_dataset",
     "load_model",
     "load_recipe",
+    "pack",
+    "pack_submodules",
     "shipped_card",
     "shipped_path",
 ]

@@ -49,7 +49,7 @@ def small_program() -> Program:
     import torch
 
     from xnorpp.models import create_model
-    from xnorpp.packing import pack
+    from xnorpp.packing import pack_program as pack
 
     torch.manual_seed(0)
     model = create_model("small", input_size=16, width=8, in_channels=1).eval()

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from xnorpp.nn import BinaryConv2d, ChannelShift, RPReLU
-from xnorpp.packing import pack, verify
+from xnorpp.packing import pack_program as pack
+from xnorpp.packing import verify
 from xnorpp.packing.threshold import float_at, integer_threshold, real_threshold
 
 CHANNELS = 5

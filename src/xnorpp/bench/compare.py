@@ -91,13 +91,13 @@ def default_program(block: str = "paper", *, half: bool = False, seed: int = 0) 
     """
     from xnorpp.bench.networks import DEFAULT, binary_network
     from xnorpp.models import PAPER_BLOCK
-    from xnorpp.packing import pack
+    from xnorpp.packing import pack_program
 
     preprocess = {"resize": 256, "crop": 224, "mean": list(MEAN), "std": list(STD), "channels": 3}
     config = {key: value for key, value in DEFAULT.items() if block == "paper" or key not in PAPER_BLOCK}
     model: Any = binary_network(config, seed=seed)
     meta = {"model": dict(model.config), "weights": "random", "seed": seed}
-    return pack(model, 224, preprocess=preprocess, half=half, meta=meta)
+    return pack_program(model, 224, preprocess=preprocess, half=half, meta=meta)
 
 
 def open_program(path: str | Path | None, block: str = "paper") -> Program:
@@ -119,12 +119,13 @@ def open_program(path: str | Path | None, block: str = "paper") -> Program:
         raise FileNotFoundError(f"there is no file or folder {path}")
     if is_packed(path):
         return read(path)
-    from xnorpp.packing import pack
+    from xnorpp.packing import pack_program
     from xnorpp.training import load_model
 
     model, meta = load_model(path)
     config = meta["model"]
-    return pack(model, config["input_size"], preprocess=meta.get("preprocess"), meta={"model": config})
+    preprocess = meta.get("preprocess")
+    return pack_program(model, config["input_size"], preprocess=preprocess, meta={"model": config})
 
 
 def baseline_of(program: Program) -> Any:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from xnorpp.nn import BinaryConv2d, BinaryLinear
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.operations import affine, picture
+from xnorpp.packing.operations import affine
+from xnorpp.packing.spatial import picture
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
 

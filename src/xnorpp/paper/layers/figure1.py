@@ -94,7 +94,7 @@ def measure_speed(
 def measure_storage(quick: bool = False) -> Iterator[Row]:
     """Packed file against float32 `state_dict`: one layer at 256 channels, and whole networks."""
     from xnorpp.models import PAPER_BLOCK, create_model
-    from xnorpp.packing import pack
+    from xnorpp.packing import pack_program
     from xnorpp.runtime.format.program import encode
     from xnorpp.training.packing import float_bytes
 
@@ -113,7 +113,7 @@ def measure_storage(quick: bool = False) -> Iterator[Row]:
         model: Any = create_model(**config, method="xnor++", scale="channel_height_width").eval()
         size = model.config["input_size"]
         for half in (False, True):
-            packed = len(encode(pack(model, size, half=half)))
+            packed = len(encode(pack_program(model, size, half=half)))
             yield _storage(name + ", real parts in 16 bits" * half, packed, float_bytes(model))
 
 

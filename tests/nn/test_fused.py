@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from xnorpp.models.blocks import PAPER_BLOCK, AveragePool, Options, PreActivationBlock, initialise
-from xnorpp.nn import SCALES, BinaryConv2d
+from xnorpp.nn import METHOD_SCALES, Binarization, BinaryConv2d
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is first imported, here or at first use
@@ -25,6 +25,7 @@ from xnorpp.nn.fused import ends as fused_pool
 from xnorpp.nn.fused import ops as fused_ops
 from xnorpp.nn.fused.dispatch import Unit
 
+CASE4 = Binarization(scale="channel_height_width")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -48,7 +49,8 @@ class Chain(nn.Module):
             step = stride if index == 0 else 1
             out = (size + 2 - 3) // step + 1
             self.norms.append(nn.BatchNorm2d(a))
-            conv = BinaryConv2d(a, b, 3, step, 1, output_size=(out, out), **options)  # type: ignore[arg-type]
+            arguments = {"bias": False, "config": CASE4 if "method" not in options else None, **options}
+            conv = BinaryConv2d(a, b, 3, step, 1, output_size=(out, out), **arguments)  # type: ignore[arg-type]
             self.convs.append(conv)
             self.activations.append(
                 {"prelu": nn.PReLU(b), "one": nn.PReLU(), "relu": nn.ReLU(), "none": nn.Identity()}[
@@ -121,7 +123,7 @@ def assert_close(plain: dict[str, Tensor], quick: dict[str, Tensor]) -> None:
     assert not bad, bad
 
 
-@pytest.mark.parametrize("scale", list(SCALES))
+@pytest.mark.parametrize("scale", METHOD_SCALES["xnor++"])
 def test_block_equals_plain(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
     channels = [20, 24, 20] if scale == "channel_height_width" else [20, 20]
@@ -169,7 +171,8 @@ def test_xnor_net_with_k(channels: list[int], stride: int, recompute: bool) -> N
 
 def test_k_of_a_binary_shortcut() -> None:
     torch.manual_seed(12)
-    block = PreActivationBlock(Options(method="xnor", scale="alpha_k", **PAPER_BLOCK), 8, 16, 2, (4, 4))
+    options = Options(Binarization.preset("xnor", scale="alpha_k"), **PAPER_BLOCK)
+    block = PreActivationBlock(options, 8, 16, 2, (4, 4))
     initialise(block)
 
     def own(copied: Any, start: Tensor) -> Tensor:

@@ -30,7 +30,6 @@ from torch import Tensor, nn
 from xnorpp.nn.fused import end_ops as pool_ops
 from xnorpp.nn.fused import ops
 from xnorpp.nn.fused.dispatch import ACTIVATIONS, GRADIENT_DTYPE, PRODUCT_DTYPE, Side, Unit
-from xnorpp.nn.scales import AnalyticScale, LearnedScale
 
 # What a unit differentiates: batch norm's weight and bias, latent weight, slope, three factors.
 TENSORS_EACH = 7
@@ -89,8 +88,7 @@ def moments_left_on(x: Tensor) -> ops.Moments | None:
 
 def _tensors(unit: Unit, input_size: tuple[int, int]) -> list[Tensor | None]:
     norm, conv = unit.layers
-    if isinstance(conv.scale, LearnedScale):
-        conv.scale.check_size(conv.output_size_for(input_size))
+    conv.fit_scale(input_size)
     slope = unit.activation.weight if isinstance(unit.activation, nn.PReLU) else None
     factors = conv.scale_factors()
     return [norm.weight, norm.bias, conv.latent_weight(), slope, *factors, *(None,) * (3 - len(factors))]
@@ -138,13 +136,13 @@ class UnitTensors:
         slope = self.slope
         if slope is not None and slope.numel() != dots.shape[1]:
             slope = slope.expand(dots.shape[1]).contiguous()
-        kind = ops.scale_kind(self.factors, (dots.shape[2], dots.shape[3]))
+        kernel = self.conv.scale.kernel if self.conv.scale is not None else None
+        kind = ops.scale_kind(kernel, (dots.shape[2], dots.shape[3]))
         return ops.Rescale(self.factors, kind, self.activation, slope, k)
 
     @property
     def uses_k(self) -> bool:
-        scale = self.conv.scale
-        return isinstance(scale, AnalyticScale) and scale.uses_input
+        return self.conv.scale is not None and bool(self.conv.scale.uses_input)
 
     @property
     def window(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xnorpp.nn.choices import check_choice
 from xnorpp.nn.layers import BinaryConv2d
-from xnorpp.nn.scales import AnalyticScale
+from xnorpp.nn.scales import KERNELS, AnalyticScale, LearnedScale
+from xnorpp.runtime.choices import check_choice
 
 BACKENDS = ("auto", "fused", "reference")
 PRODUCT_DTYPE = torch.float16
@@ -166,16 +166,20 @@ def why_not_norm(norm: nn.Module) -> str | None:
 def why_not_unit(unit: Unit) -> str | None:
     """The same for a unit of a chain."""
     conv, activation = unit.conv, unit.activation
-    if not isinstance(conv, BinaryConv2d) or not conv.binarizes_input or not conv.binarize_weights:
+    if not isinstance(conv, BinaryConv2d) or not conv.binarizes_input or not conv.weights_are_binary:
         return "the convolution does not binarize both its input and its weight"
-    if conv.surrogate != "ste" or conv.weight_surrogate != "ste":
-        return f"the surrogate gradient is {conv.surrogate!r} / {conv.weight_surrogate!r}, not 'ste'"
+    inputs, weights = conv.binarization.inputs, conv.binarization.weights
+    if not (inputs.fused and weights.fused):
+        return f"the gradients of the signs are {str(inputs)!r} and {str(weights)!r}, not 'ste'"
     if conv.bias is not None:
         return "the convolution has a bias"
     left, right, top, bottom = conv.pads
     if left != right or top != bottom or (conv.padding_value != 0 and any(conv.pads)):
         return "the padding is not symmetric zeros"
-    if isinstance(conv.scale, AnalyticScale) and conv.scale.uses_input:
+    reason = why_not_scale(conv)
+    if reason is not None:
+        return reason
+    if conv.scale is not None and conv.scale.uses_input:
         fits = all(2 * pad <= size for pad, size in zip((top, left), conv.kernel_size, strict=True))
         if conv.groups > 1 or max(conv.dilation) > 1 or not fits:
             return "XNOR-Net's K is fused without groups and dilation, and with padding up to half the kernel"
@@ -184,6 +188,30 @@ def why_not_unit(unit: Unit) -> str | None:
     if not isinstance(unit.before, (nn.Identity, type(None))):
         return f"{type(unit.before).__name__} stands between batch norm and convolution"
     return why_not_activation(activation) or why_not_norm(unit.norm) or why_not_hooks(*unit.parts)
+
+
+def why_not_scale(conv: BinaryConv2d) -> str | None:
+    """None where a kernel computes the layer's scale. The scale declares it; that its factors have the shapes
+    that the kernel reads is checked here, because a kernel would read past the end of others."""
+    scale = conv.scale
+    if scale is None:
+        return None
+    if scale.kernel is None:
+        return f"the scale {scale.name!r} declares no fused kernel"
+    if getattr(scale, "is_lazy", False):
+        return f"the scale {scale.name!r} gets its size at the first forward pass"
+    height, width = scale.output_size or (1, 1)
+    full = {"c": conv.out_channels, "h": height, "w": width}
+    wanted_shapes = [
+        tuple(full[axis] if axis in axes else 1 for axis in "chw") for axes in KERNELS[scale.kernel]
+    ]
+    if isinstance(scale, LearnedScale):
+        shapes = [tuple(factor.shape) for factor in scale.factors()]
+    else:  # computed from the weight; XNOR-Net's own are known
+        shapes = wanted_shapes if type(scale).factors is AnalyticScale.factors else []
+    if shapes != wanted_shapes:
+        return f"the factors of the scale {scale.name!r} are not those of the kernel {scale.kernel!r}"
+    return None
 
 
 def why_not_activation(activation: nn.Module | None) -> str | None:

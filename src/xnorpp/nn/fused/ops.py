@@ -19,6 +19,8 @@ from xnorpp.nn.fused import kernels, sum_kernels
 
 IDENTITY, RELU, PRELU = 0, 1, 2  # as `triton_kernels` numbers them
 DENSE, ONES = 4, 5
+# `xnorpp.nn.scales.KERNELS` as the kernels number them
+KINDS = {"channel": 1, "channel_map": 2, "channel_row_column": 3, "dense": DENSE}
 
 GROUP = 8  # images that share a byte of bits
 TILE_ELEMENTS = 512  # 1.4 % faster than 1024 in a ResNet-18's step at 224 pixels, 3.5 % at 64
@@ -143,11 +145,11 @@ def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def scale_kind(factors: Sequence[Tensor], size: tuple[int, int]) -> int:
-    """How the kernels number a scale with these factors; () is a layer without one."""
-    if not factors:
+def scale_kind(kernel: str | None, size: tuple[int, int]) -> int:
+    """How the kernels number a scale, from the kernel that it declares; None is a layer without one."""
+    if kernel is None:
         return ONES
-    return DENSE if tuple(factors[0].shape[1:]) == size and size != (1, 1) else len(factors)
+    return KINDS["channel"] if kernel == "dense" and size == (1, 1) else KINDS[kernel]
 
 
 def empty_moments(x: Tensor, t: Tiling) -> Moments:

@@ -207,6 +207,8 @@ def downsample(options: Options, inputs: int, outputs: int, stride: int, size: S
 class PreActivationBlock(nn.Module):
     """Two 3x3 convolutions, each after its batch norm, with one shortcut around both or one around each."""
 
+    fuses_itself = True  # for `fuse_for_training`
+
     def __init__(self, options: Options, inputs: int, outputs: int, stride: int, size: Size) -> None:
         super().__init__()
         middle = output_size(size, 3, stride, 1)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from xnorpp.nn.functional import binary_conv2d, binary_linear
     from xnorpp.nn.fused.dispatch import BACKENDS, get_backend, set_backend, set_recompute
+    from xnorpp.nn.fused.graph import fuse_for_training
     from xnorpp.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLayer, BinaryLinear
     from xnorpp.nn.methods import METHODS
     from xnorpp.nn.quantizers import (
@@ -63,6 +64,7 @@ _NAMES = {
     ),
     "functional": ("binary_conv2d", "binary_linear"),
     "fused.dispatch": ("BACKENDS", "get_backend", "set_backend", "set_recompute"),
+    "fused.graph": ("fuse_for_training",),
     "layers": ("BinaryConv1d", "BinaryConv2d", "BinaryLayer", "BinaryLinear"),
     "methods": ("METHODS",),
     "quantizers": (
@@ -111,6 +113,7 @@ __all__ = [
     "binary_linear",
     "calibrate_scales",
     "clip_latent_weights_",
+    "fuse_for_training",
     "get_backend",
     "hard_sign",
     "parameter_groups",

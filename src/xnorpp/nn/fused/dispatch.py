@@ -3,10 +3,10 @@
 A binary network repeats one unit, v -> batch norm -> sign -> convolution -> Gamma -> activation, and a
 residual block adds its input at the end of one or two of them. Done operation by operation, most of the time
 goes into reading and writing tensors between the convolutions, and float copies of signs and clip masks fill
-the memory. `run_chain` makes one autograd node of a whole block (`fused_chain`), `fused_pool` one of a
-stem's and of a head's end. The models ask `use_fused` and otherwise call their layers one by one: on the CPU,
-in evaluation, while tracing, exporting or compiling, where a hook listens to an inner layer, and for whatever
-`why_not_unit` names.
+the memory. `run_chain` makes one autograd node of a whole block (`chain`), `ends` one of a stem's and of a
+head's end. Our networks ask `use_fused` in their blocks; `graph.fuse_for_training` finds the same chains in
+any other module. Otherwise layers run one by one: on the CPU, in evaluation, while tracing, exporting or
+compiling, where a hook listens to an inner layer, and for whatever `why_not_unit` names.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ def pays(x: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Unit:
-    """Batch norm, the binary convolution behind it (which takes the sign itself), and the activation after
+    """Batch norm, the binary convolution after it (which takes the sign itself), and the activation after
     that.
 
-    `before` is what the model puts between batch norm and convolution; only nothing or nn.Identity can be
-    fused.
+    Without `norm` the convolution takes the sign of the input itself. `before` is what the model puts between
+    batch norm and convolution; nothing, nn.Identity and nn.ReLU can be fused.
     """
 
-    norm: nn.Module
+    norm: nn.Module | None
     conv: nn.Module
     activation: nn.Module | None = None
     before: nn.Module | None = None
@@ -156,8 +156,10 @@ def why_not_tensor(x: Any) -> str | None:
     return None
 
 
-def why_not_norm(norm: nn.Module) -> str | None:
+def why_not_norm(norm: nn.Module | None) -> str | None:
     """The same for a batch norm."""
+    if norm is None:
+        return None
     if type(norm) is not nn.BatchNorm2d or not norm.training or not norm.affine or norm.momentum is None:
         return "the batch norm is not an affine nn.BatchNorm2d in training mode with a fixed momentum"
     return None if norm.weight.dtype == torch.float32 else "the parameters are not float32"
@@ -185,8 +187,10 @@ def why_not_unit(unit: Unit) -> str | None:
             return "XNOR-Net's K is fused without groups and dilation, and with padding up to half the kernel"
     if conv.weight.dtype != torch.float32:
         return "the parameters are not float32"
-    if not isinstance(unit.before, (nn.Identity, type(None))):
+    if type(unit.before) not in (nn.Identity, nn.ReLU, type(None)):
         return f"{type(unit.before).__name__} stands between batch norm and convolution"
+    if isinstance(unit.before, nn.ReLU) and conv.scale is not None and conv.scale.uses_input:
+        return "XNOR-Net's K is not fused with a ReLU between batch norm and convolution"
     return why_not_activation(activation) or why_not_norm(unit.norm) or why_not_hooks(*unit.parts)
 
 

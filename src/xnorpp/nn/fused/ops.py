@@ -209,9 +209,10 @@ def normalize_sign(
     bias: Tensor,
     dtype: torch.dtype,
     with_sizes: bool = False,
+    relu: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """sign(batch norm) in `dtype`, its bits, and the bits of sign's clip mask; with `with_sizes` also the
-    mean of |batch norm| over the channels, (images, pixels)."""
+    mean of |batch norm| over the channels, (images, pixels). `relu`: a ReLU stands before the sign."""
     images, pixels, channels = shape_of(source)
     t = tiling_of(source)
     signs = torch.empty_like(source, dtype=dtype, memory_format=torch.channels_last)
@@ -223,7 +224,8 @@ def normalize_sign(
     sizes = _parts_of_channels(source, t) if with_sizes else None
     kernels.normalize_sign_kernel[t.grid](
         source, *arguments, mean, inverse_std, weight, bias, signs, sign_bits, mask_bits,
-        mean if sizes is None else sizes, *_sizes(source, t), SIZES=with_sizes, **switches, **t.blocks,
+        mean if sizes is None else sizes, *_sizes(source, t), SIZES=with_sizes, RELU=relu,
+        **switches, **t.blocks,
     )  # fmt: skip
     return signs, sign_bits, mask_bits, None if sizes is None else sizes.sum(0) / channels
 

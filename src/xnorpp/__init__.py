@@ -10,10 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xnorpp.convert import binarize
+    from xnorpp.convert import binarize, unbinarize
     from xnorpp.data import load_dataset
-    from xnorpp.models import create_model, list_models
-    from xnorpp.nn import BinaryConv2d, BinaryLinear
+    from xnorpp.models import create_model, list_models, register_model
+    from xnorpp.nn import (
+        Binarization,
+        BinaryConv1d,
+        BinaryConv2d,
+        BinaryLinear,
+        register_quantizer,
+        register_scale,
+    )
     from xnorpp.packing import check_packable, pack, pack_submodules
     from xnorpp.runtime import PackedModel, Preprocess
     from xnorpp.shipped import list_shipped, load, shipped_card, shipped_path
@@ -22,6 +29,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.1"
 
 _HOME = {
+    "Binarization": "xnorpp.nn",
+    "BinaryConv1d": "xnorpp.nn",
     "BinaryConv2d": "xnorpp.nn",
     "BinaryLinear": "xnorpp.nn",
     "PackedModel": "xnorpp.runtime",
@@ -37,11 +46,17 @@ _HOME = {
     "load_recipe": "xnorpp.training",
     "pack": "xnorpp.packing",
     "pack_submodules": "xnorpp.packing",
+    "register_model": "xnorpp.models",
+    "register_quantizer": "xnorpp.nn",
+    "register_scale": "xnorpp.nn",
     "shipped_card": "xnorpp.shipped",
     "shipped_path": "xnorpp.shipped",
+    "unbinarize": "xnorpp.convert",
 }
 
 __all__ = [
+    "Binarization",
+    "BinaryConv1d",
     "BinaryConv2d",
     "BinaryLinear",
     "PackedModel",
@@ -58,8 +73,12 @@ __all__ = [
     "load_recipe",
     "pack",
     "pack_submodules",
+    "register_model",
+    "register_quantizer",
+    "register_scale",
     "shipped_card",
     "shipped_path",
+    "unbinarize",
 ]
 
 

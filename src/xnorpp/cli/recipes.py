@@ -58,12 +58,12 @@ def _check_names(recipe: Recipe) -> None:
     try:
         import torch
 
-        from xnorpp.training.setup import create_network
+        from xnorpp.training.recipe.network import network_of
     except ModuleNotFoundError:
         return
     with torch.device("meta"):
-        create_network(
-            recipe,
+        network_of(
+            recipe.model,
             input_size=recipe.data.size or info.image_size or None,
             num_classes=info.classes or None,
             in_channels=info.channels,

@@ -11,9 +11,9 @@ from torch import nn
 
 from xnorpp.data import Preprocess, load_dataset, make_loader
 from xnorpp.data.loading.prepare import prepare
-from xnorpp.models import create_model
 from xnorpp.training.distributed import World, wait_for_all
 from xnorpp.training.recipe.config import Recipe, RecipeError
+from xnorpp.training.recipe.network import network_of
 
 
 @dataclass(frozen=True)
@@ -130,25 +130,9 @@ def make_train_check(recipe: Recipe, sets: DataSets, world: World) -> Any:
 
 
 def build_model(recipe: Recipe, sets: DataSets) -> nn.Module:
-    return create_network(
-        recipe,
+    return network_of(
+        recipe.model,
         input_size=sets.preprocess.side,
         num_classes=len(sets.train.classes),
         in_channels=sets.preprocess.channels,
-    )
-
-
-def create_network(
-    recipe: Recipe, *, input_size: int | None, num_classes: int | None, in_channels: int
-) -> nn.Module:
-    """The network of a recipe for images and classes like these; None is the network's usual value."""
-    part = recipe.model
-    return create_model(
-        part.name,
-        method=part.method,
-        scale=None if part.scale == "default" else part.scale,
-        input_size=input_size,
-        num_classes=num_classes,
-        in_channels=in_channels,
-        **part.options,
     )

@@ -358,3 +358,35 @@ def test_a_resized_listed_network_knows_its_new_size() -> None:
     again.load_state_dict(model.state_dict())
     x = torch.randn(2, 3, 20, 16)
     assert torch.equal(again.eval()(x), model.eval()(x))
+
+
+class Gated(nn.Module):
+    """A residual block with squeeze-excitation, a GELU, and two heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+        self.conv = nn.Conv2d(16, 16, 3, padding=1)
+        self.squeeze = nn.Conv2d(16, 8, 1)
+        self.excite = nn.Conv2d(8, 16, 1)
+        self.classes, self.angle = nn.Linear(16, 5), nn.Linear(16, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.relu(self.conv(self.norm(self.stem(x))))
+        gate = torch.relu(self.squeeze(x.mean((2, 3), keepdim=True)))
+        x = torch.nn.functional.gelu(x * torch.sigmoid(self.excite(gate)))
+        pooled = x.mean((2, 3))
+        return self.classes(pooled), self.angle(pooled)
+
+
+def test_constant_inputs_and_all_heads_stay_real_and_obstacles_are_reported() -> None:
+    """The squeeze sees averages of a ReLU, which are never negative: every bit would be +1."""
+    model = Gated()
+    report = binarize(model, example=torch.randn(4, 3, 8, 8))
+    assert {row.path for row in report.rows if row.binary} == {"conv", "excite"}
+    reasons = {row.path: row.reason for row in report.rows if not row.binary}
+    assert "negative" in reasons["squeeze"]
+    assert set(reasons) == {"stem", "squeeze", "classes", "angle"}
+    assert any("gelu" in str(obstacle) for obstacle in report.obstacles)
+    assert "gelu" in str(report)

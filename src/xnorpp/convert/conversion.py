@@ -5,15 +5,16 @@ from __future__ import annotations
 import fnmatch
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
 from typing import Any
 
 from torch import Tensor, nn
 
+from xnorpp.convert.analysis import constant_inputs
 from xnorpp.convert.flow import LAYERS, Flow, flow_of_graph, flow_of_run
 from xnorpp.convert.report import Report, ReportRow
 from xnorpp.convert.resize import InputSize, zeros_for
 from xnorpp.nn import METHODS, Binarization, BinaryConv1d, BinaryConv2d, BinaryLayer, BinaryLinear
+from xnorpp.packing import check_packable
 
 Config = Binarization | str | Mapping[str, Any]
 Filter = Callable[[str, nn.Module], bool]
@@ -75,7 +76,7 @@ def binarize(
         flow = flow_of_run(model, tuple(example) if isinstance(example, (tuple, list)) else (example,))
     plan = _Plan(model, flow, binarization, filter, overrides or {}, ran=example is not None)
     plan.keep_ends(first=old.get("keep_first", True), last=old.get("keep_last", True))
-    plan.keep_named(_analysis("positive_inputs", model, example) or {})
+    plan.keep_named(constant_inputs(model, example))
     plan.keep_partners()
     rows = []
     for layer in plan.order:
@@ -90,8 +91,8 @@ def binarize(
             scale = new.binarization.scale_name
             reason = f"method {chosen.method}" + (f", scale {scale}" if scale else "")
         rows.append(ReportRow(path, type(layer).__name__, layer not in plan.reasons, reason + note))
-    obstacles = _analysis("check_packable", model, example) if example is not None else None
-    return Report(tuple(rows), tuple(obstacles or ()))
+    obstacles = () if example is None else check_packable(model, example).obstacles
+    return Report(tuple(rows), obstacles)
 
 
 def unbinarize(model: nn.Module) -> Report:
@@ -305,13 +306,6 @@ class _Plan:
 
 def _matches(path: str, pattern: str) -> bool:
     return path == pattern or path.startswith(pattern + ".") or fnmatch.fnmatchcase(path, pattern)
-
-
-def _analysis(name: str, model: nn.Module, example: Any) -> Any:
-    """The result of an analysis that `xnorpp.convert` offers; it imports this module, so it is looked up
-    here."""
-    function = getattr(import_module("xnorpp.convert"), name, None)
-    return None if function is None else function(model, example)
 
 
 def _set_module(model: nn.Module, path: str, new: nn.Module) -> None:

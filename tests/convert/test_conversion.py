@@ -384,8 +384,8 @@ def test_constant_inputs_and_all_heads_stay_real_and_obstacles_are_reported() ->
     """The squeeze sees averages of a ReLU, which are never negative: every bit would be +1."""
     model = Gated()
     report = binarize(model, example=torch.randn(4, 3, 8, 8))
-    assert {row.path for row in report.rows if row.binary} == {"conv", "excite"}
-    reasons = {row.path: row.reason for row in report.rows if not row.binary}
+    assert {row.path for row in report.rows if row.changed} == {"conv", "excite"}
+    reasons = {row.path: row.reason for row in report.rows if not row.changed}
     assert "negative" in reasons["squeeze"]
     assert set(reasons) == {"stem", "squeeze", "classes", "angle"}
     assert any("gelu" in str(obstacle) for obstacle in report.obstacles)

@@ -1,8 +1,7 @@
 """One-bit neural networks: train them, pack them, run them as real bit operations.
 
 Importing this package is cheap: nothing heavier than the standard library is loaded until a name is used.
-`xnorpp.training` and `xnorpp.packing` are packages; their functions of the same name are imported from them:
-`from xnorpp.training import train` and `from xnorpp.packing import pack`.
+`from xnorpp.packing import pack` imports the function that packs a network.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from xnorpp.models import create_model, list_models
     from xnorpp.nn import BinaryConv2d, BinaryLinear
     from xnorpp.shipped import list_shipped, load, shipped_card, shipped_path
-    from xnorpp.training import load_model, load_recipe
+    from xnorpp.training import evaluate, load_model, load_recipe, train
 
 __version__ = "0.1.0"
 
@@ -25,6 +24,7 @@ _HOME = {
     "BinaryLinear": "xnorpp.nn",
     "binarize": "xnorpp.convert",
     "create_model": "xnorpp.models",
+    "evaluate": "xnorpp.training",
     "list_models": "xnorpp.models",
     "list_shipped": "xnorpp.shipped",
     "load": "xnorpp.shipped",
@@ -33,6 +33,7 @@ _HOME = {
     "load_recipe": "xnorpp.training",
     "shipped_card": "xnorpp.shipped",
     "shipped_path": "xnorpp.shipped",
+    "train": "xnorpp.training",
 }
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "__version__",
     "binarize",
     "create_model",
+    "evaluate",
     "list_models",
     "list_shipped",
     "load",
@@ -49,6 +51,7 @@ __all__ = [
     "load_recipe",
     "shipped_card",
     "shipped_path",
+    "train",
 ]
 
 

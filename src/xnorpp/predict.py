@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from xnorpp.data import ArrayDataset, Dataset, Preprocess, Skipped, StreamDataset
 from xnorpp.data.dataset import skip_limit
+from xnorpp.data.labels import in_order_of
 from xnorpp.runtime import Model, Program
 from xnorpp.runtime.decode import Blob, CorruptImageError, decode_blob
 
@@ -126,13 +127,16 @@ def evaluate_packed(
     batch: int = 64,
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
+    max_skipped: int | None = None,
 ) -> Accuracy:
     """Top-1 and top-5 of a packed model over a data set; ties count against it.
 
-    Unreadable pictures are skipped and named, at most 1 % of the set (at least 1, at most 100), as in
-    training. `workers` threads decode streamed pictures; `progress` hears how many pictures are done.
+    Classes are matched by name (`match_classes`). Unreadable pictures are skipped and named, at most
+    `max_skipped`, by default 1 % of the set (at least 1, at most 100), as in training. `workers` threads
+    decode streamed pictures; `progress` hears how many pictures are done.
     """
     classes = model.program.values[model.program.output].shape[0]
+    dataset = in_order_of(dataset, model.labels)
     if classes != len(dataset.classes):
         raise ValueError(
             f"the model has {classes} outputs and data set {dataset.name!r} {len(dataset.classes)} classes"
@@ -140,7 +144,7 @@ def evaluate_packed(
     right = right5 = images = 0
     skipped: list[Skipped] = []
     preprocess = preprocess_of(model.program)
-    for pictures, labels in prepared(dataset, preprocess, batch, workers, skipped):
+    for pictures, labels in prepared(dataset, preprocess, batch, workers, skipped, max_skipped):
         if len(labels):
             rank = ranks(model(preprocess.normalise(pictures)), labels)
             right += int((rank <= 1).sum())
@@ -160,7 +164,12 @@ def ranks(scores: F32, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def prepared(
-    dataset: Dataset, preprocess: Preprocess, batch: int, workers: int, skipped: list[Skipped]
+    dataset: Dataset,
+    preprocess: Preprocess,
+    batch: int,
+    workers: int,
+    skipped: list[Skipped],
+    max_skipped: int | None = None,
 ) -> Iterator[tuple[UInt8, npt.NDArray[np.int64]]]:
     """Prepared pictures and labels in the data set's order; those that cannot be read go to `skipped`."""
     _check_positive(batch=batch, workers=workers)
@@ -172,7 +181,7 @@ def prepared(
                 chunk = np.stack([preprocess.apply(image) for image in chunk])
             yield chunk, dataset.labels[start : start + batch]
         return
-    limit = skip_limit(len(dataset))
+    limit = skip_limit(len(dataset), max_skipped)
     with ThreadPoolExecutor(workers) as pool:
         for start in starts:
             indices = range(start, min(start + batch, len(dataset)))

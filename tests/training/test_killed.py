@@ -35,7 +35,8 @@ import json, os, signal, sys
 import torch
 torch.set_num_threads(1)
 import matplotlib.figure
-from xnorpp.training import checkpoint, load_recipe, loop, train
+from xnorpp.training import load_recipe, loop, train
+from xnorpp.training.state import checkpoint
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

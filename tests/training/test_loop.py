@@ -422,5 +422,5 @@ def test_an_empty_evaluation_is_refused() -> None:
         def epoch(self, epoch: int, start_step: int = 0) -> Any:
             return iter(())
 
-    with pytest.raises(ValueError, match="gave no pictures"):
+    with pytest.raises(ValueError, match="gave no images"):
         evaluate(torch.nn.Identity(), Empty())

@@ -42,6 +42,7 @@ def train(arguments: list[str]) -> int:
         xnorpp train digits-small-case4 --out runs/digits
         xnorpp train table1-case4 --data /data/imagenet --out runs/case4 --set run.amp=bf16
         xnorpp train table1-case4 --data /data/imagenet --out runs/case4 --set run.amp=bf16 --resume
+        xnorpp train folder-small --data my-images --out runs/mine
         torchrun --nproc-per-node 8 -m xnorpp train table1-case4 --data /data/imagenet --out runs/case4
         """,
     )
@@ -49,6 +50,11 @@ def train(arguments: list[str]) -> int:
         "recipe", metavar="RECIPE", help="name of a recipe, a row of the paper, or a TOML file"
     )
     parser.add_argument("--data", metavar="DIR", help="where the data set lies (the digits need none)")
+    parser.add_argument(
+        "--dataset", metavar="NAME",
+        help="another data set than the recipe's: a name that `xnorpp datasets` lists, or "
+        "package.module:function",
+    )  # fmt: skip
     parser.add_argument("--out", metavar="DIR", help="the run's folder (runs/RECIPE)")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides",
@@ -69,7 +75,8 @@ def train(arguments: list[str]) -> int:
 
     from xnorpp.training.recipe.library import load_recipe
 
-    recipe = load_recipe(given.recipe, given.overrides)
+    dataset = [] if given.dataset is None else [f"data.dataset={given.dataset}"]
+    recipe = load_recipe(given.recipe, [*given.overrides, *dataset])
     out = given.out or Path("runs") / recipe.name
     check_folder("--out", out)
     check_file("--record", given.record, makes_folder=True)
@@ -151,23 +158,21 @@ def _check_names(recipe: Any) -> None:
     network, without memory for its weights. Without torch only the data set can be checked.
     """
     from xnorpp.data import dataset_info
+    from xnorpp.data.catalog import has_card
 
-    info, part = dataset_info(recipe.data.dataset), recipe.model
+    info = dataset_info(recipe.data.dataset if has_card(recipe.data.dataset) else "digits")
     try:
         import torch
 
-        from xnorpp.models import create_model
+        from xnorpp.training.network import recipe_network
     except ModuleNotFoundError:
         return
     with torch.device("meta"):
-        create_model(
-            part.name,
-            method=part.method,
-            scale=None if part.scale == "default" else part.scale,
+        recipe_network(
+            recipe.model,
             input_size=recipe.data.size or info.image_size or None,
             num_classes=info.classes or None,
-            in_channels=info.channels,
-            **part.options,
+            in_channels=recipe.data.channels or info.channels,
         )
 
 
@@ -182,7 +187,8 @@ def datasets(arguments: list[str]) -> int:
     for name in list_datasets():
         info = dataset_info(name)
         size = (
-            f"{info.classes} classes, {info.image_size} px, {info.channels} channel{'s'[: info.channels > 1]}"
+            f"{info.classes or 'any'} classes, {info.image_size} px, "
+            f"{info.channels} channel{'s'[: info.channels > 1]}"
         )
         rows.append((name, size, info.how_to_get))
     print_table(rows)

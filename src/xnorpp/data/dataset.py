@@ -155,6 +155,10 @@ class ArrayDataset:
     def subset(self, indices: Int64Array) -> ArrayDataset:
         return replace(self, images=self.images[indices], labels=self.labels[indices])
 
+    def renumbered(self, numbers: Int64Array, classes: tuple[str, ...]) -> ArrayDataset:
+        """Class i becomes class `numbers[i]` of `classes`."""
+        return replace(self, labels=numbers[self.labels], classes=classes)
+
 
 @dataclass
 class StreamDataset:
@@ -189,6 +193,10 @@ class StreamDataset:
 
     def subset(self, indices: Int64Array) -> StreamDataset:
         raise NotImplementedError
+
+    def renumbered(self, numbers: Int64Array, classes: tuple[str, ...]) -> StreamDataset:
+        """Class i becomes class `numbers[i]` of `classes`."""
+        return replace(self, labels=numbers[self.labels], classes=classes)
 
 
 @dataclass

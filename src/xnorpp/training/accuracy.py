@@ -1,4 +1,4 @@
-"""Top-1 and top-5 accuracy and mean cross-entropy over a loader."""
+"""Top-1 and top-5 accuracy and mean cross-entropy over data of any kind."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from xnorpp.data import load_dataset, make_loader
+from xnorpp.data.own import as_dataset, is_path
 from xnorpp.training.distributed import World, sum_over_world
 
 AMP_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -28,12 +30,48 @@ def autocast(amp: str, device: torch.device, *, cache: bool = True) -> Iterator[
 
 
 def evaluate(
-    model: nn.Module, loader: Any, *, amp: str = "off", world: World | None = None
+    model: nn.Module,
+    data: Any,
+    *,
+    amp: str = "off",
+    world: World | None = None,
+    batch_size: int = 256,
+    workers: int = 0,
 ) -> dict[str, float]:
-    """Accuracy in per cent and mean loss over `loader`'s epoch, summed over all processes of `world`.
+    """Accuracy in per cent and mean loss of a network.
 
     The network is put in evaluation mode and back in the mode it was in.
+
+    Args:
+        model: The network; data goes to the device its parameters are on.
+        data: A loader that `make_loader` made, or what `train` takes as `test_data`: a torch `Dataset` or
+            anything indexable, a `DataLoader`, a pair of arrays (images, labels), a data set of ours, or the
+            path of a folder. uint8 images of a user's own data are divided by 255.
+        amp: Autocast: "off", "bf16" or "fp16".
+        world: The processes over which to sum; None: this one alone.
+        batch_size: Samples at a time, where `data` is not a loader.
+        workers: Processes that read samples, where `data` is not a loader.
+
+    Returns:
+        `top1`, `top5` (per cent), `loss` and `images`, the number of samples.
+
+    Raises:
+        DatasetError: The data cannot be used.
+        ValueError: There is no sample to evaluate on.
     """
+    if callable(getattr(data, "epoch", None)):
+        return _measure(model, data, amp, world)
+    place = next((one.device for one in model.parameters()), torch.device("cpu"))
+    opened = load_dataset("folder", data, "test") if is_path(data) else as_dataset(data, argument="`data`")
+    loader = make_loader(opened, batch_size=batch_size, train=False, device=place, workers=workers)
+    try:
+        return _measure(model, loader, amp, world)
+    finally:
+        loader.close()
+
+
+def _measure(model: nn.Module, loader: Any, amp: str, world: World | None) -> dict[str, float]:
+    """Summed over all processes of `world`."""
     was_training = model.training
     model.eval()
     totals: torch.Tensor | None = None
@@ -55,7 +93,7 @@ def evaluate(
         totals = sum_over_world(totals, world)
     right, right5, loss, count = totals.tolist()
     if not count:
-        raise ValueError("`loader` gave no pictures to evaluate on.")
+        raise ValueError("`data` gave no images to evaluate on.")
     return {"top1": 100 * right / count, "top5": 100 * right5 / count, "loss": loss / count, "images": count}
 
 

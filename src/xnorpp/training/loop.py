@@ -1,4 +1,4 @@
-"""Training: a recipe and a data set in, a trained checkpoint out.
+"""The training loop: a recipe, data and a network in, a trained checkpoint out. `start.py` is its door.
 
 Everything is a function of the recipe, the seed and the step: the batches (the loader's contract), the
 random numbers of each part of a batch (`seed_for`), the learning rate (`schedule.py`). So a checkpoint
@@ -31,7 +31,6 @@ from xnorpp.training.diagnose import NonFiniteLoss, first_bad_layer
 from xnorpp.training.distributed import (
     World,
     average_buffers,
-    join_world,
     mean_over_world,
     merge_over_world,
     wait_for_all,
@@ -41,12 +40,11 @@ from xnorpp.training.graph import GraphStep, check_graph
 from xnorpp.training.loss_guard import LossGuard
 from xnorpp.training.optimizer import make_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate
 from xnorpp.training.recipe.config import Recipe, RecipeError
-from xnorpp.training.recipe.library import load_recipe
 from xnorpp.training.recipe.schedule import first_stage_steps, learning_rate, total_steps
 from xnorpp.training.records.curves import draw_curves
 from xnorpp.training.records.journal import Clock, Journal, read_metrics, time_left
 from xnorpp.training.records.record import describe_hardware, source_commit
-from xnorpp.training.setup import build_model, make_loaders, open_data
+from xnorpp.training.setup import Given, build_model, make_loaders, open_data
 from xnorpp.training.state.checkpoint import (
     FINAL_NAME,
     Checkpoint,
@@ -56,53 +54,18 @@ from xnorpp.training.state.checkpoint import (
     list_checkpoints,
     newest_checkpoint,
     save_checkpoint,
+    set_weights,
     write_atomically,
 )
 from xnorpp.training.state.initial import initialise
-from xnorpp.training.state.resume import check_same_network, check_same_recipe, seed_for
+from xnorpp.training.state.resume import (
+    check_same_data,
+    check_same_network,
+    check_same_recipe,
+    seed_for,
+)
 from xnorpp.training.statistics import measure_statistics
 from xnorpp.training.teacher import load_teacher, missing_teacher, training_loss
-
-
-def train(
-    recipe: Recipe | str | Path,
-    *,
-    out: str | Path,
-    data: str | Path | None = None,
-    resume: bool = False,
-    init_from: str | Path | None = None,
-    device: str = "auto",
-    download: bool = False,
-    quiet: bool = False,
-) -> dict[str, Any]:
-    """Train `recipe` (or the one of that name or file) and return the summary that is also written to
-    `out`/summary.json.
-
-    `out` gets model.safetensors (the result), checkpoints/, metrics.jsonl, summary.json and curves.png.
-    With `resume` the run in `out` goes on from its newest checkpoint that verifies, or starts if there is
-    none.
-    """
-    if isinstance(recipe, (str, Path)):
-        recipe = load_recipe(recipe)
-    if not isinstance(recipe, Recipe):
-        raise TypeError(
-            f"`recipe` is {type(recipe).__name__}; a name, a file or what `load_recipe` gives is needed"
-        )
-    if recipe.run.threads:
-        torch.set_num_threads(recipe.run.threads)
-    with _cudnn_benchmark(recipe.run.cudnn_benchmark), join_world(device) as world:
-        return _Run(recipe, Path(out), world, quiet).go(data, resume, init_from, download)
-
-
-@contextlib.contextmanager
-def _cudnn_benchmark(enabled: bool) -> Iterator[None]:
-    """cuDNN's own guess is far off for few channels; the shapes of a run never change, so timing pays."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = enabled
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 @dataclass
@@ -118,8 +81,11 @@ class _Position:
 class _Run:
     """One training run in one process. The methods are its phases, in order."""
 
-    def __init__(self, recipe: Recipe, out: Path, world: World, quiet: bool) -> None:
+    def __init__(
+        self, recipe: Recipe, out: Path, world: World, quiet: bool, given: Given | None = None
+    ) -> None:
         self.recipe, self.out, self.world, self.quiet = recipe, out, world, quiet
+        self.given = given or Given()
         self.at = _Position()
         self.facts: dict[str, Any] = {}
         self.skipped: dict[str, str] = {}  # unreadable pictures, and why
@@ -183,7 +149,7 @@ class _Run:
     ) -> None:
         """Data, network, optimiser; restored from `found` if given."""
         recipe, world = self.recipe, self.world
-        self.sets = open_data(recipe, data, download=download, world=world)
+        self.sets = open_data(recipe, data, download=download, world=world, given=self.given)
         self.loaders, self.test_loader = make_loaders(recipe, self.sets, world)
         self.steps_per_epoch = self.loaders[0].steps_per_epoch
         if self.steps_per_epoch < 1:
@@ -193,11 +159,11 @@ class _Run:
             )
         self.total = total_steps(recipe.schedule, self.steps_per_epoch)
         seed_for(recipe.run.seed, "weights")
-        self.model = build_model(recipe, self.sets)
+        self.model, self.config = build_model(recipe, self.sets, self.given)
         if found is not None:
-            config: Any = self.model.config
-            check_same_network(config, found.model_config, self.out)
-            self.model.load_state_dict(found.weights)
+            check_same_network(self.config, found.model_config, self.out)
+            check_same_data(self.steps_per_epoch, found.meta["steps_per_epoch"], self.out)
+            set_weights(self.model, found.weights, found.path)
             self.facts = {key: found.meta[key] for key in ("init_from", "calibration") if key in found.meta}
         elif init_from is not None:
             self.facts["init_from"] = initialise(self.model, init_from).to_dict()
@@ -217,9 +183,9 @@ class _Run:
         if recipe.loss.teacher:
             self.teacher = load_teacher(
                 recipe.loss.teacher,
-                len(self.sets.train.classes),
+                self.config["num_classes"],
                 world.device,
-                in_channels=self.sets.preprocess.channels,
+                in_channels=self.config["in_channels"],
             )
 
     def _restore(self, found: Checkpoint) -> None:
@@ -440,11 +406,11 @@ class _Run:
         """All that is needed to resume, pack or predict."""
         recipe, sets = self.recipe, self.sets
         meta: dict[str, Any] = {
-            "model": self.model.config,
+            "model": self.config,
             "recipe": recipe.to_dict(),
             "dataset": recipe.data.dataset,
-            "classes": list(sets.train.classes),
-            "preprocess": sets.preprocess.to_dict(),
+            "classes": sets.class_names(self.config["num_classes"]),
+            "preprocess": sets.preprocess.to_dict() if sets.preprocess else None,
             "step": self.at.step,
             "steps_per_epoch": self.steps_per_epoch,
             "epoch": self.at.step // self.steps_per_epoch,

@@ -65,7 +65,6 @@ def load(
     root: str | Path | None,
     split: str,
     *,
-    download: bool = False,
     labels: str | Path | None = None,
 ) -> FolderDataset:
     """`labels`: the label file of a flat validation folder, where it is not at one of the usual places."""

@@ -99,7 +99,6 @@ def load(
     root: str | Path | None,
     split: str,
     *,
-    download: bool = False,
     classes: int | None = None,
 ) -> ShardDataset:
     """`root`: a folder with `train-*.tar` and `val-*.tar` (or `test-*.tar`), or a pattern with braces or

@@ -38,14 +38,21 @@ _IN_ONE_PROCESS = 4096
 
 
 def load_decoded(
-    source: FolderDataset, size: int, *, workers: int | None = None, max_skipped: int | None = None
+    source: FolderDataset,
+    size: int,
+    *,
+    workers: int | None = None,
+    max_skipped: int | None = None,
+    by_time: bool = False,
 ) -> ArrayDataset:
     """`source` as an array of `size` x `size` pictures.
 
-    From the kept file if it is sound, else decoded and then kept.
+    From the kept file if it is sound, else decoded and then kept. `by_time`: the kept file is also outdated
+    when a picture's size or time of change is another one, for folders that people edit. A kept file that
+    left more pictures out than `max_skipped` allows is refused as decoding would be.
     """
     path = cache_path(source.root, f"{source.split}-{size}.safetensors")
-    fingerprint = _fingerprint(source, size)
+    fingerprint = _fingerprint(source, size, by_time)
     with _locked(path):
         kept = _read(path, fingerprint)
         if kept is None:
@@ -53,6 +60,7 @@ def load_decoded(
             labels = source.labels[good]
             _write(path, fingerprint, images, labels, skipped)
             kept = images, labels, skipped
+    _check_skipped(source, kept[2], skip_limit(len(source), max_skipped))
     return ArrayDataset(source.info, source.split, source.classes, *kept)
 
 
@@ -96,12 +104,7 @@ def decode_all(
                     bad[start + position] = Skipped(source.sample_name(start + position), reason)
                 progress.advance(count)
                 send(slot)
-            if len(bad) > limit:
-                named = "; ".join(f"{name} ({why})" for name, why in list(bad.values())[:3])
-                raise DatasetError(
-                    f"{len(bad)} pictures of {source.name} could not be read, more than `max_skipped` "
-                    f"(={limit}); among them {named}"
-                )
+            _check_skipped(source, list(bad.values()), limit)
     progress.close()
     if not bad:
         return images, np.arange(total, dtype=np.int64), []
@@ -109,11 +112,24 @@ def decode_all(
     return images[good], good, [bad[index] for index in sorted(bad)]
 
 
-def _fingerprint(source: FolderDataset, size: int) -> str:
+def _check_skipped(source: StreamDataset, skipped: list[Skipped], limit: int) -> None:
+    if len(skipped) > limit:
+        named = "; ".join(f"{name} ({why})" for name, why in skipped[:3])
+        raise DatasetError(
+            f"{len(skipped)} pictures of {source.name} could not be read, more than `max_skipped` "
+            f"(={limit}); among them {named}"
+        )
+
+
+def _fingerprint(source: FolderDataset, size: int, by_time: bool = False) -> str:
     """Changes when the list of files, their labels, or what is made of them changes."""
     digest = hashlib.sha256(f"1 {size} {source.info.channels}\n".encode())
     digest.update("\n".join(source.paths).encode())
     digest.update(source.labels.tobytes())
+    if by_time:
+        for path in source.paths:
+            status = os.stat(source.root / path)
+            digest.update(f"{status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xnorpp.data.dataset import ArrayDataset, Augment, Dataset, Skipped, UInt8Array
+from xnorpp.data.dataset import ArrayDataset, Augment, DatasetError, DatasetInfo, Skipped, UInt8Array
 from xnorpp.data.loading.order import Share
+from xnorpp.data.own import AnyDataset, BatchesDataset, IndexedDataset
 from xnorpp.runtime.format.preprocess import Preprocess
 
 Batch = tuple[Tensor, Tensor]
@@ -39,7 +40,7 @@ class Loader(Protocol):
 
 
 def make_loader(
-    dataset: Dataset,
+    dataset: AnyDataset,
     *,
     batch_size: int,
     train: bool,
@@ -62,8 +63,13 @@ def make_loader(
     order, crops the centre and covers every sample once over all ranks. `size`: the side fed to the network,
     by default the data set's. `channels_last`: the batch's memory format. For streamed sets: `workers`
     decoding processes (0: decode in this one), `prefetch` batches ahead, `fast_decode` (see `decode`), and
-    `max_skipped`, how many unreadable pictures are tolerated (default 1 %, from 1 to 100).
+    `max_skipped`, how many unreadable pictures are tolerated (default 1 %, from 1 to 100). A user's own
+    indexable data is read by `workers` processes too; a user's own loader gives the batches it has.
     """
+    if isinstance(dataset, (IndexedDataset, BatchesDataset)):
+        return _own_loader(
+            dataset, batch_size, train, torch.device(device), seed, rank, world_size, workers, augment, size
+        )
     share = Share(len(dataset), batch_size, train, rank, world_size)
     chosen = Augment.parse(augment if train else "none", dataset.info.default_augment)
     place = torch.device(device)
@@ -86,13 +92,46 @@ def make_loader(
     )
 
 
+def _own_loader(
+    dataset: IndexedDataset | BatchesDataset,
+    batch_size: int,
+    train: bool,
+    device: torch.device,
+    seed: int,
+    rank: int,
+    world_size: int,
+    workers: int,
+    augment: Augment | Mapping[str, Any] | str | None,
+    size: int | None,
+) -> Loader:
+    from xnorpp.data.loading.batches import BatchesLoader
+    from xnorpp.data.loading.indexed import IndexedLoader
+
+    if train and Augment.parse(augment, dataset.info.default_augment) != dataset.info.default_augment:
+        raise DatasetError(
+            f"`augment` (={augment!r}) is for image files and arrays of uint8 images; {dataset.where()} "
+            "augments its own samples"
+        )
+    if size is not None and tuple(dataset.shape[1:]) != (size, size):
+        raise DatasetError(
+            f"`size` (={size}) is for image files and arrays of uint8 images; {dataset.where()} gives "
+            f"samples of shape {tuple(dataset.shape)}"
+        )
+    if isinstance(dataset, BatchesDataset):
+        return BatchesLoader(dataset, train, device, seed, world_size)
+    share = Share(len(dataset), batch_size, train, rank, world_size)
+    return IndexedLoader(dataset, share, device, seed, workers)
+
+
 class Normaliser:
     """uint8 (N, H, W, C) on a device to float32 (N, C, H, W).
 
     `(x / 255 - mean) / std`, as `Preprocess.normalise`.
     """
 
-    def __init__(self, preprocess: Preprocess, device: torch.device, channels_last: bool) -> None:
+    def __init__(
+        self, preprocess: Preprocess | DatasetInfo, device: torch.device, channels_last: bool
+    ) -> None:
         self.mean = torch.tensor(preprocess.mean, dtype=torch.float32, device=device)
         self.std = torch.tensor(preprocess.std, dtype=torch.float32, device=device)
         self.channels_last = channels_last
@@ -123,7 +162,7 @@ class ArrayLoader:
             images = _resize(images, size)
         self.images = torch.from_numpy(images).to(device)
         self.labels = torch.from_numpy(dataset.labels).to(device)
-        self._normalise = Normaliser(dataset.info.preprocess(images.shape[1]), device, channels_last)
+        self._normalise = Normaliser(dataset.info, device, channels_last)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -161,6 +161,24 @@ def test_what_is_not_used_or_wrong_is_one_sentence(
     assert len(err.splitlines()) == 1
 
 
+def test_what_a_run_held_out_of_one_tree_is_its_test_set(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = str(images / "train")
+    command = ["train", "folder-small", "--data", tree, "--out", str(tmp_path / "run"), "--device", "cpu"]
+    assert main([*command, *QUICK, "--set", "data.holdout=0.25", "--set", "schedule.max_steps=4"]) == 0
+    top1 = capsys.readouterr().out.rpartition("top-1 ")[2].partition(" %")[0]
+    assert main(["pack", str(tmp_path / "run"), "-o", str(tmp_path / "own.xnor")]) == 0
+    for model in ("run", "own.xnor"):
+        capsys.readouterr()
+        assert main(["eval", str(tmp_path / model), "--data", tree]) == 0
+        out = capsys.readouterr().out
+        assert "on folder (held out, 18 pictures" in out
+        assert f"top-1 {top1} %" in out
+    assert main(["eval", str(tmp_path / "run"), "--data", tree, "--holdout", "0"]) == 0
+    assert "on folder (test, 72 pictures" in capsys.readouterr().out
+
+
 def test_unreadable_images_are_tolerated_as_the_recipe_says(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

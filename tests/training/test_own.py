@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import xnorpp
+from xnorpp.cli.main import main
 from xnorpp.data import DatasetError, load_dataset
 from xnorpp.models import create_model
 from xnorpp.nn import BinaryConv2d
@@ -161,8 +162,11 @@ def test_a_recipe_names_networks_and_data_sets_outside_the_package(
     assert load_checkpoint("run").weights["0.weight"].shape[0] == 2
     with pytest.raises(ValueError, match="made by own_parts:net, which a checkpoint may not call by itself"):
         load_model("run")
-    with pytest.raises(CheckpointError, match="shape"):  # the options are the reader's business
-        load_model("run", model="own_parts:net")
+    loaded, _ = load_model("run", model="own_parts:net")  # called with the recipe's options, as in training
+    assert loaded[0].out_channels == 2  # type: ignore[index]
+    assert main(["pack", "run", "-o", "own.xnor", "--network", "own_parts:net"]) == 0
+    assert main(["eval", "run", "--network", "own_parts:net"]) == 0
+    assert main(["eval", "own.xnor"]) == 0
     assert train(recipe, out="run", resume=True, quiet=True)["metrics"] == summary["metrics"]
     with pytest.raises(ValueError, match=r"the network 'own_parts:net' has no option `width`"):
         train({**recipe, "model.options": {"width": 2}}, out="other", quiet=True)

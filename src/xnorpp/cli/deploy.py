@@ -32,13 +32,16 @@ def pack(arguments: list[str]) -> int:
     )
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the packed file to write")
     parser.add_argument("--half", action="store_true", help="store the real-valued parts in 16 bits")
+    parser.add_argument(
+        "--network", metavar="PACKAGE.MODULE:FUNCTION", help="what makes your own network, where it is one"
+    )
     given = parser.parse_args(arguments)
     check_file("--output", given.output)
 
     from xnorpp.inspect import inspect_file
     from xnorpp.training.packing import float_bytes, pack_checkpoint
 
-    model, _ = pack_checkpoint(given.checkpoint, given.output, half=given.half)
+    model, _ = pack_checkpoint(given.checkpoint, given.output, half=given.half, model=given.network)
     found = inspect_file(given.output)
     floats = float_bytes(model)
     print(

@@ -58,6 +58,11 @@ def evaluate(arguments: list[str]) -> int:
         "--workers", metavar="N", type=at_least(0), default=0, help="processes that decode pictures (0)"
     )
     parser.add_argument(
+        "--holdout", metavar="SHARE", type=float,
+        help="measure on the share of the training set that `data.holdout` holds out (a folder without a "
+        "split: what the run held out)",
+    )  # fmt: skip
+    parser.add_argument(
         "--max-skipped", metavar="N", type=at_least(0),
         help="unreadable images that are tolerated (1 %%, at least 1, at most 100)",
     )  # fmt: skip
@@ -93,7 +98,8 @@ def evaluate(arguments: list[str]) -> int:
     preprocess = None if stated is None else Preprocess.from_dict(stated)
     if given.max_skipped is None:
         given.max_skipped = _recorded_limit(meta)
-    name, dataset = _open(given, meta.get("dataset"), preprocess)
+    held = ((meta.get("recipe") or {}).get("data") or {}).get("holdout", 0.0)
+    name, dataset = _open(given, meta.get("dataset"), preprocess, held)
     _check_channels(meta["model"], name, dataset)
     dataset = _matched(given, dataset, meta.get("classes"), meta["model"]["num_classes"])
     loader = make_loader(
@@ -141,10 +147,14 @@ def _recorded_limit(meta: dict[str, Any]) -> int | None:
     return None if limit < 0 else int(limit)
 
 
-def _open(given: Namespace, trained_on: Any, preprocess: Preprocess | None) -> tuple[str, Any]:
-    """The data set to evaluate on and its name; a folder's images are prepared as the model expects them."""
+def _open(given: Namespace, trained_on: Any, preprocess: Preprocess | None, held: float) -> tuple[str, Any]:
+    """The data set to evaluate on and its name; a folder's images are prepared as the model expects them.
+
+    Of one tree of classes, what the run held out (the share `held`) is the test set: the rest was trained on.
+    """
     from xnorpp.data import load_dataset
     from xnorpp.data.catalog import dataset_options
+    from xnorpp.data.formats.folder import is_one_tree
     from xnorpp.data.own import OWN
 
     name = given.dataset or trained_on
@@ -161,6 +171,12 @@ def _open(given: Namespace, trained_on: Any, preprocess: Preprocess | None) -> t
     if preprocess is not None:
         wanted |= {"size": preprocess.crop, "resize": preprocess.resize, "channels": preprocess.channels}
     options = {key: value for key, value in wanted.items() if key in known and value is not None}
+    if given.holdout is None and given.split == "test" and name == trained_on == "folder" and given.data:
+        given.holdout = held if is_one_tree(given.data) else 0.0
+    if given.holdout:
+        given.split = "held out"
+        part: dict[str, Any] = {"holdout": given.holdout, "part": "held", **options}
+        return str(name), load_dataset(name, given.data, "train", download=given.download, **part)
     return str(name), load_dataset(name, given.data, given.split, download=given.download, **options)
 
 
@@ -207,7 +223,9 @@ def _evaluate_packed(given: Namespace) -> int:
     if given.network is not None:
         raise ValueError(f"`--network` (={given.network!r}) is for a checkpoint, not for a packed file")
     model = load_packed(given.checkpoint, given)
-    name, opened = _open(given, model.program.meta.get("dataset"), preprocess_of(model.program))
+    stated = model.program.meta
+    held = float(stated.get("holdout") or 0.0)
+    name, opened = _open(given, stated.get("dataset"), preprocess_of(model.program), held)
     dataset = as_images(opened)
     if given.by_position:
         dataset = by_position(dataset, model.labels)

@@ -86,14 +86,21 @@ def _made(
     return made
 
 
-def describe(model: nn.Module, name: str, shape: tuple[int, ...], outputs: int) -> dict[str, Any]:
-    """The configuration of a user's network in a checkpoint: what packing and evaluation need of it."""
+def describe(
+    model: nn.Module, name: str, shape: tuple[int, ...], outputs: int, part: ModelPart | None = None
+) -> dict[str, Any]:
+    """The configuration of a user's network in a checkpoint: what packing and evaluation need of it.
+
+    `part` is the recipe's [model] section where that named the function; its arguments are recorded.
+    """
+    made = {} if part is None else {"method": part.method, "scale": part.scale, "options": dict(part.options)}
     return {
         "name": name,
         "module": f"{type(model).__module__}.{type(model).__qualname__}",
         "in_channels": shape[0] if shape else 1,
         "input_size": list(shape[1:]),
         "num_classes": outputs,
+        **({"arguments": made} if made else {}),
     }
 
 
@@ -132,22 +139,25 @@ def rebuild(config: Mapping[str, Any], path: Path, source: Source | None) -> nn.
     Raises:
         ValueError: The network is a user's and `source` is None.
     """
-    if source is not None:
-        return own_network(
-            source,
-            input_size=tuple(config["input_size"]),
-            num_classes=config["num_classes"],
-            in_channels=config["in_channels"],
-        )
     name = config["name"]
+    if source is not None:
+        size = tuple(config["input_size"])
+        expected: dict[str, Any] = {
+            "input_size": size[0] if len(size) == 2 and size[0] == size[1] else size,
+            "num_classes": config["num_classes"],
+            "in_channels": config["in_channels"],
+        }
+        if source == name and "arguments" in config:  # the function that the recipe named, called as then
+            return recipe_network(ModelPart(name=name, **config["arguments"]), **expected)
+        return own_network(source, **expected)
     if name == OWN:
         raise ValueError(
             f"{path} holds the weights of {config['module']}, a module that was given to `train`; give it "
-            "again: load_model(path, model=...), or --network package.module:function"
+            "again: load_model(path, model=...), or --network package.module:function of eval and pack"
         )
     if is_reference(name):
         raise ValueError(
             f"{path} holds a network made by {name}, which a checkpoint may not call by itself; say so: "
-            f"load_model(path, model={name!r}), or --network {name}"
+            f"load_model(path, model={name!r}), or --network {name} of eval and pack"
         )
     return create_model(**config)

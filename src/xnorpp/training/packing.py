@@ -40,6 +40,7 @@ def pack_checkpoint(
     kept = {
         "model": config,
         "dataset": meta.get("dataset"),
+        "holdout": ((meta.get("recipe") or {}).get("data") or {}).get("holdout", 0.0),
         "recipe": (meta.get("recipe") or {}).get("name"),
         "epoch": meta.get("epoch"),
         "metrics": meta.get("metrics"),

@@ -334,7 +334,8 @@ def build_model(
     if outputs < classes or (outputs > classes and not _are_numbers(sets.train.classes)):
         raise RecipeError(f"The network has {outputs} outputs and the training data {classes} classes.")
     _limit_labels(sets, outputs)
-    return model, describe(model, name, tuple(sets.shape), outputs)
+    named = recipe.model if source is None else None
+    return model, describe(model, name, tuple(sets.shape), outputs, named)
 
 
 def _limit_labels(sets: DataSets, outputs: int) -> None:

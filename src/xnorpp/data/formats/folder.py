@@ -96,6 +96,12 @@ def load(
     return _with_size(listing, measured, size, resize, channels, workers, max_skipped)
 
 
+def is_one_tree(root: str | Path) -> bool:
+    """Whether a folder has its classes in itself, and no split into training and testing."""
+    place = Path(root).expanduser()
+    return place.is_dir() and _below(place, TRAIN_FOLDERS + TEST_FOLDERS) is None
+
+
 def _place(info: DatasetInfo, root: str | Path | None) -> Path:
     if root is None:
         raise not_found(info, "(no folder given)", "train/CLASS/*.jpg or CLASS/*.jpg")

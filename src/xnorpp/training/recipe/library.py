@@ -124,7 +124,8 @@ def as_recipe(recipe: Recipe | Mapping[str, Any] | str | Path | None) -> Recipe:
     parent = table.pop("extends", None)
     if parent is not None:
         inherited = _resolve(str(parent), ())
-        inherited.pop("paper", None)
+        for key in ("paper", "name", "about"):  # a table is another recipe than the one it starts from
+            inherited.pop(key, None)
         table = merge(inherited, table)
     return Recipe.from_dict(table)
 

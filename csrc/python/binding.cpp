@@ -6,9 +6,15 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <unistd.h>
+
+#include <exception>
 #include <limits>
 #include <optional>
 #include <stdexcept>
+#if defined(__GLIBCXX__)
+#include <cxxabi.h>
+#endif
 
 #include "../kernels/dispatch.h"
 #include "../core/engine.h"
@@ -29,10 +35,11 @@ void require(bool condition, const char *message) {
 }
 
 // A copy with room to whole vectors of channels; `least` is the size it must have.
-Buffer copy(nb::handle object, size_t least, const char *message) {
+Buffer copy(Budget &budget, nb::handle object, size_t least, const char *message) {
     if (object.is_none()) return {};
     const auto array = nb::cast<Floats>(object);
     require(array.size() == least, message);
+    budget.take(round_up(array.size(), 64) * 4);
     Buffer buffer(round_up(array.size(), 64) * 4);
     std::memcpy(buffer.as(), array.data(), array.size() * 4);
     return buffer;
@@ -51,8 +58,9 @@ StageKind stage_kind(const std::string &name) {
 }
 
 // A stage is a dict: kind, and where needed a, b, map, full, flip (float32 arrays), lo, hi, value.
-std::vector<StageSpec> stages_of(const Engine &engine, const nb::list &list, int c, int h, int w) {
+std::vector<StageSpec> stages_of(Engine &engine, const nb::list &list, int c, int h, int w) {
     std::vector<StageSpec> stages;
+    Budget &budget = engine.budget();
     for (nb::handle item : list) {
         const auto row = nb::cast<nb::dict>(item);
         const auto get = [&](const char *key) -> nb::object {
@@ -62,11 +70,11 @@ std::vector<StageSpec> stages_of(const Engine &engine, const nb::list &list, int
         stage.kind = stage_kind(nb::cast<std::string>(get("kind")));
         const size_t pixels = (size_t)h * w, stride = round_up((size_t)c, 16);
         const size_t size = stage.kind == StageKind::Map ? pixels : stage.kind == StageKind::Full ? pixels * stride : (size_t)c;
-        stage.a = copy(get("a"), size, "a stage's constants have a wrong size");
-        stage.b = copy(get("b"), (size_t)c, "a stage's summands have a wrong size");
-        stage.map = copy(get("map"), pixels, "a stage's map has a wrong size");
-        stage.full = copy(get("full"), pixels * stride, "a stage's factor has a wrong size");
-        stage.flip = copy(get("flip"), (size_t)c, "a stage's flip mask has a wrong size");
+        stage.a = copy(budget, get("a"), size, "a stage's constants have a wrong size");
+        stage.b = copy(budget, get("b"), (size_t)c, "a stage's summands have a wrong size");
+        stage.map = copy(budget, get("map"), pixels, "a stage's map has a wrong size");
+        stage.full = copy(budget, get("full"), pixels * stride, "a stage's factor has a wrong size");
+        stage.flip = copy(budget, get("flip"), (size_t)c, "a stage's flip mask has a wrong size");
         if (row.contains("lo")) stage.lo = nb::cast<float>(get("lo")), stage.hi = nb::cast<float>(get("hi"));
         if (row.contains("value")) {
             stage.value = nb::cast<int>(get("value"));
@@ -96,12 +104,12 @@ void add_conv(Engine &engine, bool bits, int in, const Ints &window, nb::object 
     if (bits) {
         const auto w = nb::cast<Bytes>(weight);
         require(w.size() == (size_t)s.o * taps * ((fan + 7) / 8), "a convolution's weight has a wrong size");
-        step.conv = std::make_unique<ConvStore>(build_bit_conv(engine.kernels(), s, w.data()));
+        step.conv = std::make_unique<ConvStore>(build_bit_conv(engine.kernels(), engine.budget(), s, w.data()));
     } else {
         const auto w = nb::cast<Floats>(weight);
         require(w.size() == (size_t)s.o * taps * fan, "a convolution's weight has a wrong size");
-        const Buffer b = copy(bias, (size_t)s.o, "a convolution's bias has a wrong size");
-        step.conv = std::make_unique<ConvStore>(build_float_conv(engine.kernels(), s, w.data(), b.as<float>()));
+        const Buffer b = copy(engine.budget(), bias, (size_t)s.o, "a convolution's bias has a wrong size");
+        step.conv = std::make_unique<ConvStore>(build_float_conv(engine.kernels(), engine.budget(), s, w.data(), b.as<float>()));
         if (!picture.is_none()) {
             const auto [q, mean, rest, scale] = nb::cast<std::tuple<Shorts, Words, Words, Floats>>(picture);
             const size_t filters = (size_t)s.o;
@@ -109,7 +117,7 @@ void add_conv(Engine &engine, bool bits, int in, const Ints &window, nb::object 
                         scale.size() == filters && s.groups == 1 && s.dw == 1,
                     "a picture's filters have a wrong size");
             const PictureSpec spec{q.data(), mean.data(), rest.data(), scale.data()};
-            step.picture = std::make_unique<ConvStore>(build_picture_conv(engine.kernels(), s, spec, b.as<float>()));
+            step.picture = std::make_unique<ConvStore>(build_picture_conv(engine.kernels(), engine.budget(), s, spec, b.as<float>()));
         }
     }
     const Conv &k = step.conv->conv;
@@ -160,6 +168,40 @@ void add_step(Engine &engine, const std::string &kind, int in, const Ints &shape
     engine.add_step(std::move(step));
 }
 
+void finish(Engine &engine, int input, int output, size_t arena_bytes, const Floats &table) {
+    engine.budget().take(table.size() * 4);
+    engine.finish(input, output, arena_bytes, std::vector<float>(table.data(), table.data() + table.size()));
+}
+
+// Takes the interpreter lock back. Where the interpreter ends meanwhile, Python before 3.14 ends the calling thread by
+// unwinding its stack, which aborts the process at the first function that promises not to throw (nanobind's do). The
+// thread is stopped here instead, as newer versions do it; the process ends around it.
+void take_lock(PyThreadState *state) {
+#if defined(__GLIBCXX__)
+    try {
+        PyEval_RestoreThread(state);
+    } catch (abi::__forced_unwind &) {
+        for (;;) pause();
+    }
+#else
+    PyEval_RestoreThread(state);
+#endif
+}
+
+// work() without the interpreter lock.
+template <class Work>
+void unlocked(const Work &work) {
+    PyThreadState *state = PyEval_SaveThread();
+    std::exception_ptr error;
+    try {
+        work();
+    } catch (...) {
+        error = std::current_exception();
+    }
+    take_lock(state);
+    if (error) std::rethrow_exception(error);
+}
+
 template <class T>
 void run(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x,
          nb::ndarray<float, nb::c_contig, nb::device::cpu> y) {
@@ -167,22 +209,25 @@ void run(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x,
     require(x.size() == n * engine.input_elements() && y.size() == n * engine.output_elements(), "wrong batch shape");
     const void *from = x.data();
     float *to = y.data();
-    nb::gil_scoped_release release;
-    engine.run(from, sizeof(T) == 1, (long)n, to);
+    unlocked([&] { engine.run(from, sizeof(T) == 1, (long)n, to); });
 }
 
 template <class T>
 std::vector<double> step_seconds(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x, bool together) {
     require(x.size() == engine.input_elements(), "one picture is timed");
     const void *from = x.data();
-    nb::gil_scoped_release release;
-    return together ? engine.step_seconds_together(from, sizeof(T) == 1) : engine.step_seconds(from, sizeof(T) == 1);
+    std::vector<double> seconds;
+    unlocked([&] {
+        seconds = together ? engine.step_seconds_together(from, sizeof(T) == 1) : engine.step_seconds(from, sizeof(T) == 1);
+    });
+    return seconds;
 }
 
 }  // namespace
 
 NB_MODULE(_core, m) {
     m.doc() = "The native core of xnorpp.runtime.";
+    nb::set_leak_warnings(false);  // a forked child, and a process that ends during a call, leave objects behind
     m.def("available_isas", &available_isas, "Names of the kernels built and detected, best first.");
     m.def("isa_table", [] {
         std::vector<std::tuple<std::string, bool, bool>> rows;
@@ -191,8 +236,9 @@ NB_MODULE(_core, m) {
         return rows;
     }, "(name, built, detected) of every row of the dispatch table.");
     nb::class_<Engine>(m, "Engine")
-        .def(nb::init<const std::string &, int, double>(), nb::arg("isa"), nb::arg("threads"),
-             nb::arg("share") = std::numeric_limits<double>::infinity())
+        .def(nb::init<const std::string &, int, double, size_t>(), nb::arg("isa"), nb::arg("threads"),
+             nb::arg("share") = std::numeric_limits<double>::infinity(),
+             nb::arg("memory") = std::numeric_limits<size_t>::max())
         .def_prop_ro("isa", [](const Engine &e) { return std::string(e.kernels().name); })
         .def_prop_ro("memory", &Engine::memory)
         .def("add_value", [](Engine &e, bool bits, int c, int h, int w, int stride, size_t offset) {
@@ -202,7 +248,8 @@ NB_MODULE(_core, m) {
         .def("add_conv", &add_conv, nb::arg("bits"), nb::arg("source"), nb::arg("window"), nb::arg("weight"),
              nb::arg("bias").none(), nb::arg("picture").none(), nb::arg("stages"), nb::arg("feeds_pool"))
         .def("add_step", &add_step)
-        .def("finish", &Engine::finish)
+        .def("finish", &finish)
+        .def("start", &Engine::start)
         .def("step_seconds", &step_seconds<uint8_t>, nb::arg("x"), nb::arg("together") = false)
         .def("step_seconds", &step_seconds<float>, nb::arg("x"), nb::arg("together") = false)
         .def("run", &run<uint8_t>)

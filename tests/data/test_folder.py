@@ -107,9 +107,7 @@ def test_how_many_unreadable_images_are_tolerated_is_an_argument(
         loader = make_loader(dataset, batch_size=2, train=False, max_skipped=3)
         assert sum(len(labels) for _, labels in loader.epoch(0)) == 7
         return
-    with pytest.raises(
-        DatasetError, match=r"3 pictures of folder could not be read, more than `max_skipped`"
-    ):
+    with pytest.raises(DatasetError, match=r"3 images of folder could not be read, more than `max_skipped`"):
         load_dataset("folder", root, size=8)
     dataset = load_dataset("folder", root, size=8, max_skipped=3)
     assert (len(dataset), len(dataset.skipped)) == (7, 3)

@@ -140,6 +140,8 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "text shape": (lambda h, p: p["input"].__setitem__("shape", ["3", 6, 6]), "`shape`"),
     "mean": (lambda h, p: p["input"].__setitem__("mean", [0.0]), "`mean`"),
     "std": (lambda h, p: p["input"].__setitem__("std", [1.0, 0.0, 1.0]), "`std`"),
+    "empty mean": (lambda h, p: p["input"].__setitem__("mean", []), "`mean` must be 3 finite numbers"),
+    "empty std": (lambda h, p: p["input"].__setitem__("std", []), "`std` must be 3 finite numbers"),
     "no operations": (lambda h, p: p.__setitem__("ops", []), "operations"),
     "version": (lambda h, p: h["__metadata__"].__setitem__("version", "2"), "version '2' is unknown"),
     "format": (lambda h, p: h["__metadata__"].__setitem__("format", "other"), "something else"),
@@ -256,3 +258,18 @@ def test_load_checks_its_arguments(tmp_path: Path) -> None:
         load(program, device="tpu")
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "none.xnor")
+
+
+@pytest.mark.parametrize("op", ["binary_linear", "binary_conv2d"])
+def test_too_many_inputs_of_a_filter_are_named(op: str) -> None:
+    """The message of a linear layer was about the shape of the weight, which was right."""
+    channels = (1 << 22) + 8
+    attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1, "pad_value": 0}
+    if op == "binary_linear":
+        shape, attrs = (1, channels // 8), {}
+        source = [Op("flatten", "", ("input",), "f"), Op("sign", "", ("f",), "b")]
+    else:
+        shape, source = (1, 1, 1, channels // 8), [Op("sign", "", ("input",), "b")]
+    ops = (*source, Op(op, "", ("b",), "y", attrs, {"weight": "w"}), Op("affine", "", ("y",), "z"))
+    with pytest.raises(ProgramError, match=r"4194312 channels.* 4194304"):
+        Program((channels, 1, 1), ops, "z", {"w": np.zeros(shape, np.uint8)})

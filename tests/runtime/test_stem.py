@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from random_programs import Builder
 
 from xnorpp.runtime.cpu import CpuModel, available_isas
-from xnorpp.runtime.format.program import Op, Program
+from xnorpp.runtime.format.program import Op, Program, ProgramError
 from xnorpp.runtime.plan import make_steps
 from xnorpp.runtime.reference import multiply_add, normalise, run
 from xnorpp.runtime.stem import byte_step, picture_filters
@@ -181,3 +182,24 @@ def test_what_takes_bytes() -> None:
     net = program(7, 2, False)
     net.tensors["w"][0, 0, 0, 0] = np.nan  # type: ignore[index]
     assert byte_step(net, make_steps(net), small=True) is None
+
+
+@pytest.mark.parametrize(("std", "scale"), [(1e-40, 1.0), (1e-10, 1e30), (0.5, 1e36)])
+def test_filters_beyond_the_range_of_whole_numbers_are_not_rounded(std: float, scale: float) -> None:
+    """Their step was infinite or zero, and what was added up from it overflowed."""
+    rng = np.random.default_rng(0)
+    b = Builder((3, 16, 16))
+    attrs = {"stride": [2, 2], "padding": [3, 3], "dilation": [1, 1], "groups": 1}
+    weight = (rng.standard_normal((4, 3, 7, 7)) * scale).astype(np.float32)
+    y = b.emit("conv2d", "input", attrs=attrs, tensors={"weight": weight})
+    program = b.program(b.emit("relu", y), mean=(0.5,) * 3, std=(std,) * 3)
+    assert byte_step(program, make_steps(program)) is None
+
+
+def test_a_std_that_is_zero_in_float32_is_refused() -> None:
+    b = Builder((3, 4, 4))
+    b.emit("relu", "input")
+    with pytest.raises(ProgramError, match="`std` must be positive in float32"):
+        b.program("v0", mean=(0.0,) * 3, std=(1.0, 1e-46, 1.0))
+    with pytest.raises(ProgramError, match="`mean` must be 3 finite numbers"):
+        b.program("v0", mean=(0.0, 1e39, 0.0), std=(1.0,) * 3)

@@ -1,4 +1,4 @@
-"""Pictures in, batches out.
+"""Images in, batches out.
 
 `load_dataset` and `Preprocess` need numpy and Pillow only; `make_loader` needs torch, which is imported when
 it is first used.

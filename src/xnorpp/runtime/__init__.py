@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from xnorpp.runtime.format.program import Op, Program, ProgramError, read, write
+from xnorpp.runtime.limits import DEFAULT_LIMITS, Limits, check_limits, check_memory, reference_bytes
 from xnorpp.runtime.work import check_threads
 
-__all__ = ["Model", "Op", "Program", "ProgramError", "ReferenceModel", "load", "read", "write"]
+__all__ = ["Limits", "Model", "Op", "Program", "ProgramError", "ReferenceModel", "load", "read", "write"]
 
 Array = npt.NDArray[Any]
 
@@ -52,7 +53,9 @@ class ReferenceModel:
     isa = "reference"
     threads = 1
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, limits: Limits = DEFAULT_LIMITS) -> None:
+        check_limits(program, limits)
+        check_memory(reference_bytes(program), limits)
         self.program = program
 
     @property
@@ -79,6 +82,7 @@ def load(
     threads: int | None = None,
     isa: str | None = None,
     device: str = "cpu",
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Model:
     """Load a packed model (a path, its bytes, or a `Program`).
 
@@ -86,19 +90,24 @@ def load(
     does, and without that the fastest that was built and this machine has is taken. `threads` is how many one
     call may use, at most 1024; without it the work of the call's pictures decides, up to one a core and 8.
     `device` is "cpu" or "cuda" ("cuda:1" for the second). Without the native core the reference runs, with a
-    warning.
+    warning. `limits` bound what a file may ask for: its bytes, memory, and the work of one image.
+
+    Raises:
+        ProgramError: the file is damaged, or needs more than `limits` allow.
+        RuntimeError: the system does not start the threads.
     """
     check_threads(threads)
-    program = source if isinstance(source, Program) else read(source)
+    program = source if isinstance(source, Program) else read(source, limits.file_bytes)
     if device != "cpu" and device.split(":")[0] != "cuda":
         raise ValueError(f"`device` (={device!r}) must be 'cpu', 'cuda' or 'cuda:N'")
     if device != "cpu":
         from xnorpp.runtime.cuda.model import CudaModel
 
+        check_limits(program, limits)
         return CudaModel(program, device=device)
     chosen = isa or os.environ.get("XNORPP_ISA") or None
     if chosen == "reference":
-        return ReferenceModel(program)
+        return ReferenceModel(program, limits)
     try:
         from xnorpp.runtime.cpu import CpuModel
     except ImportError as error:
@@ -107,9 +116,9 @@ def load(
             RuntimeWarning,
             stacklevel=2,
         )
-        return ReferenceModel(program)
+        return ReferenceModel(program, limits)
     try:
-        return CpuModel(program, threads, chosen)
+        return CpuModel(program, threads, chosen, limits)
     except ValueError as error:
         if str(error).startswith("`isa`"):  # it ends with the core's own kernels
             raise ValueError(f"{error}, reference") from None

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from xnorpp.runtime.format.bits import unpack_bits, unpack_conv_weight, window_of
 from xnorpp.runtime.format.ops import Value
 from xnorpp.runtime.format.program import INPUT, Program, ProgramError
+from xnorpp.runtime.limits import DEFAULT_LIMITS, Limits, check_limits, check_memory
 from xnorpp.runtime.plan import (
     AddValue,
     Affine,
@@ -36,7 +37,7 @@ from xnorpp.runtime.plan import (
     make_steps,
     plan_memory,
 )
-from xnorpp.runtime.reference import check_input, normalise
+from xnorpp.runtime.reference import byte_values, check_input
 from xnorpp.runtime.stem import byte_step, filters_of, only_convolutions_read_the_picture
 from xnorpp.runtime.work import check_threads, threads_worth
 
@@ -70,24 +71,39 @@ class CpuModel:
 
     Every call uses the `threads` that are given. Without them it uses as many as its pictures' work is worth
     (work.py), at most one a core and 8; `threads` then says how many one picture gets.
+
+    Raises:
+        ProgramError: the program needs more than `limits` allow, or this machine has.
+        RuntimeError: the system does not start the threads.
     """
 
-    def __init__(self, program: Program, threads: int | None = None, isa: str | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        threads: int | None = None,
+        isa: str | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
         check_threads(threads)
+        check_limits(program, limits)
         self.program = program
         steps = make_steps(program)
+        memory = limits.memory_bytes
         if threads is not None:
             self.threads = threads
-            self._engine = _core.Engine(isa or "", threads)
+            self._engine = _core.Engine(isa or "", threads, memory=memory)
         else:
             most, worth = min(len(os.sched_getaffinity(0)), MOST_THREADS), threads_worth(program, steps)
             self.threads = max(1, min(most, int(worth)))
-            self._engine = _core.Engine(isa or "", most, worth)
+            self._engine = _core.Engine(isa or "", most, worth, memory)
         self.isa: str = self._engine.isa
         try:
-            _build(self._engine, program, steps)
-        except (RuntimeError, MemoryError) as error:
+            _build(self._engine, program, steps, limits)
+        except ProgramError:
+            raise
+        except (ValueError, RuntimeError, MemoryError) as error:
             raise ProgramError(f"this program cannot be run here: {error}") from None
+        self._engine.start()
         self._output = program.values[program.output].shape
 
     @property
@@ -132,11 +148,12 @@ def _stride(value: Value) -> int:
     return (channels + 31) // 32 * 4 if value.kind == "bits" else (channels + 15) // 16 * 16
 
 
-def _build(engine: Any, program: Program, steps: tuple[Step, ...]) -> None:
+def _build(engine: Any, program: Program, steps: tuple[Step, ...], limits: Limits) -> None:
     # A picture that only convolutions read keeps no padding channels: a row is then one run of numbers.
     tight = only_convolutions_read_the_picture(program, steps)
     taker = byte_step(program, steps)
     plan = plan_memory(program, _joined(steps), _sizes(program, steps, tight))
+    check_memory(plan.arena, limits)
     ids: dict[str, int] = {}
     for name, offset in plan.offsets.items():
         value = program.values[name]
@@ -144,13 +161,8 @@ def _build(engine: Any, program: Program, steps: tuple[Step, ...]) -> None:
         ids[name] = engine.add_value(value.kind == "bits", *_extent(value.shape), stride, offset)
     for step in plan.steps:
         _add(engine, plan, step, ids, taker is not None and step.index == taker.index)
-    table = np.zeros(0, np.float32)
-    if taker is None:  # what each byte stands for, a channel
-        c = program.input_shape[0]
-        ramp = np.broadcast_to(np.arange(256, dtype=np.uint8)[None, :, None], (1, 256, c))
-        shaped = normalise(program, np.ascontiguousarray(ramp).reshape(1, 256, 1, c))
-        table = np.ascontiguousarray(shaped[0, :, :, 0].T).ravel()
-    engine.finish(ids[INPUT], ids[program.output], plan.arena, table.tolist())
+    table = byte_values(program).ravel() if taker is None else np.zeros(0, np.float32)
+    engine.finish(ids[INPUT], ids[program.output], plan.arena, table)
 
 
 def _pool_behind(steps: tuple[Step, ...], index: int) -> bool:

@@ -12,6 +12,7 @@ nothing, whatever its weight.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -48,6 +49,15 @@ def normalise(program: Program, x: Array) -> F32:
         return x.astype(np.float32, copy=False)
     mean, std = np.asarray(program.mean, np.float32), np.asarray(program.std, np.float32)
     return np.ascontiguousarray(((x.astype(np.float32) / np.float32(255) - mean) / std).transpose(0, 3, 1, 2))
+
+
+def byte_values(program: Program) -> F32:
+    """What `normalise` makes of each byte: `(256, c)`, or `(256, 1)` where all channels are alike."""
+    one = len(set(program.mean)) == len(set(program.std)) == 1
+    mean, std = (np.asarray(row[:1] if one else row, np.float32) for row in (program.mean, program.std))
+    table: F32 = (np.arange(256, dtype=np.float32) / np.float32(255))[:, None] - mean
+    table /= std
+    return table
 
 
 def run(program: Program, x: Array, keep: Iterable[str] | None = None) -> Any:
@@ -227,7 +237,7 @@ def _pool_columns(op: Op, x: Array, fill: float) -> Array:
     edges = [(p, max(p, m - s - p)) for p, m, s in zip(padding, needed, (h, w), strict=True)]
     padded = np.pad(x, [(0, 0), (0, 0), *edges], constant_values=fill)
     flat = padded.reshape(n * c, *padded.shape[2:])
-    return _columns(flat, kernel, stride, (1, 1), (oh, ow)).reshape(n, c, -1, oh, ow)
+    return _columns(flat, kernel, stride, (1, 1), (oh, ow)).reshape(n, c, kernel[0] * kernel[1], oh, ow)
 
 
 def _max_pool2d(program: Program, op: Op, x: Array) -> Array:
@@ -260,7 +270,7 @@ def _box_filter(program: Program, op: Op, x: Array) -> Array:
     kernel, stride, padding, dilation = (op.attrs[k] for k in ("kernel", "stride", "padding", "dilation"))
     out = [window_size(n, kernel[i], stride[i], padding[i], dilation[i]) for i, n in enumerate(x.shape[2:])]
     padded = _pad_picture(x, padding, 0.0)
-    padded = padded.reshape(-1, *padded.shape[2:])
+    padded = padded.reshape(math.prod(x.shape[:2]), *padded.shape[2:])
     columns = _columns(padded, kernel, stride, dilation, (out[0], out[1]))
     mean = columns.sum(axis=1, dtype=np.float64) / (kernel[0] * kernel[1])
     return np.asarray(mean.reshape(*x.shape[:2], *out).astype(np.float32))
@@ -287,7 +297,7 @@ APPLY: dict[str, Callable[..., Array]] = {
     "add": lambda program, op, a, b: a + b,
     "mul": lambda program, op, a, b: a.astype(np.float32, copy=False) * b,
     "softmax": _softmax,
-    "flatten": lambda program, op, x: x.reshape(x.shape[0], -1),
+    "flatten": lambda program, op, x: x.reshape(x.shape[0], math.prod(x.shape[1:])),
     "max_pool2d": _max_pool2d,
     "avg_pool2d": _avg_pool2d,
     "global_avg_pool": lambda program, op, x: x.mean(axis=(2, 3), keepdims=True, dtype=np.float32),

@@ -18,13 +18,15 @@ than rounding each tap to the nearest, and |e| stays below 4.
 Which stems. Rounded filters are other filters: a value near zero gets another sign, and in a network of small
 pictures such signs change the classes of a few pictures in a hundred. So they are for stems where they pay,
 kernels of at least 7x7 with a stride of at least 2 both ways, the stems of networks for large pictures, whose
-many products a pixel take a good part of a call. In every other stem, and those of 3x3 cost next to nothing
-either way, each byte becomes the float32 that it stands for and the answer is, bit for bit, that of the
-normalised picture. This is an engine's choice, not the file's: no file says it.
+many products a pixel take a good part of a call; and of at most 4096 inputs per filter, since rounding takes
+one after the other. In every other stem, and those of 3x3 cost next to nothing either way, each byte becomes
+the float32 that it stands for and the answer is, bit for bit, that of the normalised picture. This is an
+engine's choice, not the file's: no file says it.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +42,8 @@ Array = npt.NDArray[Any]
 _ALONG, _ACROSS = 0.95, 0.9  # correlation of neighbouring pixels, and of neighbouring channels
 _LARGEST = 127 * 256 + 127  # of a number that is two signed bytes
 _LARGE_KERNEL, _LARGE_STRIDE = 7, 2  # of a stem that is worth rounding
+_MOST_TAPS = 4096  # inputs of a filter
+_LEAST_STD, _LARGEST_WEIGHT = 1e-6, 1e30  # beyond these a filter's step may be infinite in float32
 _CONVS = ("conv2d", "bitweight_conv2d", "linear", "bitweight_linear", "binary_conv2d", "binary_linear")
 
 
@@ -71,8 +75,11 @@ def byte_step(program: Program, steps: tuple[Step, ...], *, small: bool = False)
     if not (small or _large_window(step)):
         return None
     whole = step.op.attrs["groups"] == 1 and step.op.attrs["dilation"][1] == 1
-    plain = float(np.abs(np.asarray(program.mean, np.float64)).sum()) <= 16
-    return step if whole and plain and bool(np.isfinite(step.weight).all()) else None
+    mean, std = np.asarray(program.mean, np.float64), np.asarray(program.std, np.float64)
+    plain = bool(np.abs(mean).sum() <= 16 and std.min() >= _LEAST_STD)
+    taps = program.input_shape[0] * math.prod(window_of(step.weight))
+    bounded = taps <= _MOST_TAPS and bool(np.abs(step.weight).max() <= _LARGEST_WEIGHT)
+    return step if whole and plain and bounded else None
 
 
 def _large_window(step: Step) -> bool:

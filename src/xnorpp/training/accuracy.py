@@ -29,6 +29,20 @@ def autocast(amp: str, device: torch.device, *, cache: bool = True) -> Iterator[
         yield
 
 
+@contextlib.contextmanager
+def exact_float32() -> Iterator[None]:
+    """Float32 without TF32, in convolutions and in matrix products: a number near zero that is rounded to ten
+    bits may get another sign.
+    """
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    products.allow_tf32 = convolutions.allow_tf32 = False
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before
+
+
 def evaluate(
     model: nn.Module,
     data: Any,
@@ -40,7 +54,9 @@ def evaluate(
 ) -> dict[str, float]:
     """Accuracy in per cent and mean loss of a network.
 
-    The network is put in evaluation mode and back in the mode it was in.
+    The network is put in evaluation mode and back in the mode it was in. With `amp` off, which is how a run
+    is evaluated, all arithmetic is float32, without TF32; the fused training path needs gradients and is not
+    used here.
 
     Args:
         model: The network; data goes to the device its parameters are on.
@@ -76,7 +92,7 @@ def _measure(model: nn.Module, loader: Any, amp: str, world: World | None) -> di
     model.eval()
     totals: torch.Tensor | None = None
     try:
-        with torch.no_grad():
+        with torch.no_grad(), exact_float32():
             for images, labels in loader.epoch(0):
                 with autocast(amp, images.device):
                     logits = model(images)
@@ -98,7 +114,7 @@ def _measure(model: nn.Module, loader: Any, amp: str, world: World | None) -> di
 
 
 def _count(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Right at the first guess, right within five, summed loss, number of pictures."""
+    """Right at the first guess, right within five, summed loss, number of images."""
     best = logits.topk(min(5, logits.shape[1]), dim=1).indices
     hits = best == labels[:, None]
     loss = functional.cross_entropy(logits, labels, reduction="sum")

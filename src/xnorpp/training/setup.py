@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -271,6 +272,7 @@ def make_loaders(recipe: Recipe, sets: DataSets, world: World) -> tuple[list[Any
         "device": world.device,
         "workers": part.workers,
         "size": part.size or None,
+        "enlarge": part.enlarge,
         "channels_last": recipe.run.channels_last,
         "max_skipped": part.max_skipped if part.max_skipped >= 0 else None,
     }
@@ -296,6 +298,29 @@ def make_loaders(recipe: Recipe, sets: DataSets, world: World) -> tuple[list[Any
         **shared,
     )
     return train, test
+
+
+def make_train_check(recipe: Recipe, sets: DataSets, world: World) -> Any:
+    """A loader of training images as the test loader gives them: in order, without augmentation.
+
+    Evenly spaced images, as many as the test set has (or all, where there are fewer): the same in every run,
+    and of each class its share where the set is sorted by class.
+    """
+    count = min(len(sets.test), len(sets.train))
+    chosen = np.arange(count, dtype=np.int64) * len(sets.train) // count
+    return make_loader(
+        sets.train.subset(chosen),
+        batch_size=max(1, recipe.data.batch_size // (world.size * recipe.run.accumulate)),
+        train=False,
+        rank=world.rank,
+        world_size=world.size,
+        device=world.device,
+        workers=recipe.data.workers,
+        size=recipe.data.size or None,
+        enlarge=recipe.data.enlarge,
+        channels_last=recipe.run.channels_last,
+        max_skipped=recipe.data.max_skipped if recipe.data.max_skipped >= 0 else None,
+    )
 
 
 def build_model(

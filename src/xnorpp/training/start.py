@@ -124,6 +124,11 @@ def _check_batches(recipe: Recipe) -> None:
             f"`run.accumulate` (={recipe.run.accumulate}) must be 1: `train_data` is a loader, whose batches "
             "are taken as they are."
         )
+    if recipe.run.eval_train:
+        raise RecipeError(
+            "`run.eval_train` (=True) must be false: `train_data` is a loader, of which no part can be taken "
+            "without augmentation."
+        )
     if recipe.run.cuda_graph == "on":
         raise RecipeError(
             "`run.cuda_graph` (='on') must be 'auto' or 'off': `train_data` is a loader, whose batches may "

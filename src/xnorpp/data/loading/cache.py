@@ -1,4 +1,4 @@
-"""Decoding a folder of small pictures once, in parallel, and keeping the result beside the data.
+"""Decoding a folder of small images once, in parallel, and keeping the result beside the data.
 
 The kept file is safetensors: `images`, `labels`, and in its metadata the list's fingerprint and a checksum of
 the pixels. It is written under a temporary name and renamed, and checked when read: a damaged or outdated one
@@ -34,7 +34,7 @@ from xnorpp.data.progress import Progress
 
 _ITEMS_A_TASK = 256
 _IN_ONE_PROCESS = 4096
-"""Below this many pictures starting processes takes longer than decoding."""
+"""Below this many images starting processes takes longer than decoding."""
 
 
 def load_decoded(
@@ -45,11 +45,11 @@ def load_decoded(
     max_skipped: int | None = None,
     by_time: bool = False,
 ) -> ArrayDataset:
-    """`source` as an array of `size` x `size` pictures.
+    """`source` as an array of `size` x `size` images.
 
     From the kept file if it is sound, else decoded and then kept. `by_time`: the kept file is also outdated
-    when a picture's size or time of change is another one, for folders that people edit. A kept file that
-    left more pictures out than `max_skipped` allows is refused as decoding would be.
+    when an image's size or time of change is another one, for folders that people edit. A kept file that
+    left more images out than `max_skipped` allows is refused as decoding would be.
     """
     path = cache_path(source.root, f"{source.split}-{size}.safetensors")
     fingerprint = _fingerprint(source, size, by_time)
@@ -67,9 +67,9 @@ def load_decoded(
 def decode_all(
     source: StreamDataset, size: int, *, workers: int | None = None, max_skipped: int | None = None
 ) -> tuple[UInt8Array, Int64Array, list[Skipped]]:
-    """Decodes every picture in `workers` processes (default: one a core).
+    """Decodes every image in `workers` processes (default: one a core).
 
-    Returns the pictures, their indices in `source`, and those left out because they cannot be read.
+    Returns the images, their indices in `source`, and those left out because they cannot be read.
     """
     total = len(source)
     if workers is None:
@@ -116,7 +116,7 @@ def _check_skipped(source: StreamDataset, skipped: list[Skipped], limit: int) ->
     if len(skipped) > limit:
         named = "; ".join(f"{name} ({why})" for name, why in skipped[:3])
         raise DatasetError(
-            f"{len(skipped)} pictures of {source.name} could not be read, more than `max_skipped` "
+            f"{len(skipped)} images of {source.name} could not be read, more than `max_skipped` "
             f"(={limit}); among them {named}"
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xnorpp.paper import published
+from xnorpp.paper.accuracy.runs import EXPERIMENTS
 from xnorpp.paper.layers.tables import NOT_MEASURED, claims, markdown
 from xnorpp.paper.recorded import Interval, Row, Seeds, accuracy, of_kind, welch
 
@@ -322,7 +323,7 @@ def runs_block(rows: Sequence[Row]) -> str:
     refused = [row for row in of_kind(rows, "shipped") if row.get("refused")]
     if not found and not refused:
         return f"Training runs: {NOT_MEASURED}."
-    order = {"shipped": 0, "table1": 1, "table3": 2, "ablation": 3, "trial": 4}
+    order = {name: place for place, name in enumerate(EXPERIMENTS)}
     body = []
     for row in sorted(
         found,

@@ -39,6 +39,7 @@ from xnorpp.paper.shipping.words import about, limits, usage
 from xnorpp.predict import prepared, preprocess_of, ranks
 from xnorpp.runtime import Model, load
 from xnorpp.shipped.card import check_card, size_text
+from xnorpp.training.accuracy import exact_float32
 from xnorpp.training.packing import float_bytes, pack_checkpoint
 from xnorpp.training.recipe.config import Recipe
 from xnorpp.training.recipe.library import list_recipes, load_recipe
@@ -246,11 +247,6 @@ def measure(
         "isa": packed.isa,
         "hardware": describe_machine(),
     }
-
-
-def exact_float32() -> Any:
-    """No TF32 in convolutions: a rounded number near zero would get another sign than in float32."""
-    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
 def time_one(content: bytes, rounds: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ recorded as one graph. Binary convolutions run on one-bit tensor cores from comp
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -183,6 +184,7 @@ class CudaModel:
         self._staging: dict[str, cu.Memory] = {}
         self._last_stream: int | None = None
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._output = program.values[program.output].shape
 
     @property
@@ -210,8 +212,17 @@ class CudaModel:
         self._sessions.move_to_end(key)
         return self._sessions[key]
 
+    def _require_same_process(self) -> None:
+        """Before any lock, which a thread of the parent may have held at the fork."""
+        if self._process != os.getpid():
+            raise CudaError(
+                "A model on a GPU cannot be used in a forked process: load it in that process, "
+                "or start the process with 'spawn'."
+            )
+
     def forget(self) -> None:
         """Drop the working memory and recorded graphs of all batch sizes."""
+        self._require_same_process()
         with self._lock:
             self.device.enter()
             self.device.synchronize()
@@ -223,6 +234,7 @@ class CudaModel:
     def __call__(self, x: Any) -> Any:
         """uint8 `(n, h, w, c)` or normalised float32 `(n, c, h, w)`, numpy or torch on this GPU -> outputs
         alike."""
+        self._require_same_process()
         if type(x).__module__.partition(".")[0] == "torch":
             return self._torch(x)
         return self._numpy(x)

@@ -163,8 +163,13 @@ def _conv(site: _Site) -> Value:
     o, fan = weight.shape[0], c // groups
     if o < 1 or o % groups:
         raise site.fail(f"`weight` has {o} filters; a positive multiple of `groups` (={groups}) is needed")
-    if not all(1 <= k <= MAX_WINDOW for k in kernel) or fan * kernel[0] * kernel[1] > MAX_TAPS:
-        raise site.fail(f"a {kernel[0]}x{kernel[1]} kernel over {fan} channels is out of range")
+    if not all(1 <= k <= MAX_WINDOW for k in kernel):
+        raise site.fail(f"a {kernel[0]}x{kernel[1]} kernel is out of range; 1 to {MAX_WINDOW} are allowed")
+    if fan * kernel[0] * kernel[1] > MAX_TAPS:
+        raise site.fail(
+            f"a {kernel[0]}x{kernel[1]} kernel over {fan} channels has more than {MAX_TAPS} inputs, "
+            "which a dot product may not have"
+        )
     h, w = _window(site, kernel)
     return Value("f32", (o, h, w))
 
@@ -213,7 +218,9 @@ def _linear(site: _Site) -> Value:
 def _bit_linear(kind: Kind) -> Callable[[_Site], Value]:
     def infer(site: _Site) -> Value:
         i, weight = site.vector(), site.tensors["weight"]
-        if weight.ndim != 2 or weight.shape[0] < 1 or i > MAX_TAPS:
+        if i > MAX_TAPS:
+            raise site.fail(f"the input has {i} channels; a dot product has at most {MAX_TAPS}")
+        if weight.ndim != 2 or weight.shape[0] < 1:
             raise site.fail(f"`weight` has shape {weight.shape}; (o, {packed_width(i)}) is needed")
         site.bits("weight", (weight.shape[0], packed_width(i)), i)
         return Value(kind, weight.shape[:1])

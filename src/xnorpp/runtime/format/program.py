@@ -15,11 +15,12 @@ import hashlib
 import json
 import math
 import os
+import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,7 @@ MAX_OPS = 1 << 12
 MAX_NAME = 1024
 MAX_TOTAL_ELEMENTS = 1 << 30  # all values of one image together
 MAX_WORK = 1 << 42  # multiply-adds of one image
+MAX_TENSOR_BYTES = MAX_FILE  # of all operations; a shared tensor counts for each that uses it
 
 _DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "U8": np.dtype("u1")}
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
@@ -97,22 +99,28 @@ class Program:
         return None if tensor is None else tensor.astype(np.float32, copy=False)
 
 
-def _check(program: Program) -> tuple[dict[str, Value], int]:
-    shape = program.input_shape
+def _check_input_shape(shape: Sequence[Any]) -> None:
     if len(shape) != 3 or any(type(n) is not int or not 1 <= n <= MAX_EXTENT for n in shape):
         raise ProgramError(f"input: `shape` (={_clip(shape)}) must be three positive integers (c, h, w)")
     if math.prod(shape) > MAX_ELEMENTS:
         raise ProgramError(f"input: `shape` (={_clip(shape)}) is out of range")
+
+
+def _check(program: Program) -> tuple[dict[str, Value], int]:
+    shape = program.input_shape
+    _check_input_shape(shape)
     for name, numbers in (("mean", program.mean), ("std", program.std)):
-        if len(numbers) != shape[0] or not all(math.isfinite(v) for v in numbers):
-            raise ProgramError(f"input: `{name}` must be {shape[0]} finite numbers, one a channel")
-    if any(v <= 0 for v in program.std):
-        raise ProgramError("input: `std` must be positive")
+        with np.errstate(over="ignore"):
+            row = np.asarray(numbers, np.float32)  # what is computed with
+        if row.shape != shape[:1] or not np.isfinite(row).all():
+            raise ProgramError(f"input: `{name}` must be {shape[0]} finite numbers, one per channel")
+        if name == "std" and row.min() <= 0:
+            raise ProgramError("input: `std` must be positive in float32")
     if not 1 <= len(program.ops) <= MAX_OPS:
         raise ProgramError(f"a program has 1 to {MAX_OPS} operations; this one has {len(program.ops)}")
     values = {INPUT: Value("f32", shape)}
     used: set[str] = set()
-    total, work = math.prod(shape), 0
+    total, work, constants = math.prod(shape), 0, 0
     for index, op in enumerate(program.ops):
         where = f"operation {index} ({op.op[:40]} {op.name[:80]!r})"
         for name in op.inputs:
@@ -127,6 +135,9 @@ def _check(program: Program) -> tuple[dict[str, Value], int]:
                 raise ProgramError(f"{where}: tensor {name[:80]!r} is not in the file")
         used.update(op.tensors.values())
         tensors = {role: program.tensors[name] for role, name in op.tensors.items()}
+        constants += sum(tensor.nbytes for tensor in tensors.values())
+        if constants > MAX_TENSOR_BYTES:
+            raise ProgramError(f"{where}: the operations' tensors have more than {MAX_TENSOR_BYTES} bytes")
         value, cost = infer(op.op, where, tuple(values[name] for name in op.inputs), op.attrs, tensors)
         values[op.output] = value
         total, work = total + value.elements, work + cost
@@ -231,25 +242,57 @@ def write(program: Program, path: str | os.PathLike[str]) -> int:
     return len(blob)
 
 
-def read(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Program:
-    """Read and check a packed file (a path, or its bytes); `ProgramError` says what is wrong with another."""
+def read(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview, file_bytes: int = MAX_FILE
+) -> Program:
+    """Read and check a packed file (a path, or its bytes) of at most `file_bytes`.
+
+    Raises:
+        ProgramError: the file breaks the format; the message says where.
+    """
     if isinstance(source, (bytes, bytearray, memoryview)):
+        _check_size(memoryview(source).nbytes, file_bytes)
         return _decode(bytes(source))
     try:
-        size = os.stat(source).st_size
-        if size > MAX_FILE:
-            raise ProgramError(f"the file has {size} bytes; at most {MAX_FILE} are read")
-        return _decode(Path(source).read_bytes())
+        with open(source, "rb") as file:
+            about = os.fstat(file.fileno())
+            _check_size(about.st_size, file_bytes)
+            return _decode(file.read() if stat.S_ISREG(about.st_mode) else _read_stream(file, file_bytes))
     except ProgramError as error:
         raise ProgramError(f"{os.fspath(source)}: {error}") from None
 
 
-def _decode(blob: bytes) -> Program:
+def _read_stream(file: BinaryIO, file_bytes: int) -> bytes:
+    """A pipe or a device, which has no size and perhaps no end."""
+    parts = [file.read(8)]
+    _header_length(parts[0])
+    size = 8
+    while size <= file_bytes and (part := file.read(1 << 20)):
+        parts.append(part)
+        size += len(part)
+    _check_size(size, file_bytes)
+    return b"".join(parts)
+
+
+def _check_size(size: int, file_bytes: int) -> None:
+    if size > file_bytes:
+        raise ProgramError(
+            f"the file has {size} bytes, and `file_bytes` of `limits` allows {file_bytes}; "
+            "pass limits=Limits(file_bytes=...) with a larger number to `load`"
+        )
+
+
+def _header_length(blob: bytes) -> int:
     if len(blob) < 8:
         raise ProgramError(f"the file has {len(blob)} bytes; it is cut off before its header")
     length = int.from_bytes(blob[:8], "little")
     if not 2 <= length <= MAX_HEADER:
         raise ProgramError(f"the header length {length} is out of range; this is no packed model")
+    return length
+
+
+def _decode(blob: bytes) -> Program:
+    length = _header_length(blob)
     if 8 + length > len(blob):
         raise ProgramError(f"the header needs {8 + length} bytes and the file has {len(blob)}; it is cut off")
     header = _object(_json(blob[8 : 8 + length], "the header"), "the header")
@@ -365,18 +408,17 @@ def _tensors(
     return tensors, [(row[2], row[3], row[4]) for row in rows]
 
 
-def _numbers(value: Any, where: str) -> tuple[float, ...]:
+def _numbers(value: Any, channels: int, where: str) -> tuple[float, ...]:
     numbers = _list(value, where)
-    if len(numbers) > MAX_EXTENT or not all(type(v) in (int, float) and abs(v) < 1e30 for v in numbers):
-        raise ProgramError(f"{where} must be finite numbers")
+    if len(numbers) != channels or not all(type(v) in (int, float) and abs(v) < 1e30 for v in numbers):
+        raise ProgramError(f"{where} must be {channels} finite numbers, one per channel")
     return tuple(float(v) for v in numbers)
 
 
 def _program(body: dict[str, Any], tensors: dict[str, Array]) -> Program:
     source = _object(body.get("input"), "`input`")
     shape = _list(source.get("shape"), "input `shape`")
-    if len(shape) != 3:
-        raise ProgramError(f"input: `shape` (={_clip(shape)}) must be three positive integers (c, h, w)")
+    _check_input_shape(shape)
     rows = _list(body.get("ops"), "`ops`")
     if len(rows) > MAX_OPS:
         raise ProgramError(f"a program has 1 to {MAX_OPS} operations; this one has {len(rows)}")
@@ -402,8 +444,8 @@ def _program(body: dict[str, Any], tensors: dict[str, Array]) -> Program:
         ops=tuple(ops),
         output=_text(body.get("output"), "`output`"),
         tensors=tensors,
-        mean=_numbers(source.get("mean"), "input `mean`"),
-        std=_numbers(source.get("std"), "input `std`"),
+        mean=_numbers(source.get("mean"), shape[0], "input `mean`"),
+        std=_numbers(source.get("std"), shape[0], "input `std`"),
         preprocess=None if preprocess is None else _object(preprocess, "input `preprocess`"),
         labels=None if labels is None else tuple(_text(v, "a label") for v in _list(labels, "`labels`")),
         meta=_object(body.get("meta", {}), "`meta`"),

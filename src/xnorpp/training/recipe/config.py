@@ -73,14 +73,19 @@ class DataPart:
     dataset: str = _key(
         "digits", "data set; `xnorpp datasets` lists them, package.module:function is your own"
     )
-    size: int = _key(0, "side of the pictures in pixels; 0: the data set's own", low=0)
-    batch_size: int = _key(128, "pictures a step, over all processes and accumulated parts together", low=1)
+    size: int = _key(0, "side of the images in pixels; 0: the data set's own", low=0)
+    enlarge: str = _key(
+        "once",
+        "in-memory sets with a larger `size`: enlarge all images once, or each batch on the device",
+        choices=("once", "batch"),
+    )
+    batch_size: int = _key(128, "images per step, over all processes and accumulated parts together", low=1)
     augment: dict[str, Any] = field(
         default_factory=dict, metadata={"doc": "crop, pad and flip where they differ from the data set's own"}
     )
     holdout: float = _key(0.0, "share of the training set held out and evaluated on instead of the test set",
                           low=0, high=0.9)  # fmt: skip
-    workers: int = _key(0, "processes that decode pictures (streamed data sets)", low=0)
+    workers: int = _key(0, "processes that decode images (streamed data sets)", low=0)
     max_skipped: int = _key(
         -1, "unreadable images that are tolerated; -1: 1 % of the set, at least 1, at most 100", low=-1
     )
@@ -96,7 +101,7 @@ class DataPart:
         metadata={"doc": "options that only this data set has, such as imagenet's labels"},
     )
     prepare: str = _key(
-        "", "folder to keep streamed pictures in, decoded and resized once; empty: decode in each epoch"
+        "", "folder to keep streamed images in, decoded and resized once; empty: decode in each epoch"
     )
 
 
@@ -117,7 +122,7 @@ class OptimizerPart:
 class SchedulePart:
     name: str = _key("step", "shape of the learning rate", choices=("step", "cosine", "linear", "constant"))
     epochs: int = _key(80, "passes over the training set", low=1)
-    step_epochs: int = _key(25, "`step`: epochs between drops", low=1)
+    step_epochs: float = _key(25.0, "`step`: epochs between drops, whole or not", low=0.01)
     factor: float = _key(0.1, "`step`: what each drop multiplies by", low=0, high=1)
     final_lr: float = _key(0.0, "`cosine` and `linear`: learning rate at the end", low=0)
     warmup_epochs: float = _key(0.0, "linear warm-up from zero", low=0)
@@ -159,6 +164,9 @@ class RunPart:
     save_epochs: int = _key(1, "epochs between checkpoints", low=1)
     save_steps: int = _key(0, "steps between checkpoints inside an epoch; 0: only at its end", low=0)
     keep: int = _key(2, "checkpoints kept; the previous one is the way back from a damaged one", low=2)
+    eval_train: bool = _key(
+        False, "at the end, evaluate on training images too (as many as the test set has), not augmented"
+    )
     eval_epochs: int = _key(1, "epochs between evaluations; the last epoch always has one", low=1)
     log_steps: int = _key(50, "steps between lines in metrics.jsonl", low=1)
     tensorboard: bool = _key(True, "write TensorBoard events, where it is installed")

@@ -75,6 +75,8 @@ def record_result(path: str | Path, summary: Mapping[str, Any], **more: Any) -> 
         "recipe": recipe["name"],
         "seed": recipe["run"]["seed"],
         "commit": summary["commit"],
+        "code": summary.get("code"),
+        "settings_hash": summary.get("settings_hash"),
         "hardware": summary["hardware"],
         "date": today(),
         "model": summary["model"],

@@ -211,6 +211,8 @@ def test_mean_and_std_of_the_recipe_normalise_own_pixels(tmp_path: Path) -> None
     net = Net()
     summary = train(recipe, model=net, train_data=HALF[0], test_data=HALF[1], out=tmp_path, quiet=True)
     assert (summary["preprocess"]["mean"], summary["preprocess"]["std"]) == ([0.25], [0.5])
+    loss = evaluate(net, HALF[1], preprocess=summary["preprocess"])["loss"]
+    assert loss == pytest.approx(summary["metrics"]["loss"], rel=1e-5)
     x = (HALF[1][0].transpose(0, 3, 1, 2) / 255 - 0.25) / 0.5
     assert evaluate(net, (x, HALF[1][1]))["loss"] == pytest.approx(summary["metrics"]["loss"], rel=1e-5)
 
@@ -229,6 +231,9 @@ def test_a_folder_is_data_too(tmp_path: Path) -> None:
     assert summary["classes"] == [f"digit {n}" for n in range(10)]
     pack_checkpoint(tmp_path / "run", tmp_path / "own.xnor", model=Net)
     assert xnorpp.load(tmp_path / "own.xnor").labels == tuple(summary["classes"])
+    trained, _ = load_model(tmp_path / "run", model=Net)
+    found = evaluate(trained, tmp_path / "own", preprocess=summary["preprocess"])
+    assert found["loss"] == pytest.approx(summary["metrics"]["loss"])
     apart = train(
         recipe, model=Net, train_data=tmp_path / "own" / "train", test_data=tmp_path / "own" / "val",
         out=tmp_path / "apart", quiet=True,

@@ -17,7 +17,7 @@ from xnorpp.cli.command import Parser, at_least, check_data, check_file
 from xnorpp.cli.deploy import THREADS, engine_options, load_packed, one_model, refuse_ignored
 
 if TYPE_CHECKING:
-    from xnorpp.data import Preprocess, Skipped
+    from xnorpp.data import Skipped
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -99,11 +99,14 @@ def evaluate(arguments: list[str]) -> int:
     if given.max_skipped is None:
         given.max_skipped = _recorded_limit(meta)
     held = ((meta.get("recipe") or {}).get("data") or {}).get("holdout", 0.0)
-    name, dataset = _open(given, meta.get("dataset"), preprocess, held)
+    wanted: dict[str, Any] = {"max_skipped": given.max_skipped}
+    if preprocess is not None:
+        wanted |= {"size": preprocess.crop, "resize": preprocess.resize, "channels": preprocess.channels}
+    name, dataset = _open(given, meta.get("dataset"), held, wanted)
     _check_channels(meta["model"], name, dataset)
     dataset = _matched(given, dataset, meta.get("classes"), meta["model"]["num_classes"])
     loader = make_loader(
-        dataset if preprocess is None else normalised_as(dataset, preprocess),
+        dataset if preprocess is None else replace(dataset, info=dataset.info.following(preprocess)),
         batch_size=given.batch_size,
         train=False,
         device=device,
@@ -147,8 +150,9 @@ def _recorded_limit(meta: dict[str, Any]) -> int | None:
     return None if limit < 0 else int(limit)
 
 
-def _open(given: Namespace, trained_on: Any, preprocess: Preprocess | None, held: float) -> tuple[str, Any]:
-    """The data set to evaluate on and its name; a folder's images are prepared as the model expects them.
+def _open(given: Namespace, trained_on: Any, held: float, wanted: dict[str, Any]) -> tuple[str, Any]:
+    """The name of the data set to evaluate on, and the data set, loaded with those of the `wanted` options
+    that it has.
 
     Of one tree of classes, what the run held out (the share `held`) is the test set: the rest was trained on.
     """
@@ -167,9 +171,6 @@ def _open(given: Namespace, trained_on: Any, preprocess: Preprocess | None, held
         )
     check_data(str(name), given.data)
     known = dataset_options(name)
-    wanted = {"max_skipped": given.max_skipped}
-    if preprocess is not None:
-        wanted |= {"size": preprocess.crop, "resize": preprocess.resize, "channels": preprocess.channels}
     options = {key: value for key, value in wanted.items() if key in known and value is not None}
     if given.holdout is None and given.split == "test" and name == trained_on == "folder" and given.data:
         given.holdout = held if is_one_tree(given.data) else 0.0
@@ -192,18 +193,6 @@ def _matched(given: Namespace, dataset: Any, labels: Sequence[str] | None, outpu
     return dataset
 
 
-def normalised_as(dataset: Any, preprocess: Preprocess) -> Any:
-    """The data set with the normalisation and the sizes that a model was trained with."""
-    info = replace(
-        dataset.info,
-        mean=preprocess.mean,
-        std=preprocess.std,
-        image_size=preprocess.crop,
-        resize=preprocess.resize if preprocess.resize != preprocess.crop else None,
-    )
-    return replace(dataset, info=info)
-
-
 def _check_channels(config: dict[str, Any], name: str, dataset: Any) -> None:
     if config["in_channels"] != dataset.info.channels:
         raise ValueError(
@@ -218,14 +207,15 @@ def _evaluate_packed(given: Namespace) -> int:
     from xnorpp.data.own import as_images
     from xnorpp.data.progress import Progress
     from xnorpp.predict import evaluate_packed as measure
-    from xnorpp.predict import preprocess_of
 
     if given.network is not None:
         raise ValueError(f"`--network` (={given.network!r}) is for a checkpoint, not for a packed file")
     model = load_packed(given.checkpoint, given)
     stated = model.program.meta
     held = float(stated.get("holdout") or 0.0)
-    name, opened = _open(given, stated.get("dataset"), preprocess_of(model.program), held)
+    # Images of a folder are prepared as the file states, by `evaluate_packed`.
+    wanted = {"max_skipped": given.max_skipped, "stream": True}
+    name, opened = _open(given, stated.get("dataset"), held, wanted)
     dataset = as_images(opened)
     if given.by_position:
         dataset = by_position(dataset, model.labels)

@@ -100,6 +100,16 @@ class DatasetInfo:
             return self.resize
         return round(size * self.resize / self.image_size)
 
+    def following(self, preprocess: Preprocess) -> DatasetInfo:
+        """The card with the sizes and the normalisation that a model was trained with."""
+        return replace(
+            self,
+            mean=preprocess.mean,
+            std=preprocess.std,
+            image_size=preprocess.crop,
+            resize=None if preprocess.resize == preprocess.crop else preprocess.resize,
+        )
+
     def preprocess(self, size: int | None = None) -> Preprocess:
         """What testing does to an image: resize (not keeping the aspect), centre crop, normalise."""
         side = self.image_size if size is None else size

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from xnorpp.data import load_dataset, make_loader
+from xnorpp.data import Preprocess, load_dataset, make_loader
 from xnorpp.data.own import as_dataset, is_path
 from xnorpp.training.distributed import World, sum_over_world
 
@@ -51,6 +52,7 @@ def evaluate(
     world: World | None = None,
     batch_size: int = 256,
     workers: int = 0,
+    preprocess: Preprocess | Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Accuracy in per cent and mean loss of a network.
 
@@ -62,11 +64,14 @@ def evaluate(
         model: The network; data goes to the device its parameters are on.
         data: A loader that `make_loader` made, or what `train` takes as `test_data`: a torch `Dataset` or
             anything indexable, a `DataLoader`, a pair of arrays (images, labels), a data set of ours, or the
-            path of a folder. uint8 images of a user's own data are divided by 255.
+            path of a folder.
         amp: Autocast: "off", "bf16" or "fp16".
         world: The processes over which to sum; None: this one alone.
         batch_size: Samples at a time, where `data` is not a loader.
         workers: Processes that read samples, where `data` is not a loader.
+        preprocess: How uint8 images are resized and normalised, such as `meta["preprocess"]` of
+            `load_model`; None: own images are divided by 255, those of a folder and of our data sets are
+            prepared as their cards state.
 
     Returns:
         `top1`, `top5` (per cent), `loss` and `images`, the number of samples.
@@ -78,12 +83,26 @@ def evaluate(
     if callable(getattr(data, "epoch", None)):
         return _measure(model, data, amp, world)
     place = next((one.device for one in model.parameters()), torch.device("cpu"))
-    opened = load_dataset("folder", data, "test") if is_path(data) else as_dataset(data, argument="`data`")
-    loader = make_loader(opened, batch_size=batch_size, train=False, device=place, workers=workers)
+    opened = _open(data, preprocess)
+    size = None if preprocess is None else opened.info.image_size
+    loader = make_loader(opened, batch_size=batch_size, train=False, device=place, workers=workers, size=size)
     try:
         return _measure(model, loader, amp, world)
     finally:
         loader.close()
+
+
+def _open(data: Any, preprocess: Preprocess | Mapping[str, Any] | None) -> Any:
+    """A data set whose images are prepared as stated."""
+    if preprocess is None:
+        return load_dataset("folder", data, "test") if is_path(data) else as_dataset(data, argument="`data`")
+    stated = preprocess if isinstance(preprocess, Preprocess) else Preprocess.from_dict(preprocess)
+    if is_path(data):
+        like = {"size": stated.crop, "resize": stated.resize, "channels": stated.channels}
+        dataset = load_dataset("folder", data, "test", **like)  # type: ignore[arg-type]
+    else:
+        dataset = as_dataset(data, argument="`data`")
+    return replace(dataset, info=dataset.info.following(stated))
 
 
 def _measure(model: nn.Module, loader: Any, amp: str, world: World | None) -> dict[str, float]:

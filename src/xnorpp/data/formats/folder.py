@@ -63,6 +63,7 @@ def load(
     channels: int | None = None,
     workers: int | None = None,
     max_skipped: int | None = None,
+    stream: bool = False,
 ) -> ArrayDataset | FolderDataset:
     """Reads the split of a folder.
 
@@ -77,6 +78,7 @@ def load(
         workers: Processes that decode a set that is held in memory (default: one per core).
         max_skipped: How many unreadable images are tolerated in a set that is held in memory (default: 1 %,
             at least 1, at most 100).
+        stream: Decode nothing here, however small the set is; who reads the images prepares them.
     """
     place = _place(info, root)
     train, test = (_below(place, names) for names in (TRAIN_FOLDERS, TEST_FOLDERS))
@@ -93,7 +95,7 @@ def load(
             tree = test
     listing = _list(info, place, tree if split == "train" else test or place, split, tree)
     measured = listing if split == "train" or tree == test else _list(info, place, tree, "train", tree)
-    return _with_size(listing, measured, size, resize, channels, workers, max_skipped)
+    return _with_size(listing, measured, size, resize, channels, workers, max_skipped, stream)
 
 
 def is_one_tree(root: str | Path) -> bool:
@@ -169,6 +171,7 @@ def _with_size(
     channels: int | None,
     workers: int | None,
     max_skipped: int | None,
+    stream: bool,
 ) -> ArrayDataset | FolderDataset:
     info = listing.info
     if channels not in (None, 1, 3):
@@ -177,7 +180,8 @@ def _with_size(
     side = size or _usual_side(measured)
     if resize is not None and resize < side:
         raise ValueError(f"`resize` (={resize}) must be at least `size` (={side})")
-    in_memory = resize in (None, side) and len(measured) * side * side * count <= IN_MEMORY_BYTES
+    small = len(measured) * side * side * count <= IN_MEMORY_BYTES
+    in_memory = small and resize in (None, side) and not stream
     changes: dict[str, Any] = {f"{listing.split}_size": len(listing)}
     if count == 1:
         changes |= {"mean": _GREY_MEAN, "std": _GREY_STD}

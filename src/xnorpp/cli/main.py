@@ -215,7 +215,7 @@ def shards(arguments: list[str]) -> int:
     parser.add_argument("--format", choices=("jpg", "npy"), default="jpg", help="how a picture is stored")
     parser.add_argument(
         "--workers", type=at_least(0), metavar="N",
-        help="processes that decode; 0: this one (default: one a core)",
+        help="processes that decode; 0: this one (default: one per core)",
     )  # fmt: skip
     given = parser.parse_args(arguments)
     check_folder("--out", given.out)

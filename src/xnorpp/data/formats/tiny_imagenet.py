@@ -46,7 +46,7 @@ def load(
     workers: int | None = None,
     max_skipped: int | None = None,
 ) -> ArrayDataset:
-    """`workers`: decoding processes of the first call (default: one a core)."""
+    """`workers`: decoding processes of the first call (default: one per core)."""
     places = candidates(info, root, [_FOLDER])
     if download and not any((place / "wnids.txt").is_file() for place in places):
         home = (data_home() if root is None else Path(root).expanduser()) / info.name

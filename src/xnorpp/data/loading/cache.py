@@ -67,7 +67,7 @@ def load_decoded(
 def decode_all(
     source: StreamDataset, size: int, *, workers: int | None = None, max_skipped: int | None = None
 ) -> tuple[UInt8Array, Int64Array, list[Skipped]]:
-    """Decodes every image in `workers` processes (default: one a core).
+    """Decodes every image in `workers` processes (default: one per core).
 
     Returns the images, their indices in `source`, and those left out because they cannot be read.
     """

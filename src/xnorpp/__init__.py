@@ -2,6 +2,7 @@
 
 Importing this package is cheap: nothing heavier than the standard library is loaded until a name is used.
 `xnorpp.training` is a package; its function is imported from it: `from xnorpp.training import train`.
+`from xnorpp.packing import pack` imports the function that packs a network.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from xnorpp.packing import check_packable, pack, pack_submodules
     from xnorpp.runtime import PackedModel, Preprocess
     from xnorpp.shipped import list_shipped, load, shipped_card, shipped_path
-    from xnorpp.training import load_model, load_recipe
+    from xnorpp.training import evaluate, load_model, load_recipe, train
 
 __version__ = "0.1.1"
 
@@ -38,6 +39,7 @@ _HOME = {
     "binarize": "xnorpp.convert",
     "check_packable": "xnorpp.packing",
     "create_model": "xnorpp.models",
+    "evaluate": "xnorpp.training",
     "list_models": "xnorpp.models",
     "list_shipped": "xnorpp.shipped",
     "load": "xnorpp.shipped",
@@ -52,6 +54,7 @@ _HOME = {
     "shipped_card": "xnorpp.shipped",
     "shipped_path": "xnorpp.shipped",
     "unbinarize": "xnorpp.convert",
+    "train": "xnorpp.training",
 }
 
 __all__ = [
@@ -65,6 +68,7 @@ __all__ = [
     "binarize",
     "check_packable",
     "create_model",
+    "evaluate",
     "list_models",
     "list_shipped",
     "load",
@@ -78,6 +82,7 @@ __all__ = [
     "register_scale",
     "shipped_card",
     "shipped_path",
+    "train",
     "unbinarize",
 ]
 

@@ -260,7 +260,7 @@ def test_predict_and_eval_without_torch(packed: Path, images: list[str]) -> None
         "from xnorpp.cli.main import main\n"
         "assert main(['predict', *sys.argv[1:]]) == 0\n"
         "assert main(['inspect', sys.argv[1]]) == 0\n"
-        "sys.exit(main(['eval', sys.argv[1]]))\n"
+        "sys.exit(main(['eval', sys.argv[1], '--by-position']))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(packed), *images],
@@ -275,9 +275,9 @@ def test_predict_and_eval_without_torch(packed: Path, images: list[str]) -> None
 def test_eval_of_both_forms_agrees(
     packed: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["eval", str(packed)]) == 0
+    assert main(["eval", str(packed), "--by-position"]) == 0
     ours = capsys.readouterr().out
-    assert main(["eval", str(checkpoint)]) == 0
+    assert main(["eval", str(checkpoint), "--by-position"]) == 0
     trained = capsys.readouterr().out
     accuracy = [text.partition("top-1 ")[2].partition(" %")[0] for text in (ours, trained)]
     assert float(accuracy[0]) == pytest.approx(float(accuracy[1]), abs=0.3)
@@ -288,7 +288,7 @@ def test_eval_writes_what_it_measured(
     packed: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "accuracy.json"
-    more = ["--device", "cpu", "--json", str(out)]
+    more = ["--by-position", "--device", "cpu", "--json", str(out)]
     assert main(["eval", str(packed), *more, "--threads", "1", "--isa", "generic"]) == 0
     ours = json.loads(out.read_text())
     assert (ours["engine"], ours["threads"], ours["images"]) == ("generic", 1, 359)
@@ -302,6 +302,8 @@ def test_eval_writes_what_it_measured(
 def test_eval_needs_matching_classes(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(packed), "--dataset", "nonsense"]) == 2
     assert "nonsense" in capsys.readouterr().err
+    assert main(["eval", str(packed)]) == 2
+    assert "the model's classes (digit 0, digit 1, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["packed", "checkpoint"])

@@ -22,9 +22,11 @@ from xnorpp.training import (
     NonFiniteLoss,
     RecipeError,
     evaluate,
+    identity,
     load_checkpoint,
     load_model,
     loop,
+    outcome,
     train,
 )
 from xnorpp.training.identity import code_hash, settings_hash
@@ -195,7 +197,7 @@ def test_a_full_disk_ends_the_run_with_a_clear_error_and_it_can_go_on(
 ) -> None:
     recipe = quick()
     run(recipe, tmp_path / "whole")
-    save = loop.save_checkpoint
+    save = outcome.save_checkpoint
     saved: list[Any] = []
 
     def full(*arguments: Any, **more: Any) -> Any:
@@ -204,7 +206,7 @@ def test_a_full_disk_ends_the_run_with_a_clear_error_and_it_can_go_on(
         saved.append(1)
         return save(*arguments, **more)
 
-    monkeypatch.setattr(loop, "save_checkpoint", full)
+    monkeypatch.setattr(outcome, "save_checkpoint", full)
     with pytest.raises(CheckpointError, match="No space left"):
         run(recipe, tmp_path / "again")
     monkeypatch.undo()
@@ -424,7 +426,7 @@ def test_an_empty_evaluation_is_refused() -> None:
         def epoch(self, epoch: int, start_step: int = 0) -> Any:
             return iter(())
 
-    with pytest.raises(ValueError, match="gave no pictures"):
+    with pytest.raises(ValueError, match="gave no images"):
         evaluate(torch.nn.Identity(), Empty())
 
 
@@ -461,7 +463,7 @@ def test_training_images_are_evaluated_at_the_end(tmp_path: Path, quick: Quick) 
 def test_a_run_resumed_by_other_code_says_so(
     tmp_path: Path, quick: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "code_hash", lambda: "one")
+    monkeypatch.setattr(identity, "code_hash", lambda: "one")
     run(quick("schedule.max_steps=2"), tmp_path)
-    monkeypatch.setattr(loop, "code_hash", lambda: "two")
+    monkeypatch.setattr(identity, "code_hash", lambda: "two")
     assert run(quick("schedule.max_steps=2"), tmp_path, resume=True)["code"] == "one+two"

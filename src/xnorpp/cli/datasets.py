@@ -15,9 +15,8 @@ def datasets(arguments: list[str]) -> int:
     rows = []
     for name in list_datasets():
         info = dataset_info(name)
-        size = (
-            f"{info.classes} classes, {info.image_size} px, {info.channels} channel{'s'[: info.channels > 1]}"
-        )
+        channels = f"{info.channels} channel{'s'[: info.channels > 1]}"
+        size = f"{info.classes or 'any'} classes, {info.image_size} px, {channels}"
         rows.append((name, size, info.how_to_get))
     print_table(rows)
     return 0

@@ -17,13 +17,16 @@ def pack(arguments: list[str]) -> int:
     )
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the packed file to write")
     parser.add_argument("--half", action="store_true", help="store real-valued parts in 16 bits")
+    parser.add_argument(
+        "--network", metavar="PACKAGE.MODULE:FUNCTION", help="the function that builds your own network"
+    )
     given = parser.parse_args(arguments)
     check_file("--output", given.output)
 
     from xnorpp.inspect import inspect_file
     from xnorpp.training.packing import float_bytes, pack_checkpoint
 
-    model, _ = pack_checkpoint(given.checkpoint, given.output, half=given.half)
+    model, _ = pack_checkpoint(given.checkpoint, given.output, half=given.half, model=given.network)
     report = inspect_file(given.output)
     floats = float_bytes(model)
     print(

@@ -53,18 +53,19 @@ def _check_names(recipe: Recipe) -> None:
     memory for its weights. Without torch only the data set can be checked.
     """
     from xnorpp.data import dataset_info
+    from xnorpp.data.catalog import has_card
 
-    info = dataset_info(recipe.data.dataset)
+    info = dataset_info(recipe.data.dataset if has_card(recipe.data.dataset) else "digits")
     try:
         import torch
 
-        from xnorpp.training.recipe.network import network_of
+        from xnorpp.training.network import recipe_network
     except ModuleNotFoundError:
         return
     with torch.device("meta"):
-        network_of(
+        recipe_network(
             recipe.model,
             input_size=recipe.data.size or info.image_size or None,
             num_classes=info.classes or None,
-            in_channels=info.channels,
+            in_channels=recipe.data.channels or info.channels,
         )

@@ -20,6 +20,7 @@ def train(arguments: list[str]) -> int:
         xnorpp train digits-small-case4 --out runs/digits
         xnorpp train table1-case4 --data /data/imagenet --out runs/case4 --set run.amp=bf16
         xnorpp train table1-case4 --data /data/imagenet --out runs/case4 --set run.amp=bf16 --resume
+        xnorpp train folder-small --data my-images --out runs/mine
         torchrun --nproc-per-node 8 -m xnorpp train table1-case4 --data /data/imagenet --out runs/case4
         """,
     )
@@ -27,6 +28,11 @@ def train(arguments: list[str]) -> int:
         "recipe", metavar="RECIPE", help="name of a recipe, a row of the paper, or a TOML file"
     )
     parser.add_argument("--data", metavar="DIR", help="folder of the data set (the digits need none)")
+    parser.add_argument(
+        "--dataset", metavar="NAME",
+        help="use this data set instead of the recipe's: a name that `xnorpp datasets` lists, or "
+        "package.module:function",
+    )  # fmt: skip
     parser.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/RECIPE)")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides",
@@ -48,7 +54,8 @@ def train(arguments: list[str]) -> int:
 
     from xnorpp.training.recipe.library import load_recipe
 
-    recipe = load_recipe(given.recipe, given.overrides)
+    dataset = [] if given.dataset is None else [f"data.dataset={given.dataset}"]
+    recipe = load_recipe(given.recipe, [*given.overrides, *dataset])
     out = given.out or Path("runs") / recipe.name
     check_folder("--out", out)
     check_file("--record", given.record, makes_folder=True)

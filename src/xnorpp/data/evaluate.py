@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xnorpp.data.dataset import ArrayDataset, Dataset, Skipped, StreamDataset, skip_limit
+from xnorpp.data.labels import in_order_of
 from xnorpp.runtime import PackedModel, Preprocess
 from xnorpp.runtime.decode import load_image
 from xnorpp.runtime.predict import check_classifier, preprocess_of
@@ -42,7 +43,7 @@ def evaluate_packed(
 ) -> Accuracy:
     """Top-1 and top-5 of a packed model over a data set; ties count against it.
 
-    Unreadable images are skipped and named.
+    Classes are matched by name (`match_classes`). Unreadable images are skipped and named.
 
     Args:
         model: A model with one output of one number per class.
@@ -58,6 +59,7 @@ def evaluate_packed(
             cannot be read.
     """
     classes = check_classifier(model.program)
+    dataset = in_order_of(dataset, model.labels)
     if classes != len(dataset.classes):
         raise ValueError(
             f"the model has {classes} outputs and data set {dataset.name!r} {len(dataset.classes)} classes"

@@ -28,7 +28,7 @@ def first_bad_layer(model: nn.Module, images: Tensor, run: Any) -> str:
     The layer's own parameters and its input tell whether it is the cause or was handed the fault.
     """
     if not torch.isfinite(images).all():
-        return "the pictures of the batch are not finite"
+        return "the images of the batch are not finite"
     found: list[str] = []
 
     def hook(name: str) -> Any:

@@ -24,7 +24,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @torch.no_grad()
 def measure_statistics(model: nn.Module, batches: Iterable[Tensor]) -> int:
-    """Replace every running mean and variance by the mean over `batches`; the number of pictures seen.
+    """Replace every running mean and variance by the mean over `batches`; the number of images seen.
 
     The arithmetic is float32, without TF32. Dropout is off meanwhile, as in evaluation; the network is left
     in the mode it was in. An error if there is no batch, because the old numbers are gone by then.

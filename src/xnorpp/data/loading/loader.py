@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xnorpp.data.dataset import ArrayDataset, Augment, Dataset, Skipped, UInt8Array
+from xnorpp.data.dataset import ArrayDataset, Augment, DatasetError, DatasetInfo, Skipped, UInt8Array
 from xnorpp.data.loading.order import Share
+from xnorpp.data.own import AnyDataset, BatchesDataset, IndexedDataset
 from xnorpp.runtime.format.preprocess import Preprocess, normalise_constants
 
 Batch = tuple[Tensor, Tensor]
@@ -40,7 +41,7 @@ class Loader(Protocol):
 
 
 def make_loader(
-    dataset: Dataset,
+    dataset: AnyDataset,
     *,
     batch_size: int,
     train: bool,
@@ -66,8 +67,13 @@ def make_loader(
     or each "batch" on the device, after crop and flip, whose padding is then in the data set's own pixels.
     `channels_last`: the batch's memory format. For streamed sets: `workers`
     decoding processes (0: decode in this one), `prefetch` batches ahead, `fast_decode` (see `decode`), and
-    `max_skipped`, how many unreadable pictures are tolerated (default 1 %, from 1 to 100).
+    `max_skipped`, how many unreadable images are tolerated (default 1 %, from 1 to 100). A user's own
+    indexable data is read by `workers` processes too; a user's own loader gives the batches it has.
     """
+    if isinstance(dataset, (IndexedDataset, BatchesDataset)):
+        return _own_loader(
+            dataset, batch_size, train, torch.device(device), seed, rank, world_size, workers, augment, size
+        )
     share = Share(len(dataset), batch_size, train, rank, world_size)
     chosen = Augment.parse(augment if train else "none", dataset.info.default_augment)
     place = torch.device(device)
@@ -90,13 +96,46 @@ def make_loader(
     )
 
 
+def _own_loader(
+    dataset: IndexedDataset | BatchesDataset,
+    batch_size: int,
+    train: bool,
+    device: torch.device,
+    seed: int,
+    rank: int,
+    world_size: int,
+    workers: int,
+    augment: Augment | Mapping[str, Any] | str | None,
+    size: int | None,
+) -> Loader:
+    from xnorpp.data.loading.batches import BatchesLoader
+    from xnorpp.data.loading.indexed import IndexedLoader
+
+    if train and Augment.parse(augment, dataset.info.default_augment) != dataset.info.default_augment:
+        raise DatasetError(
+            f"`augment` (={augment!r}) is for image files and arrays of uint8 images; {dataset.where()} "
+            "augments its own samples"
+        )
+    if size is not None and tuple(dataset.shape[1:]) != (size, size):
+        raise DatasetError(
+            f"`size` (={size}) is for image files and arrays of uint8 images; {dataset.where()} gives "
+            f"samples of shape {tuple(dataset.shape)}"
+        )
+    if isinstance(dataset, BatchesDataset):
+        return BatchesLoader(dataset, train, device, seed, world_size)
+    share = Share(len(dataset), batch_size, train, rank, world_size)
+    return IndexedLoader(dataset, share, device, seed, workers)
+
+
 class Normaliser:
     """uint8 (N, H, W, C) on a device to float32 (N, C, H, W).
 
     `(x / 255 - mean) / std`, as `Preprocess.normalise`.
     """
 
-    def __init__(self, preprocess: Preprocess, device: torch.device, channels_last: bool) -> None:
+    def __init__(
+        self, preprocess: Preprocess | DatasetInfo, device: torch.device, channels_last: bool
+    ) -> None:
         constants = normalise_constants(preprocess.mean, preprocess.std)
         self.mean, self.std = (torch.from_numpy(one).to(device) for one in constants)
         self.channels_last = channels_last
@@ -133,7 +172,7 @@ class ArrayLoader:
                 images = _resize(images, size)
         self.images = torch.from_numpy(images).to(device)
         self.labels = torch.from_numpy(dataset.labels).to(device)
-        self._normalise = Normaliser(dataset.info.preprocess(images.shape[1]), device, channels_last)
+        self._normalise = Normaliser(dataset.info, device, channels_last)
 
     @property
     def steps_per_epoch(self) -> int:

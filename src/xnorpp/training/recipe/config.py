@@ -54,7 +54,7 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class ModelPart:
-    name: str = _key("resnet18", "network; `xnorpp models` lists them")
+    name: str = _key("resnet18", "network; `xnorpp models` lists them, package.module:function is your own")
     method: str = _key("xnor++", "how its inner layers are made binary", choices=METHODS)
     scale: str = _key("default", "shape of the scale factors; `default` is the method's own")
     options: dict[str, Any] = field(
@@ -65,22 +65,38 @@ class ModelPart:
 
 @dataclass(frozen=True)
 class DataPart:
-    dataset: str = _key("digits", "data set; `xnorpp datasets` lists them")
-    size: int = _key(0, "side of the pictures in pixels; 0: the data set's own", low=0)
+    dataset: str = _key(
+        "digits", "data set; `xnorpp datasets` lists them, package.module:function is your own"
+    )
+    size: int = _key(0, "side of the images in pixels; 0: the data set's own", low=0)
     enlarge: str = _key(
         "once",
         "in-memory sets with a larger `size`: enlarge all images once, or each batch on the device",
         choices=("once", "batch"),
     )
-    batch_size: int = _key(128, "pictures a step, over all processes and accumulated parts together", low=1)
+    batch_size: int = _key(128, "images per step, over all processes and accumulated parts together", low=1)
     augment: dict[str, Any] = field(
         default_factory=dict, metadata={"doc": "crop, pad and flip where they differ from the data set's own"}
     )
     holdout: float = _key(0.0, "share of the training set held out and evaluated on instead of the test set",
                           low=0, high=0.9)  # fmt: skip
-    workers: int = _key(0, "processes that decode pictures (streamed data sets)", low=0)
+    workers: int = _key(0, "processes that decode images (streamed data sets)", low=0)
+    max_skipped: int = _key(
+        -1, "unreadable images that are tolerated; -1: 1 % of the set, at least 1, at most 100", low=-1
+    )
+    channels: int = _key(
+        0, "channels of the images of a folder: 1 or 3; 0: the data set's own", low=0, high=4
+    )
+    mean: tuple[float, ...] = _key(
+        (), "mean that uint8 images are normalised with; empty: the data set's own"
+    )
+    std: tuple[float, ...] = _key((), "standard deviation, like `mean`", low=1e-6)
+    options: dict[str, Any] = field(
+        default_factory=dict,
+        metadata={"doc": "options that only this data set has, such as imagenet's labels"},
+    )
     prepare: str = _key(
-        "", "folder to keep streamed pictures in, decoded and resized once; empty: decode in each epoch"
+        "", "folder to keep streamed images in, decoded and resized once; empty: decode in each epoch"
     )
 
 
@@ -314,9 +330,12 @@ def apply_override(table: dict[str, Any], override: str) -> None:
     _put(table, key, value)
 
 
+_TABLES = (["model", "options"], ["data", "augment"], ["data", "options"])
+
+
 def _put(table: dict[str, Any], key: str, value: Any) -> None:
     parts = key.split(".")
-    if key not in recipe_keys() and parts[:2] not in (["model", "options"], ["data", "augment"]):
+    if key not in recipe_keys() and parts[:2] not in _TABLES:
         raise unknown_key(key)
     for part in parts[:-1]:
         table = table.setdefault(part, {})

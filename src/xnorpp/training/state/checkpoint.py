@@ -153,19 +153,55 @@ def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn.Module, dict[str, Any]]:
-    """The trained network of a checkpoint (file or run folder), in evaluation mode, and what is known about
-    it. Its weights are real where they were in training: in the first of two stages.
+def load_model(
+    path: str | Path, device: str | torch.device = "cpu", *, model: Any = None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The trained network of a checkpoint.
+
+    Its weights are real where they were in training: in the first of two stages.
+
+    Args:
+        path: A checkpoint, or a run's folder.
+        device: Where the network goes.
+        model: The network itself, where it is a user's: an `nn.Module`, which gets the weights, a function
+            that returns one, or `package.module:function`. A checkpoint never imports or calls what it names.
+
+    Returns:
+        The network in evaluation mode, and what is known about it.
+
+    Raises:
+        CheckpointError: The file cannot be read, or its weights do not fit `model`.
+        ValueError: The network is a user's and `model` is not given.
     """
-    from xnorpp.models import create_model
     from xnorpp.nn import set_stage
+    from xnorpp.training.network import dry_run, rebuild
 
     checkpoint = load_checkpoint(path)
-    model = create_model(**checkpoint.model_config)
-    model.load_state_dict(checkpoint.weights)
+    config = checkpoint.model_config
+    made = rebuild(config, checkpoint.path, model)
+    if model is not None:  # lazy modules have no weights to fill before
+        place = next((one.device for one in made.parameters()), torch.device("cpu"))
+        dry_run(made, torch.zeros((2, config["in_channels"], *config["input_size"]), device=place))
+    model = made
+    set_weights(model, checkpoint.weights, checkpoint.path)
     if in_first_stage(checkpoint.meta):
         set_stage(model, weights_binary=False)
     return model.to(device).eval(), checkpoint.meta
+
+
+def set_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
+    """`load_state_dict` with an error of one sentence where names or shapes differ."""
+    own = model.state_dict()
+    for name in [*weights, *own]:
+        if name not in weights or name not in own:
+            lacking = "the checkpoint" if name in own else "the network"
+            raise CheckpointError(f"The weights in {path} do not fit the network: {lacking} has no `{name}`.")
+        if weights[name].shape != own[name].shape:
+            raise CheckpointError(
+                f"The weights in {path} do not fit the network: `{name}` has the shape "
+                f"{tuple(weights[name].shape)} there and {tuple(own[name].shape)} in the network."
+            )
+    model.load_state_dict(weights)
 
 
 def in_first_stage(meta: Mapping[str, Any]) -> bool:

@@ -52,11 +52,25 @@ def check_same_network(new: dict[str, Any], old: dict[str, Any], out: Path) -> N
     complete (`model.config`), so a default that changed since the run began shows too.
     """
     for key in sorted({*new} & {*old}):
-        if new[key] != old[key]:
+        if new[key] != old[key] and key != "module":
+            if "module" in old:  # a user's own network, which has no options
+                raise RecipeError(
+                    f"The network's `{key}` is {new[key]!r} here and {old[key]!r} in the run in {out}; a run "
+                    "is resumed with the network and the data it was started with."
+                )
             raise RecipeError(
                 f"`model.options.{key}` is {new[key]!r} here and {old[key]!r} in the run in {out}; "
                 f"to go on with the network it was started with, add --set model.options.{key}={old[key]}."
             )
+
+
+def check_same_data(new: int, old: int, out: Path) -> None:
+    """A `RecipeError` where the data gives another number of steps an epoch than in the run in `out`."""
+    if new != old:
+        raise RecipeError(
+            f"The data gives {new} steps an epoch here and gave {old} in the run in {out}; a run is resumed "
+            "with the data it was started with."
+        )
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -29,7 +29,7 @@ from xnorpp.cli.command import Parser
 from xnorpp.cli.paper import PAPER
 from xnorpp.data import list_datasets, load_dataset
 from xnorpp.models import create_model, list_models
-from xnorpp.nn import SCALES, SURROGATES
+from xnorpp.nn import QUANTIZERS, SCALES
 from xnorpp.training.recipe import library as recipes
 from xnorpp.training.recipe.config import recipe_keys
 
@@ -128,7 +128,7 @@ def test_a_recipe_in_the_text_loads(tmp_path: Path) -> None:
         place = tmp_path / f"{number}.toml"
         place.write_text(text, encoding="utf-8")
         recipe = load_recipe(place)
-        assert recipe.model.options["surrogate"] in SURROGATES
+        assert recipe.model.options["surrogate"] in QUANTIZERS
         assert recipe.data.dataset in list_datasets()
 
 
@@ -235,7 +235,7 @@ def test_recipe_keys_in_the_text_exist() -> None:
     [
         ("models.md", list_models()),
         ("data.md", list_datasets()),
-        ("layers.md", (*SCALES, *SURROGATES)),
+        ("layers.md", (*SCALES, *QUANTIZERS)),
     ],
 )
 def test_a_page_names_all_that_is_listed(page: str, names: Sequence[str]) -> None:

@@ -10,10 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xnorpp.convert import binarize
+    from xnorpp.convert import binarize, unbinarize
     from xnorpp.data import load_dataset
-    from xnorpp.models import create_model, list_models
-    from xnorpp.nn import BinaryConv2d, BinaryLinear
+    from xnorpp.models import create_model, list_models, register_model
+    from xnorpp.nn import (
+        Binarization,
+        BinaryConv1d,
+        BinaryConv2d,
+        BinaryLinear,
+        register_quantizer,
+        register_scale,
+    )
     from xnorpp.packing import check_packable, pack, pack_submodules
     from xnorpp.shipped import list_shipped, load, shipped_card, shipped_path
     from xnorpp.training import load_model, load_recipe
@@ -21,6 +28,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Binarization": "xnorpp.nn",
+    "BinaryConv1d": "xnorpp.nn",
     "BinaryConv2d": "xnorpp.nn",
     "BinaryLinear": "xnorpp.nn",
     "binarize": "xnorpp.convert",
@@ -34,11 +43,17 @@ _HOME = {
     "load_recipe": "xnorpp.training",
     "pack": "xnorpp.packing",
     "pack_submodules": "xnorpp.packing",
+    "register_model": "xnorpp.models",
+    "register_quantizer": "xnorpp.nn",
+    "register_scale": "xnorpp.nn",
     "shipped_card": "xnorpp.shipped",
     "shipped_path": "xnorpp.shipped",
+    "unbinarize": "xnorpp.convert",
 }
 
 __all__ = [
+    "Binarization",
+    "BinaryConv1d",
     "BinaryConv2d",
     "BinaryLinear",
     "__version__",
@@ -53,8 +68,12 @@ __all__ = [
     "load_recipe",
     "pack",
     "pack_submodules",
+    "register_model",
+    "register_quantizer",
+    "register_scale",
     "shipped_card",
     "shipped_path",
+    "unbinarize",
 ]
 
 

@@ -152,22 +152,19 @@ def _check_names(recipe: Any) -> None:
     """
     from xnorpp.data import dataset_info
 
-    info, part = dataset_info(recipe.data.dataset), recipe.model
+    info = dataset_info(recipe.data.dataset)
     try:
         import torch
 
-        from xnorpp.models import create_model
+        from xnorpp.training.recipe.network import network_of
     except ModuleNotFoundError:
         return
     with torch.device("meta"):
-        create_model(
-            part.name,
-            method=part.method,
-            scale=None if part.scale == "default" else part.scale,
+        network_of(
+            recipe.model,
             input_size=recipe.data.size or info.image_size or None,
             num_classes=info.classes or None,
             in_channels=info.channels,
-            **part.options,
         )
 
 

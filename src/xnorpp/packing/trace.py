@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from xnorpp.nn import BinaryConv2d, BinaryLinear
+from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryLinear
 from xnorpp.nn.controls import evaluating
 from xnorpp.packing.example import as_weights_are
 from xnorpp.packing.graph import Array, Node, PackError, Trained, order
@@ -340,9 +340,9 @@ def _no_modes() -> Iterator[None]:
 
 def _taken_whole(module: nn.Module) -> bool:
     """A binary layer with the forward pass we know; `real` ones are ordinary layers."""
-    for kind in (BinaryConv2d, BinaryLinear):
+    for kind in (BinaryConv1d, BinaryConv2d, BinaryLinear):
         if isinstance(module, kind):
-            return module.method != "real" and type(module).forward is kind.forward
+            return not module.binarization.is_real and type(module).forward is kind.forward
     return False
 
 

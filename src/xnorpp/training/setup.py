@@ -10,9 +10,9 @@ from torch import nn
 
 from xnorpp.data import Preprocess, load_dataset, make_loader
 from xnorpp.data.loading.prepare import prepare
-from xnorpp.models import create_model
 from xnorpp.training.distributed import World, wait_for_all
 from xnorpp.training.recipe.config import Recipe, RecipeError
+from xnorpp.training.recipe.network import network_of
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,9 @@ def make_loaders(recipe: Recipe, sets: DataSets, world: World) -> tuple[list[Any
 
 
 def build_model(recipe: Recipe, sets: DataSets) -> nn.Module:
-    part = recipe.model
-    return create_model(
-        part.name,
-        method=part.method,
-        scale=None if part.scale == "default" else part.scale,
+    return network_of(
+        recipe.model,
         input_size=sets.preprocess.crop,
         num_classes=len(sets.train.classes),
         in_channels=sets.preprocess.channels,
-        **part.options,
     )

@@ -18,13 +18,12 @@ from dataclasses import dataclass, field
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from xnorpp.data.dataset import Augment
+from xnorpp.nn.methods import BINARY_INPUT_METHODS, METHODS
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # pragma: no cover
     import tomli as tomllib
-
-METHODS = ("real", "binaryconnect", "bnn", "xnor", "xnor++")
 
 
 class RecipeError(ValueError):
@@ -286,10 +285,11 @@ def _check_together(recipe: Recipe) -> None:
             f"`schedule.first_stage_epochs` (={schedule.first_stage_epochs}) must be smaller than "
             f"`schedule.epochs` (={schedule.epochs}), which counts both stages."
         )
-    if schedule.first_stage_epochs and recipe.model.method in ("real", "binaryconnect"):
+    if schedule.first_stage_epochs and recipe.model.method not in BINARY_INPUT_METHODS:
         raise RecipeError(
-            f"`model.method` (={recipe.model.method!r}) must have binary activations (bnn, xnor, xnor++) for "
-            f"`schedule.first_stage_epochs` (={schedule.first_stage_epochs})."
+            f"`model.method` (={recipe.model.method!r}) must have binary activations "
+            f"({', '.join(BINARY_INPUT_METHODS)}) for `schedule.first_stage_epochs` "
+            f"(={schedule.first_stage_epochs})."
         )
     if recipe.loss.teacher and not recipe.loss.temperature:
         raise RecipeError("`loss.temperature` (=0.0) must be above 0 when there is a teacher.")

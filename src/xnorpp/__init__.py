@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         register_scale,
     )
     from xnorpp.packing import check_packable, pack, pack_submodules
+    from xnorpp.runtime import PackedModel, Preprocess
     from xnorpp.shipped import list_shipped, load, shipped_card, shipped_path
     from xnorpp.training import load_model, load_recipe
 
@@ -32,6 +33,8 @@ _HOME = {
     "BinaryConv1d": "xnorpp.nn",
     "BinaryConv2d": "xnorpp.nn",
     "BinaryLinear": "xnorpp.nn",
+    "PackedModel": "xnorpp.runtime",
+    "Preprocess": "xnorpp.runtime",
     "binarize": "xnorpp.convert",
     "check_packable": "xnorpp.packing",
     "create_model": "xnorpp.models",
@@ -56,6 +59,8 @@ __all__ = [
     "BinaryConv1d",
     "BinaryConv2d",
     "BinaryLinear",
+    "PackedModel",
+    "Preprocess",
     "__version__",
     "binarize",
     "check_packable",

@@ -19,7 +19,7 @@ from xnorpp.bench import (
     measure_startup,
 )
 from xnorpp.bench.compare import OURS, Comparison, Result
-from xnorpp.bench.engine import Engine, Unavailable, normalise, pictures
+from xnorpp.bench.engine import Engine, Unavailable, pictures
 from xnorpp.bench.layers import chain_program, make_chain
 from xnorpp.bench.plot import plot
 from xnorpp.bench.report import (
@@ -34,6 +34,7 @@ from xnorpp.bench.report import (
 )
 from xnorpp.inspect.stopwatch import Spread
 from xnorpp.runtime import Program, write
+from xnorpp.runtime.format.preprocess import normalise
 from xnorpp.runtime.reference import run
 from xnorpp.training.records.record import append_rows
 

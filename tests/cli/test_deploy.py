@@ -52,7 +52,7 @@ def packed(checkpoint: Path) -> Path:
 def images(tmp_path: Path) -> list[str]:
     rng = np.random.default_rng(0)
     paths = []
-    for index, size in enumerate(((8, 8), (20, 30), (9, 9))):
+    for index, size in enumerate(((8, 8), (25, 30), (9, 9))):
         paths.append(str(tmp_path / f"picture{index}.png"))
         Image.fromarray(rng.integers(0, 256, size, dtype=np.uint8)).save(paths[-1])
     return paths
@@ -198,8 +198,8 @@ def test_predict_equals_the_trained_network(packed: Path, checkpoint: Path, imag
     import torch
 
     from xnorpp.data import Preprocess
-    from xnorpp.predict import predict
     from xnorpp.runtime import load
+    from xnorpp.runtime.predict import predict
     from xnorpp.training import load_model
 
     model, meta = load_model(checkpoint)

@@ -3,6 +3,7 @@ addresses."""
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from cuda_host import cases, device
 
+from xnorpp.runtime import load
 from xnorpp.runtime.cuda import model as cuda
 from xnorpp.runtime.format.program import Program
 from xnorpp.runtime.reference import normalise, run
@@ -114,3 +116,17 @@ def test_an_old_gpu_is_one_sentence(fake: None, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(FakeDevice, "capability", (6, 1))
     with pytest.raises(cuda.CudaError, match=r"compute capability 6\.1, and 7\.0 or newer is needed"):
         cuda.CudaModel(cases.zoo())
+
+
+def test_a_packed_model_on_a_gpu(fake: None) -> None:
+    """One image and copies, as on the CPU; a copy is made on the same device."""
+    program = cases.zoo()
+    model = load(program, device="cuda")
+    x = pictures(program, 3, 0)
+    expected = run(program, x)
+    assert isinstance(model.engine, cuda.CudaModel)
+    np.testing.assert_allclose(model(x[1]), expected[1], rtol=1e-4, atol=1e-6)
+    other = pickle.loads(pickle.dumps(model))
+    assert other.device == "cuda"
+    assert other.engine is not model.engine
+    np.testing.assert_array_equal(other(x), model(x))

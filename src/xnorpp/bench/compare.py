@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from xnorpp.bench.engine import MEAN, STD, Array, Engine, normalise, pictures
+from xnorpp.bench.engine import MEAN, STD, Array, Engine, pictures
 from xnorpp.inspect.stopwatch import SETTLE, SETTLE_ALONE, Probe, Spread, interleave
 from xnorpp.runtime import Program, load, read
+from xnorpp.runtime.format.preprocess import normalise
 
 OURS = "xnorpp"
 

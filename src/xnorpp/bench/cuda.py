@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from xnorpp.bench.compare import twin_of
-from xnorpp.bench.engine import normalise, pictures
+from xnorpp.bench.engine import pictures
 from xnorpp.runtime import Program
+from xnorpp.runtime.format.preprocess import normalise
 
 OURS = "xnorpp"
 MODES = ("eager", "default", "reduce-overhead")  # max-autotune takes minutes and measured the same

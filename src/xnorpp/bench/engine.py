@@ -45,10 +45,3 @@ def pictures(batch: int, shape: tuple[int, int, int], seed: int = 0) -> npt.NDAr
     """Random uint8 pictures (n, h, w, c): the time of none of these engines depends on what they show."""
     c, h, w = shape
     return np.random.default_rng(seed).integers(0, 256, (batch, h, w, c), dtype=np.uint8)
-
-
-def normalise(images: npt.NDArray[np.uint8], mean: tuple[float, ...], std: tuple[float, ...]) -> Array:
-    """uint8 (n, h, w, c) -> `(x/255 - mean)/std`, float32 (n, c, h, w)."""
-    centre, width = np.asarray(mean, np.float32), np.asarray(std, np.float32)
-    scaled = (images.astype(np.float32) / np.float32(255) - centre) / width
-    return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2), dtype=np.float32)

@@ -26,10 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from xnorpp.bench.engine import Array, Engine, Unavailable, normalise, pictures
+from xnorpp.bench.engine import Array, Engine, Unavailable, pictures
 from xnorpp.bench.machine import describe_machine
+from xnorpp.runtime.format.preprocess import normalise, scale_and_offset
 
 CALIBRATION = 8  # random pictures; with random weights more would change nothing
 
@@ -47,8 +46,7 @@ class Task:
 
     def scale_and_shift(self) -> tuple[Array, Array]:
         """`(x/255 - mean)/std` as `x*scale + shift`, one number a channel."""
-        mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
-        return 1 / (255 * std), -mean / std
+        return scale_and_offset(self.mean, self.std)
 
     def calibration(self) -> list[Array]:
         images = pictures(CALIBRATION * self.batch, self.shape, seed=1)

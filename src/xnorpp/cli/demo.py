@@ -51,8 +51,8 @@ def _run_packed(folder: Path) -> dict[str, Any]:
     from xnorpp.data import load_dataset
     from xnorpp.data.dataset import ArrayDataset
     from xnorpp.inspect.stopwatch import SETTLE_ALONE, interleave
-    from xnorpp.predict import preprocess_of
     from xnorpp.runtime import load
+    from xnorpp.runtime.predict import preprocess_of
     from xnorpp.training.packing import float_bytes, pack_checkpoint
 
     path = folder / "digits.xnor"

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 from xnorpp.cli.command import Parser, at_least, check_file, print_table
 
 if TYPE_CHECKING:
-    from xnorpp.runtime import Model
+    from xnorpp.runtime import PackedModel
+
+
+MUCH = 1.2  # a change of the aspect ratio that a person is told about
 
 
 def pack(arguments: list[str]) -> int:
@@ -83,23 +86,33 @@ def predict(arguments: list[str]) -> int:
     engine_options(parser, THREADS)
     given = parser.parse_args(arguments)
 
-    from xnorpp.predict import predict as run
+    from xnorpp.runtime.predict import predict as run
+    from xnorpp.runtime.predict import printable
 
     path, images = _model_and_images(given.model, given.files)
     model = load_packed(path, given)
-    failed = 0
+    failed, noted = 0, False
     rows: list[dict[str, Any]] = []
     for found in run(model, images, top=given.top):
+        name = printable(found.image)
         if found.error is not None:
             failed += 1
-            print(f"xnorpp predict: {found.image} cannot be read ({found.error}).", file=sys.stderr)
+            print(f"xnorpp predict: {name} cannot be read ({printable(found.error)}).", file=sys.stderr)
+        elif found.distortion > MUCH and not noted:
+            noted = True  # once per run: a folder of photos would repeat it for each
+            print(
+                f"xnorpp predict: note: the aspect ratio of {name} is changed by a factor of "
+                f"{found.distortion:.1f}, because this model expects squashed images; crop the image to "
+                "avoid it.",
+                file=sys.stderr,
+            )
         if given.json:
             guesses = [asdict(guess) for guess in found.guesses]
             row = {"image": found.image, "error": found.error} if found.error else None
             rows.append(row or {"image": found.image, "predictions": guesses})
         elif found.error is None:
-            best = ", ".join(f"{guess.label} {100 * guess.probability:.1f} %" for guess in found.guesses)
-            print(f"{found.image}: {best}")
+            best = [f"{printable(guess.label)} {100 * guess.probability:.1f} %" for guess in found.guesses]
+            print(f"{name}: {', '.join(best)}")
     if given.json:
         print(json.dumps(rows, indent=2))
     return 1 if failed else 0
@@ -132,7 +145,7 @@ def _model_and_images(name: str | None, files: list[str]) -> tuple[Path, list[st
     return path, images
 
 
-def load_packed(path: str | Path, given: Namespace) -> Model:
+def load_packed(path: str | Path, given: Namespace) -> PackedModel:
     """The packed file on the device, the threads and the kernels that were asked for; `auto` is the CPU."""
     from xnorpp.runtime import load
 

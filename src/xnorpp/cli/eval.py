@@ -133,8 +133,8 @@ def _check_fits(config: dict[str, Any], name: str, classes: int, channels: int) 
 def _evaluate_packed(given: Namespace) -> int:
     """`xnorpp eval` of a packed file: top-1 and top-5 through the packed engine, without torch."""
     from xnorpp.data import load_dataset
+    from xnorpp.data.evaluate import evaluate_packed as measure
     from xnorpp.data.progress import Progress
-    from xnorpp.predict import evaluate_packed as measure
 
     model = load_packed(given.checkpoint, given)
     name = given.dataset or model.program.meta.get("dataset")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xnorpp.inspect.layer import Inspection, Layer
+from xnorpp.runtime.predict import printable
 
 
 def amount(number: float) -> str:
@@ -37,7 +38,7 @@ def render(found: Inspection) -> str:
     head.append("why")
     body = [_cells(layer, timed) for layer in found.layers]
     right = tuple(range(5, len(head) - 1))
-    lines = [found.title, *columns([head, *body], right), ""]
+    lines = [printable(found.title), *columns([head, *body], right), ""]
     binary = sum(layer.binary_operations for layer in found.layers)
     real = sum(layer.real_operations for layer in found.layers) + found.other_operations
     wasted = sum(layer.wasted_bits for layer in found.layers)
@@ -54,7 +55,7 @@ def render(found: Inspection) -> str:
     ]
     if found.timed:
         lines.append(f"measured: {found.timed}")
-    lines += [f"warning: {text}" for text in found.warnings]
+    lines += [f"warning: {printable(text)}" for text in found.warnings]
     return "\n".join(lines)
 
 
@@ -69,7 +70,7 @@ def _cells(layer: Layer, timed: bool) -> list[str]:
     if layer.weight_bits == 1 and geometry.word_waste:
         wasted += f" ({100 * geometry.word_waste:.0f} % of words)"
     cells = [
-        layer.name,
+        printable(layer.name),
         geometry.describe(),
         f"{before} -> {after}",
         layer.state,

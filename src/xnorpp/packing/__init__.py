@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -24,7 +23,7 @@ from xnorpp.runtime import load
 from xnorpp.runtime.format.program import Program, write
 
 if TYPE_CHECKING:
-    from xnorpp.runtime import Model
+    from xnorpp.runtime import PackedModel
 
 __all__ = [
     "Obstacle",
@@ -52,7 +51,7 @@ def pack(
     labels: Sequence[str] | None = None,
     half: bool = False,
     meta: Mapping[str, Any] | None = None,
-) -> Model:
+) -> PackedModel:
     """The packed model of a trained one, as it behaves in evaluation; `model` is left unchanged.
 
     Args:
@@ -106,7 +105,7 @@ def pack_program(
         inputs = pair_of_images(example_inputs(model, example))
     output = trace(model, *inputs)
     channels, height, width = inputs[0].shape[1:]
-    settings = _settings(preprocess)
+    settings = _settings(preprocess, (channels, height, width))
     mean, std = (_channels(settings, key, channels) for key in ("mean", "std"))
     program, _ = assemble(
         fold(output),
@@ -130,7 +129,7 @@ def pack_to_file(
     return program
 
 
-def _settings(preprocess: Any) -> dict[str, Any] | None:
+def _settings(preprocess: Any, shape: tuple[int, int, int]) -> dict[str, Any] | None:
     if preprocess is None:
         return None
     if hasattr(preprocess, "to_dict"):
@@ -139,12 +138,7 @@ def _settings(preprocess: Any) -> dict[str, Any] | None:
         raise ValueError(
             f"`preprocess` is {type(preprocess).__name__}; a mapping or an object with to_dict is needed"
         )
-    known = [part.name for part in fields(Preprocess)]
-    wrong = [key for key in preprocess if key not in known]
-    if wrong:
-        raise ValueError(f"`preprocess` has the key {wrong[0]!r}; allowed are {', '.join(known)}")
-    if len(preprocess) == len(known):
-        Preprocess.from_dict(preprocess)  # checks the values
+    Preprocess.from_dict(preprocess, shape)  # checks the values
     return dict(preprocess)
 
 

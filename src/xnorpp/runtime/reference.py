@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from xnorpp.runtime.format.bits import unpack_bits, unpack_conv_weight
 from xnorpp.runtime.format.ops import pooled_size, window_size
+from xnorpp.runtime.format.preprocess import normalise as normalise_images
 from xnorpp.runtime.format.program import INPUT, Op, Program
 
 Array = npt.NDArray[Any]
@@ -46,8 +47,7 @@ def normalise(program: Program, x: Array) -> F32:
     """uint8 `(n, h, w, c)` -> `(x/255 - mean)/std` as float32 `(n, c, h, w)`; float32 passes unchanged."""
     if x.dtype != np.uint8:
         return x.astype(np.float32, copy=False)
-    mean, std = np.asarray(program.mean, np.float32), np.asarray(program.std, np.float32)
-    return np.ascontiguousarray(((x.astype(np.float32) / np.float32(255) - mean) / std).transpose(0, 3, 1, 2))
+    return normalise_images(x, program.mean, program.std)
 
 
 def run(program: Program, x: Array, keep: Iterable[str] | None = None) -> Any:

@@ -108,7 +108,7 @@ def make_loaders(recipe: Recipe, sets: DataSets, world: World) -> tuple[list[Any
 def build_model(recipe: Recipe, sets: DataSets) -> nn.Module:
     return network_of(
         recipe.model,
-        input_size=sets.preprocess.crop,
+        input_size=sets.preprocess.side,
         num_classes=len(sets.train.classes),
         in_channels=sets.preprocess.channels,
     )

@@ -29,6 +29,7 @@ from torch import nn
 from xnorpp import shipped
 from xnorpp.bench.machine import describe_machine
 from xnorpp.data import Dataset, Skipped, dataset_info, load_dataset, make_loader
+from xnorpp.data.evaluate import prepared, ranks
 from xnorpp.data.progress import Progress
 from xnorpp.inspect import inspect_file
 from xnorpp.inspect.stopwatch import interleave
@@ -36,8 +37,8 @@ from xnorpp.models import create_model
 from xnorpp.packing import verify
 from xnorpp.paper.recorded import read_file
 from xnorpp.paper.shipping.words import about, limits, usage
-from xnorpp.predict import prepared, preprocess_of, ranks
-from xnorpp.runtime import Model, load
+from xnorpp.runtime import PackedModel, load
+from xnorpp.runtime.predict import preprocess_of
 from xnorpp.shipped.card import check_card, size_text
 from xnorpp.training.packing import float_bytes, pack_checkpoint
 from xnorpp.training.recipe.config import Recipe
@@ -195,7 +196,7 @@ def why_not(card: Mapping[str, Any]) -> str | None:
 
 
 def check_exactness(
-    model: nn.Module, packed: Model, pictures: Dataset, count: int, *, half: bool
+    model: nn.Module, packed: PackedModel, pictures: Dataset, count: int, *, half: bool
 ) -> dict[str, Any]:
     """`xnorpp.packing.verify` on the first pictures of the set."""
     images, _ = next(prepared(pictures, preprocess_of(packed.program), min(count, len(pictures)), 1, []))
@@ -209,7 +210,7 @@ def check_exactness(
 
 
 def measure(
-    model: nn.Module, packed: Model, pictures: Dataset, *, batch: int, device: str = "cpu"
+    model: nn.Module, packed: PackedModel, pictures: Dataset, *, batch: int, device: str = "cpu"
 ) -> dict[str, Any]:
     """Packed and torch on the same prepared pictures: top-1 and top-5, how often the classes agree.
 
@@ -275,7 +276,7 @@ def time_one(content: bytes, rounds: int) -> dict[str, Any]:
     }
 
 
-def sample_pictures(packed: Model, count: int = SAMPLE, seed: int = 0) -> npt.NDArray[np.uint8]:
+def sample_pictures(packed: PackedModel, count: int = SAMPLE, seed: int = 0) -> npt.NDArray[np.uint8]:
     """Patches of random colour with noise, which anyone can make again: (count, h, w, c)."""
     channels, height, width = packed.program.input_shape
     random = np.random.default_rng(seed)
@@ -285,7 +286,7 @@ def sample_pictures(packed: Model, count: int = SAMPLE, seed: int = 0) -> npt.ND
     return np.asarray(coarse[:, rows][:, :, columns] + noise, dtype=np.uint8)
 
 
-def answers(packed: Model, pictures: npt.NDArray[np.uint8]) -> dict[str, Any]:
+def answers(packed: PackedModel, pictures: npt.NDArray[np.uint8]) -> dict[str, Any]:
     """What a test compares later: the class of each sample picture, and its output."""
     outputs = packed(preprocess_of(packed.program).normalise(pictures))
     return {
@@ -294,7 +295,7 @@ def answers(packed: Model, pictures: npt.NDArray[np.uint8]) -> dict[str, Any]:
     }
 
 
-def describe_data(pictures: Dataset, packed: Model, meta: Mapping[str, Any]) -> dict[str, Any]:
+def describe_data(pictures: Dataset, packed: PackedModel, meta: Mapping[str, Any]) -> dict[str, Any]:
     holdout = float(meta["recipe"].get("data", {}).get("holdout", 0.0))
     return {
         "dataset": pictures.name,

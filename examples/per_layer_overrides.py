@@ -1,38 +1,28 @@
-"""Per-layer overrides: one binarization for the network, another for some layers, none for others.
-
-python examples/per_layer_overrides.py
-"""
-
-from __future__ import annotations
+"""Another binarization for single layers, by path or pattern, and a filter for the rest."""
 
 import torch
 from torch import nn
 
-import xnorpp
+from xnorpp import Binarization, binarize, unbinarize
 
 
-def block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    conv = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-    return nn.Sequential(nn.BatchNorm2d(inputs), conv, nn.PReLU(outputs))
+def block(inputs, outputs, stride=1):
+    return nn.Sequential(nn.BatchNorm2d(inputs), nn.Conv2d(inputs, outputs, 3, stride, 1), nn.PReLU())
 
 
-def main() -> None:
-    net = nn.Sequential()
-    net.stem = nn.Conv2d(3, 32, 3, padding=1)
-    net.stage1 = nn.Sequential(block(32, 32), block(32, 32))
-    net.stage2 = nn.Sequential(block(32, 64, 2), block(64, 64))
-    net.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
-    images = torch.randn(8, 3, 32, 32)
-
-    report = xnorpp.binarize(
-        net,
-        example=images,
-        filter=lambda path, layer: layer.in_channels > 16 if isinstance(layer, nn.Conv2d) else True,
-        overrides={"stage1.0": "real", "stage2.*": {"scale": "channel_height_width"}},
-    )
-    print(report)
-    print(xnorpp.check_packable(net, images))
-
-
-if __name__ == "__main__":
-    main()
+net = nn.Sequential(
+    nn.Conv2d(3, 8, 3, padding=1),
+    nn.Sequential(block(8, 16), block(16, 32, 2), block(32, 64, 2)),
+    nn.AdaptiveAvgPool2d(1),
+    nn.Flatten(),
+    nn.Linear(64, 10),
+)
+report = binarize(
+    net,
+    Binarization(inputs="polynomial"),
+    example=torch.randn(2, 3, 32, 32),
+    filter=lambda path, layer: layer.weight.numel() > 2000,
+    overrides={"1.2.*": Binarization(scale="channel_height_width"), "1.1": "bnn"},
+)
+print(report)
+print("and back:", unbinarize(net).changed)

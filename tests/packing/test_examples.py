@@ -33,10 +33,3 @@ def test_packed_subnetwork(tmp_path: Path) -> None:
     assert difference
     assert float(difference[1]) < 1e-4
     assert (tmp_path / "hybrid.pt").exists()
-
-
-def test_per_layer_overrides(tmp_path: Path) -> None:
-    printed = run("per_layer_overrides.py", tmp_path)
-    assert re.search(r"stage1\.0\.1 +Conv2d +left +kept real on request", printed)
-    assert re.search(r"stage2\.0\.1 +Conv2d +binary +method xnor\+\+, scale channel_height_width", printed)
-    assert "packable: the whole model, 6 layers" in printed

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xnorpp.convert.analysis import analyse_layers, constant_inputs, output_layers
+from xnorpp.convert import binarize
+from xnorpp.convert.analysis import constant_inputs, output_layers
 
 IMAGE = (3, 16, 16)
 
@@ -247,8 +248,14 @@ def test_outputs_through_code_that_is_not_seen() -> None:
     assert output_layers(model, IMAGE) == {"1"}
 
 
-def test_one_run_gives_both_and_the_order() -> None:
-    found = analyse_layers(networks.SqueezeExcitationNet(), (torch.randn(2, *IMAGE), torch.arange(2)))
-    assert found.order == ("stem.0", "se.reduce", "se.expand", "conv", "fc")
-    assert found.output_layers == {"fc"}
-    assert set(found.constant_inputs) == {"se.reduce", "fc"}
+def test_binarize_leaves_these_layers_real() -> None:
+    model = networks.SqueezeExcitationNet()
+    report = binarize(model, example=IMAGE)
+    reasons = {row.path: row.reason for row in report.rows}
+    assert report.changed == ("se.expand", "conv")
+    assert "every bit would be +1" in reasons["se.reduce"]
+    assert [obstacle.path for obstacle in report.obstacles] == ["se.gate", "se"]
+    assert "2 obstacles to packing:\n  se.gate: nn.Sigmoid is not supported" in str(report)
+    assert binarize(networks.SqueezeExcitationNet()).changed == report.changed
+    heads = binarize(networks.DictOutput(), example=(torch.randn(2, *IMAGE), torch.arange(2)))
+    assert heads.changed == ("body.3", "boxes.0")

@@ -1,22 +1,23 @@
 """What one run of a model shows of its layers: whose input has one sign only, and which produce its outputs.
 
 The model runs once under a `TorchFunctionMode`, which sees every torch function with its real arguments, so
-that the analysis works on any module that runs. Two things follow each tensor: the range that its values can
-have (`ranges.py`) and the layers whose results it was made of. What the mode cannot see (a scripted module,
-an `autograd.Function`) has any range. On a batch of real data the signs are counted as well.
+that the analysis works on any module that runs. The range that its values can have (`ranges.py`) follows each
+tensor. What the mode cannot see, such as a scripted module, has any range. On a batch of real data the signs
+are counted as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from xnorpp.convert.flow import LAYERS, flow_of_run
 from xnorpp.convert.ranges import ANY, Range, result_range
 from xnorpp.convert.symbolic import symbolic_ranges
 from xnorpp.nn.controls import evaluating
@@ -24,64 +25,11 @@ from xnorpp.packing.example import as_weights_are, example_inputs, is_batch
 from xnorpp.packing.nested import tensors_in
 from xnorpp.packing.operations import plain_name
 
-WEIGHTED = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear)
 CONSTANT_SHARE = 0.999  # of the signs of a layer's input: beyond this the layer is as good as constant
 _FEWEST = 64  # values, for a share to mean anything
 _LARGEST = 1 << 20  # constants with more values are not looked at
 
-# Functions with weights of their own: what they give no longer is the result of the layer before them.
-_WEIGHT_FUNCTIONS = (
-    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear",
-    "bilinear", "multi_head_attention_forward", "lstm", "gru",
-)  # fmt: skip
 _CONSTANTS = ("zeros", "ones", "full", "arange", "linspace", "eye", "tensor", "scalar_tensor")
-
-
-@dataclass(frozen=True)
-class LayerAnalysis:
-    """What one run showed.
-
-    Attributes:
-        order: The paths of the convolutions and linear layers in the order in which they ran.
-        constant_inputs: For layers whose input has one sign (nearly) everywhere: path -> reason.
-        output_layers: The layers whose result reaches the model's outputs without passing another layer.
-    """
-
-    order: tuple[str, ...] = ()
-    constant_inputs: dict[str, str] = field(default_factory=dict)
-    output_layers: frozenset[str] = frozenset()
-
-
-def analyse_layers(model: nn.Module, example: Any) -> LayerAnalysis:
-    """Runs `model` once in evaluation mode and analyses its convolutions and linear layers.
-
-    Args:
-        model: Any `nn.Module`; it is left unchanged.
-        example: A batch as the model takes it, a tuple of arguments, or the size of one input. With a batch
-            of real data the signs of each layer's input are counted too.
-
-    Returns:
-        The analysis of both kinds, `constant_inputs` and `output_layers`.
-    """
-    inputs = as_weights_are(model, example_inputs(model, example))
-    counts = is_batch(example) and bool(torch.count_nonzero(inputs[0]))
-    watch = _Watch(model, counts)
-    hooks = []
-    try:
-        for path, module in model.named_modules():
-            if isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
-                continue
-            weighted = isinstance(module, WEIGHTED)
-            before, after = watch.hooks(path, weighted)
-            hooks.append(module.register_forward_pre_hook(before))
-            hooks.append(module.register_forward_hook(after))
-        batch_statistics = _batch_statistics(model) if counts and len(inputs[0]) > 1 else _nothing()
-        with evaluating(model), torch.no_grad(), batch_statistics, watch:
-            result = model(*inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return LayerAnalysis(tuple(watch.calls), _reasons(watch.calls, watch.signs), watch.output_layers(result))
 
 
 def constant_inputs(model: nn.Module, example: Any = None) -> dict[str, str]:
@@ -92,15 +40,35 @@ def constant_inputs(model: nn.Module, example: Any = None) -> dict[str, str]:
 
     Args:
         model: Any `nn.Module`.
-        example: As in `analyse_layers`. Without it the model's symbolic graph is analysed; where torch.fx
-            cannot trace the model, nothing is found.
+        example: A batch as the model takes it, a tuple of arguments, or the size of one input; the model runs
+            once on it, in evaluation mode. With a batch of real data the signs of each layer's input are
+            counted too. Without an example the model's symbolic graph is analysed; where torch.fx cannot
+            trace the model, nothing is found.
 
     Returns:
         The path of each such layer and the reason.
     """
     if example is None:
-        return _reasons(symbolic_ranges(model, WEIGHTED), {})
-    return analyse_layers(model, example).constant_inputs
+        return _reasons(symbolic_ranges(model, LAYERS), {})
+    inputs = as_weights_are(model, example_inputs(model, example))
+    counts = is_batch(example) and bool(torch.count_nonzero(inputs[0]))
+    watch = _Watch(model, counts)
+    hooks = []
+    try:
+        for path, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
+                continue
+            weighted = isinstance(module, LAYERS)
+            before, after = watch.hooks(path, weighted)
+            hooks.append(module.register_forward_pre_hook(before))
+            hooks.append(module.register_forward_hook(after))
+        batch_statistics = _batch_statistics(model) if counts and len(inputs[0]) > 1 else _nothing()
+        with evaluating(model), torch.no_grad(), batch_statistics, watch:
+            model(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return _reasons(watch.calls, watch.signs)
 
 
 def output_layers(model: nn.Module, example: Any) -> set[str]:
@@ -110,12 +78,13 @@ def output_layers(model: nn.Module, example: Any) -> set[str]:
 
     Args:
         model: Any `nn.Module`; its outputs may be a tensor, tuple, dict or dataclass.
-        example: As in `analyse_layers`.
+        example: As in `constant_inputs`.
 
     Returns:
         Their paths.
     """
-    return set(analyse_layers(model, example).output_layers)
+    outputs = flow_of_run(model, as_weights_are(model, example_inputs(model, example))).outputs
+    return {path for path, module in model.named_modules() if module in outputs}
 
 
 @contextmanager
@@ -189,8 +158,6 @@ class _Watch(TorchFunctionMode):
         self.inside = 0  # layers with weights that run now
         self.alive: list[Tensor] = []  # so that no identity is used twice
         self.ranges: dict[int, Range] = {}
-        self.sources: dict[int, frozenset[str]] = {}  # the layers whose results a tensor was made of
-        self.upstream: dict[str, set[str]] = {}  # the layers before a layer
         self.calls: dict[str, list[Range]] = {}  # the range of a layer's input in each call
         self.signs: dict[str, _Signs] = {}
         self.buffers = {id(buffer) for buffer in model.buffers()}
@@ -207,18 +174,6 @@ class _Watch(TorchFunctionMode):
             self.paths.pop()
             if weighted:
                 self.inside -= 1
-            if self.inside:
-                return
-            if weighted:
-                sources = self._sources(args)
-                self.upstream.setdefault(path, set()).update(sources)
-                for source in sources:
-                    self.upstream[path] |= self.upstream.get(source, set())
-                self._bind(result, ANY, frozenset((path,)))
-                return
-            for t in tensors_in(result):  # what came out of code that the mode does not see
-                if id(t) not in self.sources:
-                    self._bind(t, ANY, self._sources(args))
 
         return before, after
 
@@ -247,17 +202,15 @@ class _Watch(TorchFunctionMode):
         if found.bit and not found.origin:
             where = f" in {self.paths[-1]!r}" if self.paths[-1] else ""
             found = replace(found, origin=f"{resolve_name(func) or name}{where}")
-        sources = frozenset[str]() if name in _WEIGHT_FUNCTIONS else self._sources((args, kwargs))
         if any(t is result for t in given):
             self._forget_views(result)
-        self._bind(result, found, sources)
+        self._bind(result, found)
         return result
 
-    def _bind(self, result: Any, found: Range, sources: frozenset[str]) -> None:
+    def _bind(self, result: Any, found: Range) -> None:
         for t in tensors_in(result):
             self.alive.append(t)
             self.ranges[id(t)] = found
-            self.sources[id(t)] = sources
 
     def _forget_views(self, changed: Tensor) -> None:
         """An in-place operation changes every view of the same memory."""
@@ -283,19 +236,3 @@ class _Watch(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             low, high = float(constant.min()), float(constant.max())
             return Range(low, high, zeros=bool((constant == 0).any()))
-
-    def _sources(self, values: Any) -> frozenset[str]:
-        """The layers behind several tensors, less those that only pass a later one of them by a shortcut."""
-        groups = [self.sources.get(id(t), frozenset[str]()) for t in tensors_in(values)]
-        found = frozenset[str]().union(*groups)
-        if sum(bool(group) for group in groups) < 2:
-            return found
-        return frozenset(
-            layer for layer in found if not any(layer in self.upstream.get(other, ()) for other in found)
-        )
-
-    def output_layers(self, result: Any) -> frozenset[str]:
-        found = frozenset[str]()
-        for t in tensors_in(result):
-            found |= self.sources.get(id(t), frozenset[str]())
-        return found or frozenset(list(self.calls)[-1:])

@@ -15,6 +15,7 @@ from xnorpp.convert.report import Report, ReportRow
 from xnorpp.convert.resize import InputSize, zeros_for
 from xnorpp.nn import METHODS, Binarization, BinaryConv1d, BinaryConv2d, BinaryLayer, BinaryLinear
 from xnorpp.packing import check_packable
+from xnorpp.packing.example import as_weights_are, example_inputs
 
 Config = Binarization | str | Mapping[str, Any]
 Filter = Callable[[str, nn.Module], bool]
@@ -46,9 +47,10 @@ def binarize(
         model: Any module. One that is itself a layer cannot be replaced inside itself.
         config: How the layers are made binary: a `Binarization`, the name of a preset, or None for the
             default, one learned factor per channel. A linear layer gets `config.for_linear()`.
-        example: An input batch, or a tuple of the model's arguments. One forward pass in evaluation mode then
-            shows the order of the layers and their output sizes. Without it the model is traced symbolically,
-            or, where that fails, the layers count in the order the model lists them.
+        example: An input batch, a tuple of the model's arguments, or the size of one input. One forward pass
+            in evaluation mode then shows the order of the layers, their output sizes and what would not pack.
+            Without it the model is traced symbolically, or, where that fails, the layers count in the order
+            the model lists them.
         filter: `filter(path, layer)`; layers for which it returns False stay real.
         overrides: Path, parent path or glob pattern -> a binarization for these layers alone, or "real". An
             exact path goes before a pattern, and of several patterns the first one counts. A layer that is
@@ -73,7 +75,7 @@ def binarize(
     if example is None:
         flow = flow_of_graph(model)
     else:
-        flow = flow_of_run(model, tuple(example) if isinstance(example, (tuple, list)) else (example,))
+        flow = flow_of_run(model, as_weights_are(model, example_inputs(model, example)))
     plan = _Plan(model, flow, binarization, filter, overrides or {}, ran=example is not None)
     plan.keep_ends(first=old.get("keep_first", True), last=old.get("keep_last", True))
     plan.keep_named(constant_inputs(model, example))

@@ -8,17 +8,17 @@ the end through its shortcuts, but the last one depends on all the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.fx
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from xnorpp.nn.controls import evaluating
 from xnorpp.nn.layers import BinaryLayer
+from xnorpp.packing.nested import tensors_in
 
 LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear)
 
@@ -118,21 +118,6 @@ def _origins(value: Any) -> Origins:
     for tensor in tensors_in(value):
         origins |= getattr(tensor, _ATTRIBUTE, _NOTHING)
     return origins
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested lists, dictionaries and plain objects such as dataclasses."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-    elif hasattr(value, "__dataclass_fields__"):
-        for name in value.__dataclass_fields__:
-            yield from tensors_in(getattr(value, name, None))
 
 
 class _LayerTracer(torch.fx.Tracer):

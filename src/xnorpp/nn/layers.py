@@ -188,13 +188,9 @@ class _BinaryConvolution(BinaryLayer):
 
     def output_size_for(self, input_size: tuple[int, int]) -> tuple[int, int]:
         """The (height, width) of the output for an input of this (height, width)."""
-        kernels, strides, (left, right, top, bottom), dilations = self._window()
-        height, width = (
-            (size + pad - dilation * (kernel - 1) - 1) // stride + 1
-            for size, pad, kernel, stride, dilation in zip(
-                input_size, (top + bottom, left + right), kernels, strides, dilations, strict=True
-            )
-        )
+        kernel, stride, (left, right, top, bottom), dilation = self._window()
+        height = (input_size[0] + top + bottom - dilation[0] * (kernel[0] - 1) - 1) // stride[0] + 1
+        width = (input_size[1] + left + right - dilation[1] * (kernel[1] - 1) - 1) // stride[1] + 1
         return height, width
 
     def fit_scale(self, input_size: tuple[int, int]) -> None:
@@ -206,12 +202,13 @@ class _BinaryConvolution(BinaryLayer):
         scale = self.scale
         if isinstance(scale, LearnedScale) and scale.spatial:
             size = self.output_size_for(input_size)
+            if scale.output_size == size:
+                return
             if scale.is_lazy:
                 scale.materialize(size)
                 self.reset_scale()
             scale.check_size(size)
-            if scale.output_size != size:  # along an axis that no factor spans
-                scale.output_size = size
+            scale.output_size = size  # it may differ along an axis that no factor spans
 
     def _convolve(self, x: Tensor) -> Tensor:
         """The forward pass on (n, c, h, w) or (c, h, w)."""

@@ -46,7 +46,8 @@ KERNELS: dict[str, tuple[str, ...]] = {
 }
 
 Size = tuple[int, int]
-Axes = ("", "c", "h", "w", "hw", "ch", "cw", "chw")
+# What a factor may span -> the product that it belongs to in a packed network.
+_PRODUCTS = {"": "c", "c": "c", "h": "h", "w": "w", "hw": "hw", "ch": "chw", "cw": "chw", "chw": "chw"}
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -137,8 +138,9 @@ class LearnedScale(Scale):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name, axes in cls.spans.items():
-            if axes not in Axes:
-                raise TypeError(f"`spans` of {cls.__name__} has {name!r}: {axes!r}; allowed are {Axes}")
+            if axes not in _PRODUCTS:
+                allowed = ", ".join(map(repr, _PRODUCTS))
+                raise TypeError(f"`spans` of {cls.__name__} has {name!r}: {axes!r}; allowed are {allowed}")
         cls.spatial = any(axis in axes for axes in cls.spans.values() for axis in "hw")
         if cls.kernel is not None and KERNELS.get(cls.kernel) != tuple(cls.spans.values()):
             if "kernel" in vars(cls):
@@ -198,44 +200,40 @@ class LearnedScale(Scale):
             first = first * factor
         return first
 
+    def _products(self) -> dict[str, Tensor]:
+        """The factors multiplied up by what they span: "c", "h", "w", "hw" or "chw"."""
+        products: dict[str, Tensor] = {}
+        for axes, factor in zip(self.spans.values(), self.factors(), strict=True):
+            key = _PRODUCTS[axes]
+            products[key] = products[key] * factor if key in products else factor
+        return products
+
     def packed(self) -> dict[str, Tensor]:
         """Gamma as the packed file stores it: `mult` (o,), and at most one of `row` (h,) with `col` (w,),
         `map` (h,w) and `full` (o,h,w). A packed network computes `(dot * spatial) * mult`.
         """
-        by_axes: dict[str, Tensor] = {}
-        for axes, factor in zip(self.spans.values(), self.factors(), strict=True):
-            key = axes if axes in ("h", "w", "hw") else "c" if axes in ("", "c") else "chw"
-            by_axes[key] = by_axes[key] * factor if key in by_axes else factor
+        products = self._products()
         parts: dict[str, Tensor] = {}
-        if "c" in by_axes:
-            parts["mult"] = by_axes["c"].flatten()
-        if "chw" in by_axes:
-            full = by_axes["chw"]
-            for axes in ("hw", "h", "w"):
-                full = full * by_axes[axes] if axes in by_axes else full
-            parts["full"] = full.expand(self._shape("chw"))
-        elif "hw" in by_axes:
-            pixel = by_axes["hw"]
-            for axes in ("h", "w"):
-                pixel = pixel * by_axes[axes] if axes in by_axes else pixel
-            parts["map"] = pixel[0]
-        elif "h" in by_axes or "w" in by_axes:
-            like = next(iter(by_axes.values()))
+        if "c" in products:
+            parts["mult"] = products["c"].flatten()
+        if "chw" in products:
+            parts["full"] = _multiplied(products, "chw", "hw", "h", "w").expand(self._shape("chw"))
+        elif "hw" in products:
+            parts["map"] = _multiplied(products, "hw", "h", "w")[0]
+        elif "h" in products or "w" in products:
+            like = next(iter(products.values()))
             height, width = self.output_size or (1, 1)
-            parts["row"] = by_axes["h"].flatten() if "h" in by_axes else like.new_ones(height)
-            parts["col"] = by_axes["w"].flatten() if "w" in by_axes else like.new_ones(width)
+            parts["row"] = products["h"].flatten() if "h" in products else like.new_ones(height)
+            parts["col"] = products["w"].flatten() if "w" in products else like.new_ones(width)
         return parts
 
     def in_turn(self) -> tuple[Tensor, ...]:
         """Gamma as a packed network applies it: the factor of the pixel, then the channel's."""
         if not self.spatial:
             return (self.tensor(),)
-        parts = self.packed()
-        channel = (parts["mult"].reshape(-1, 1, 1),) if "mult" in parts else ()
-        if "full" in parts:
-            return (parts["full"], *channel)
-        pixel = parts["map"] if "map" in parts else parts["row"][:, None] * parts["col"]
-        return (pixel[None], *channel)
+        products = self._products()
+        pixel = _multiplied(products, "chw", "hw", "h", "w")
+        return (pixel, products["c"]) if "c" in products else (pixel,)
 
     @torch.no_grad()
     def start_(self, alpha: Tensor | None = None) -> None:
@@ -314,6 +312,16 @@ class LearnedScale(Scale):
 
     def extra_repr(self) -> str:
         return f"{self.out_channels}" + (f", output_size={self.output_size}" if self.spatial else "")
+
+
+def _multiplied(products: dict[str, Tensor], *keys: str) -> Tensor:
+    """The product of those that there are, in this order, which packing and evaluation must share."""
+    result: Tensor | None = None
+    for key in keys:
+        if key in products:
+            result = products[key] if result is None else result * products[key]
+    assert result is not None
+    return result
 
 
 def _checked(size: Size) -> Size:

@@ -184,9 +184,11 @@ def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn
     """
     from xnorpp.models import create_model
     from xnorpp.nn import set_stage
+    from xnorpp.runtime.registry import without_imports
 
     checkpoint = load_checkpoint(path)
-    model = create_model(**checkpoint.model_config)
+    with without_imports():
+        model = create_model(**checkpoint.model_config)
     model.load_state_dict(checkpoint.weights)
     if in_first_stage(checkpoint.meta):
         set_stage(model, weights_binary=False)

@@ -20,6 +20,7 @@ from xnorpp.nn import (
     RPReLU,
     binary_layers,
 )
+from xnorpp.runtime.registry import without_imports
 
 VARIANTS = [(method, scale) for method in METHODS for scale in METHOD_SCALES[method] or (None,)]
 FEW = [
@@ -278,6 +279,20 @@ def test_networks_from_outside_of_the_package(own: ModuleType) -> None:
             create_model(**arguments)
     with pytest.raises(ValueError, match=r"`name` \(='small'\) must be new"):
         register_model("small")(lambda: nn.Identity())
+
+
+def test_a_name_from_a_file_runs_no_code_that_the_program_did_not_import(own: ModuleType) -> None:
+    with without_imports():
+        create_model("own:tiny")  # registered
+        create_model("own-tiny", inputs="own:TriangleSign", scale="own:ScalarScale")
+        with pytest.raises(ValueError, match="is not a registered network"):
+            create_model("own:mlp", num_classes=2)
+        with pytest.raises(ValueError, match="is not a registered network"):
+            create_model("os:system", command="true", num_classes=2)
+        for key in ("scale", "inputs"):
+            with pytest.raises(ValueError, match="names code that is not imported; import antigravity"):
+                create_model("small", **{key: "antigravity:Thing"})
+    assert create_model("own:mlp", num_classes=2) is not None
 
 
 # As 0.1.0 stored them.

@@ -13,7 +13,7 @@ from torch import nn
 from xnorpp.models.blocks import OPTION_NAMES, Options
 from xnorpp.nn import Binarization
 from xnorpp.runtime.choices import nearest_first
-from xnorpp.runtime.registry import Registry, import_name, origin_of
+from xnorpp.runtime.registry import Registry, import_name, imports_allowed, origin_of
 
 # What `create_model` passes to a builder that has a parameter of this name.
 _PROVIDED = ("options", "input_size", "num_classes", "in_channels")
@@ -129,6 +129,11 @@ def find_network(name: str) -> Network:
         if not callable(build):
             raise ValueError(f"`name` (={name!r}) must be a function or class that builds a network")
         known = next((network for network in NETWORKS.values() if network.build is build), None)
+        if known is None and not imports_allowed():
+            raise ValueError(
+                f"`name` (={name!r}) comes from a file and names a function that is not a registered "
+                "network; build the network yourself and load the weights into it, or use `register_model`"
+            )
         return known or Network(build, summary=_first_line(build))
     return NETWORKS.find(name)
 

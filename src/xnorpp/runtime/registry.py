@@ -11,11 +11,32 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from xnorpp.runtime.choices import nearest_first
 
 T = TypeVar("T")
+
+
+_imports_allowed = ContextVar("imports_allowed", default=True)
+
+
+@contextmanager
+def without_imports() -> Iterator[None]:
+    """While names come from a file that someone else may have made: `package.module:Name` then only finds
+    what the program has imported itself, so that a file cannot make it run code."""
+    token = _imports_allowed.set(False)
+    try:
+        yield
+    finally:
+        _imports_allowed.reset(token)
+
+
+def imports_allowed() -> bool:
+    """False inside of `without_imports`."""
+    return _imports_allowed.get()
 
 
 def import_name(argument: str, text: str) -> Any:
@@ -28,9 +49,14 @@ def import_name(argument: str, text: str) -> Any:
         text: Such as `"mypackage.layers:MyScale"`.
 
     Raises:
-        ValueError: There is no such module, or nothing of that name in it.
+        ValueError: There is no such module, or nothing of that name in it, or imports are not allowed.
     """
     module_name, _, attribute = text.partition(":")
+    if not imports_allowed() and module_name not in sys.modules:
+        raise ValueError(
+            f"`{argument}` (={text!r}) comes from a file and names code that is not imported; import "
+            f"{module_name} before you read the file, if you trust it"
+        )
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())
     try:

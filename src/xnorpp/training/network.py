@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from xnorpp.models import create_model
 from xnorpp.nn.controls import evaluating
 from xnorpp.runtime.references import call, is_reference, resolve
+from xnorpp.runtime.registry import without_imports
 from xnorpp.training.recipe.config import ModelPart, RecipeError
 
 OWN = "own"
@@ -160,4 +161,5 @@ def rebuild(config: Mapping[str, Any], path: Path, source: Source | None) -> nn.
             f"{path} holds a network made by {name}, which a checkpoint may not call by itself; say so: "
             f"load_model(path, model={name!r}), or --network {name} of eval and pack"
         )
-    return create_model(**config)
+    with without_imports():  # scales and quantizers that a file names are not imported either
+        return create_model(**config)

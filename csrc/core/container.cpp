@@ -28,7 +28,7 @@ bool is_count(const Json &value, int64_t low, int64_t high) {
     return value.is(Json::Type::Integer) && value.integer >= low && value.integer <= high;
 }
 
-StoredTensor tensor_of(const std::string &name, const Json &entry, size_t data, int version, const Limits &limits) {
+StoredTensor tensor_of(const std::string &name, const Json &entry, size_t data, int version) {
     const std::string where = "tensor " + quoted(name);
     const Json *dtype = entry.find("dtype"), *shape = entry.find("shape"), *offsets = entry.find("data_offsets");
     if (!entry.is(Json::Type::Object)) throw Error(where + " must be a JSON object");
@@ -42,7 +42,7 @@ StoredTensor tensor_of(const std::string &name, const Json &entry, size_t data, 
             tensor.dtype = (Dtype)i, known = true;
     if (!known) throw Error(where + " has dtype " + dtype->brief() + "; allowed are " + allowed_dtypes(version));
     const size_t most_axes = version == 1 ? 4 : kMostAxes;
-    const int64_t most = (int64_t)limits.file;
+    const int64_t most = (int64_t)kMostFile;
     bool right = shape->is(Json::Type::List) && !shape->items.empty() && shape->items.size() <= most_axes;
     for (size_t i = 0; right && i < shape->items.size(); i++) right = is_count(shape->items[i], 1, most);
     if (!right)
@@ -101,9 +101,17 @@ std::string checksum_of(const Container &file) {
 size_t bytes_of(Dtype dtype) { return kDtypes[(size_t)dtype].bytes; }
 const char *name_of(Dtype dtype) { return kDtypes[(size_t)dtype].name; }
 
-Container read_container(const uint8_t *bytes, size_t size, const Limits &limits) {
+Error beyond_limit(const std::string &needs, const char *name, uint64_t limit) {
+    const std::string which = name;
+    return Error("this program needs " + needs + ", and `" + which + "` of `limits` allows " + std::to_string(limit) +
+                 "; pass limits=Limits(" + which + "=...) with a larger number to `load`");
+}
+
+Container read_container(const uint8_t *bytes, size_t size, uint64_t file_bytes) {
     const std::string has = std::to_string(size);
-    if (size > limits.file) throw Error("the file has " + has + " bytes; at most " + std::to_string(limits.file) + " are read");
+    if (size > file_bytes)
+        throw Error("the file has " + has + " bytes, and `file_bytes` of `limits` allows " + std::to_string(file_bytes) +
+                    "; pass limits=Limits(file_bytes=...) with a larger number to `load`");
     if (size < 8) throw Error("the file has " + has + " bytes; it is cut off before its header");
     uint64_t length = 0;
     for (int i = 0; i < 8; i++) length |= (uint64_t)bytes[i] << 8 * i;
@@ -120,7 +128,7 @@ Container read_container(const uint8_t *bytes, size_t size, const Limits &limits
     file.data = bytes + 8 + length, file.size = size - 8 - (size_t)length;
     for (size_t i = 0; i < header.keys.size(); i++)
         if (&header.items[i] != meta)
-            file.tensors.push_back(tensor_of(header.keys[i], header.items[i], file.size, file.version, limits));
+            file.tensors.push_back(tensor_of(header.keys[i], header.items[i], file.size, file.version));
     std::stable_sort(file.tensors.begin(), file.tensors.end(), [](const StoredTensor &a, const StoredTensor &b) {
         return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
     });

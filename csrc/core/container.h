@@ -10,14 +10,18 @@
 
 namespace xnorpp {
 
-// What a file may ask for. A hostile file cannot make a reader use more than a small multiple of its own size, nor an
-// engine more than this.
+constexpr uint64_t kMostFile = (uint64_t)1 << 32;
+
+// What a model may take from the machine. The format bounds every number in a file, but generously: a few hundred bytes can
+// describe values of gigabytes. An engine therefore compares what a program needs with these limits before it allocates.
 struct Limits {
-    uint64_t file = (uint64_t)1 << 32;    // bytes of a file
-    uint64_t memory = (uint64_t)1 << 32;  // bytes of all values of one image, 4 for each number
-    uint64_t work = (uint64_t)1 << 42;    // multiply-adds of one image
-    int64_t channels = 1 << 24;           // of the input
+    uint64_t file_bytes = kMostFile;
+    uint64_t memory_bytes = (uint64_t)1 << 31;   // weights as an engine lays them out, constants, working memory of one call
+    uint64_t multiply_adds = (uint64_t)1 << 38;  // of one image; 32 one-bit products count as one
 };
+
+// "this program needs ..., and `name` of `limits` allows ...; pass limits=Limits(name=...) with a larger number to `load`".
+Error beyond_limit(const std::string &needs, const char *name, uint64_t limit);
 
 enum class Dtype : uint8_t { F32, F16, U8, I8, I16, I32 };
 size_t bytes_of(Dtype dtype);
@@ -40,6 +44,6 @@ struct Container {
 
 constexpr size_t kMostHeader = (size_t)1 << 24;
 
-Container read_container(const uint8_t *bytes, size_t size, const Limits &limits = {});
+Container read_container(const uint8_t *bytes, size_t size, uint64_t file_bytes = kMostFile);
 
 }  // namespace xnorpp

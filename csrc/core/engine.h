@@ -8,6 +8,7 @@
 
 #include "conv_build.h"
 #include "pieces.h"
+#include "process.h"
 #include "thread_pool.h"
 
 namespace xnorpp {
@@ -60,11 +61,23 @@ struct Context {
     std::unique_ptr<Board> board;
 };
 
+// What the calls of one process share: working memory that is free, and threads. A forked child makes its own with its
+// first call and leaves its parent's untouched, also when the engine ends, because any lock in it may be held for ever.
+struct Resources {
+    const unsigned process = forks();
+    std::mutex mutex;  // of all that follows
+    std::vector<std::unique_ptr<Context>> free;
+    size_t made = 0;  // contexts, free and in use
+    bool alone = false;  // no threads could be started
+    std::unique_ptr<ThreadPool> threads;
+    std::atomic<ThreadPool *> pool{nullptr};  // `threads` when they are ready; may be read without the lock
+};
+
 class Engine {
   public:
     // `share` is how many threads the work of one picture is worth; a call takes as many as its pictures are, at most
-    // `threads`.
-    Engine(const std::string &isa, int threads, double share);
+    // `threads`. `memory` is how many bytes it may hold: weights, constants and the working memory of one call.
+    Engine(const std::string &isa, int threads, double share, size_t memory);
     ~Engine();
 
     int add_value(const ValueSpec &value);
@@ -72,8 +85,13 @@ class Engine {
     const Kernels &kernels() const { return kernels_; }
     const ValueSpec &value(int id) const { return values_.at((size_t)id); }
     int threads() const { return threads_; }
-    // `table` [256][c]: the float of each uint8 value, for programs that read the picture as floats.
+    Budget &budget() { return budget_; }
+    // `table` [256][c], or [256] where all channels have the same: the float of each uint8 value, for programs that read
+    // the picture as floats; else empty.
     void finish(int input, std::vector<int> outputs, size_t arena_bytes, std::vector<float> table);
+    // Starts the threads; throws where the system does not give them. Calls in a forked child start theirs when they need
+    // them, and work alone where there are none to be had.
+    void start();
     // n images, uint8 [h][w][c] or float [c][h][w] each -> for each output in y, float [c][h][w] each.
     void run(const void *x, bool picture, long n, float *const *y);
 
@@ -93,6 +111,8 @@ class Engine {
     struct Call;
 
   private:
+    Resources &resources() const;
+    ThreadPool *pool() const;
     std::unique_ptr<Context> take_context();
     void give_context(std::unique_ptr<Context> context);
     Epilogue resolve(const Step &step, char *arena, std::vector<Stage> &stages) const;
@@ -117,6 +137,7 @@ class Engine {
     const Kernels &kernels_;
     int threads_;
     double share_;
+    Budget budget_;
     std::vector<ValueSpec> values_;
     std::vector<Step> steps_;
     std::vector<float> table_;
@@ -125,10 +146,8 @@ class Engine {
     std::vector<Split> splits_;     // of every step, and of bringing the picture in
     int input_ = -1;
     std::vector<int> outputs_;
-    size_t arena_bytes_ = 0, scratch_bytes_ = 0, made_ = 0;
-    std::unique_ptr<ThreadPool> pool_;
-    std::mutex mutex_;
-    std::vector<std::unique_ptr<Context>> free_;
+    size_t arena_bytes_ = 0, scratch_bytes_ = 0;
+    mutable std::atomic<Resources *> resources_;  // of this process, or of the one that it was forked from
 };
 
 // Fills a binary convolution's `limits` and `turn` where its only result is bits that follow from the counts.

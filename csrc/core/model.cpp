@@ -4,7 +4,6 @@
 #include "model.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "operations.h"
 #include "plan.h"
@@ -29,12 +28,6 @@ int stride_of(const Value &value) {  // floats of a pixel, or bytes of a pixel f
     return value.kind == Kind::Bits ? (c + 31) / 32 * 4 : (c + 15) / 16 * 16;
 }
 
-Buffer buffer_of(const std::vector<float> &values) {  // with room to whole vectors of channels
-    Buffer buffer(round_up(values.size(), 64) * 4);
-    std::memcpy(buffer.as(), values.data(), values.size() * 4);
-    return buffer;
-}
-
 class Builder {
   public:
     Builder(Engine &engine, const Program &p, std::vector<PlanStep> steps) : engine_(engine), p_(p), steps_(std::move(steps)) {}
@@ -50,8 +43,8 @@ class Builder {
             const Extent e = extent_of(p_.values[(size_t)v].shape);
             return (int64_t)e.h * e.w * stride(v) * (p_.values[(size_t)v].kind == Kind::Bits ? 1 : 4);
         }, 64);
-        if ((uint64_t)plan.arena > 2 * limits.memory)
-            throw Error("it needs " + std::to_string(plan.arena) + " bytes of working memory; at most " + std::to_string(2 * limits.memory) + " are allowed");
+        if ((uint64_t)plan.arena > limits.memory_bytes)
+            throw beyond_limit("at least " + std::to_string(plan.arena) + " bytes of memory", "memory_bytes", limits.memory_bytes);
         ids_.assign(p_.values.size(), -1);
         for (size_t v = 0; v < ids_.size(); v++)
             if (plan.offset[v] >= 0) {
@@ -87,17 +80,17 @@ class Builder {
         step.kind = StepKind::Conv;
         step.feeds_pool = from.joins_pool;
         if (bits) {
-            step.conv = std::make_unique<ConvStore>(build_bit_conv(engine_.kernels(), s, weight.data));
+            step.conv = std::make_unique<ConvStore>(build_bit_conv(engine_.kernels(), engine_.budget(), s, weight.data));
             return;
         }
         const Tensor *bias = p_.tensor(o, "bias");
         const std::vector<float> summand = bias ? floats_of(*bias) : std::vector<float>();
         const float *b = bias ? summand.data() : nullptr;
-        step.conv = std::make_unique<ConvStore>(build_float_conv(engine_.kernels(), s, real_filters(p_, o).data(), b));
+        step.conv = std::make_unique<ConvStore>(build_float_conv(engine_.kernels(), engine_.budget(), s, real_filters(p_, o).data(), b));
         if (from.bytes) {
             const ByteFilters f = byte_filters(p_, from);
             const PictureSpec spec{f.taps.data(), f.mean.data(), f.rest.data(), f.scale.data()};
-            step.picture = std::make_unique<ConvStore>(build_picture_conv(engine_.kernels(), s, spec, b));
+            step.picture = std::make_unique<ConvStore>(build_picture_conv(engine_.kernels(), engine_.budget(), s, spec, b));
         }
     }
 
@@ -127,13 +120,23 @@ class Builder {
   private:
     void add(const PlanStep &from);
 
-    // What each byte stands for, in every channel.
+    // What each byte stands for, in every channel; one column where all channels are alike.
     std::vector<float> table() const {
-        const size_t c = p_.mean.size();
+        size_t c = 1;
+        for (size_t i = 0; i < p_.mean.size(); i++)
+            if (p_.mean[i] != p_.mean[0] || p_.std[i] != p_.std[0]) c = p_.mean.size();
+        engine_.budget().take(256 * c * 4);
         std::vector<float> out(256 * c);
         for (size_t byte = 0; byte < 256; byte++)
             for (size_t i = 0; i < c; i++) out[byte * c + i] = ((float)byte / 255.0f - (float)p_.mean[i]) / (float)p_.std[i];
         return out;
+    }
+
+    Buffer buffer_of(const std::vector<float> &values) const {  // with room to whole vectors of channels
+        engine_.budget().take(round_up(values.size(), 64) * 4);
+        Buffer buffer(round_up(values.size(), 64) * 4);
+        std::memcpy(buffer.as(), values.data(), values.size() * 4);
+        return buffer;
     }
 
     std::vector<float> floats(const Operation &o, const char *role, size_t count, float missing) const {
@@ -256,19 +259,17 @@ void Builder::add(const PlanStep &from) {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_engine(const Program &program, const std::string &isa, int threads, int most, const Limits &limits) {
-    std::vector<PlanStep> steps = make_steps(program);
-    const double worth = units_of(program, steps) / kUnitsPerThread;
-    auto engine = threads > 0 ? std::make_unique<Engine>(isa, threads, INFINITY) : std::make_unique<Engine>(isa, most, worth);
+std::unique_ptr<Engine> make_engine(const Program &program, const std::string &isa, int threads, double share, const Limits &limits) {
+    check_limits(program, limits);
+    auto engine = std::make_unique<Engine>(isa, threads, share, limits.memory_bytes);
     try {
-        Builder(*engine, program, std::move(steps)).build(limits);
+        Builder(*engine, program, make_steps(program)).build(limits);
     } catch (const std::bad_alloc &) {
         throw Error("this program cannot be run here: there is not enough memory");
     } catch (const std::length_error &error) {
         throw Error(std::string("this program cannot be run here: ") + error.what());
-    } catch (const Error &error) {
-        throw Error(std::string("this program cannot be run here: ") + error.what());
     }
+    engine->start();
     return engine;
 }
 

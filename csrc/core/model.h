@@ -7,9 +7,11 @@
 
 namespace xnorpp {
 
-// `threads` 0: as many as the work of a call's images is worth, at most `most`. An `isa` that is not there is a
-// std::invalid_argument; a program that needs more than the engine allows is an Error.
-std::unique_ptr<Engine> make_engine(const Program &program, const std::string &isa, int threads, int most,
+// `share` is how many threads the work of one image is worth (`threads_worth`): a call takes as many as its images are worth, at
+// most `threads`. An `isa` that is not there is a
+// std::invalid_argument; a program that needs more than the limits or the machine allow is an Error; threads that the system
+// does not start are a std::runtime_error.
+std::unique_ptr<Engine> make_engine(const Program &program, const std::string &isa, int threads, double share,
                                     const Limits &limits = {});
 
 // How many threads one image of a program is worth, not rounded: 0.25 means that four images are worth one.

@@ -94,8 +94,11 @@ Value conv(const Site &site, bool packed, Kind kind) {
     const int64_t o = weight.shape[0], kh = kernel.first, kw = kernel.second;
     if (o % groups)
         site.fail("`weight` has " + std::to_string(o) + " filters; a positive multiple of `groups` (=" + std::to_string(groups) + ") is needed");
-    if (kh > kMostWindow || kw > kMostWindow || fan * kh * kw > kMostTaps)
-        site.fail("a " + std::to_string(kh) + "x" + std::to_string(kw) + " kernel over " + std::to_string(fan) + " channels is out of range");
+    const std::string named = "a " + std::to_string(kh) + "x" + std::to_string(kw) + " kernel";
+    if (kh > kMostWindow || kw > kMostWindow) site.fail(named + " is out of range; 1 to " + std::to_string(kMostWindow) + " are allowed");
+    if (fan * kh * kw > kMostTaps)
+        site.fail(named + " over " + std::to_string(fan) + " channels has more than " + std::to_string(kMostTaps) +
+                  " inputs, which a dot product may not have");
     const auto out = windows(site, kh, kw);
     const Value value{kind, {o, out.first, out.second}};
     if (packed) site.bits("weight", {o, kh, kw, fan});
@@ -141,7 +144,9 @@ Value bit_linear(const Site &site) {
     const int64_t i = site.vector();
     const Tensor &weight = *site.tensor("weight");
     if (!weight.is_bits()) site.fail("`weight` is " + std::string(name_of(weight.encoding)) + "; one bit in U8 is needed");
-    if (weight.shape.size() != 2 || i > kMostTaps)
+    if (i > kMostTaps)
+        site.fail("the input has " + std::to_string(i) + " channels; a dot product has at most " + std::to_string(kMostTaps));
+    if (weight.shape.size() != 2)
         site.fail("`weight` has shape " + text_of(weight.shape) + "; (o, " + std::to_string((i + 7) / 8) + ") is needed");
     site.bits("weight", {weight.shape[0], i});
     return {kind, {weight.shape[0]}};

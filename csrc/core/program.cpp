@@ -11,6 +11,8 @@ namespace {
 
 constexpr size_t kMostOps = 1 << 12, kMostName = 1024, kMostAxes = 8;
 constexpr int kOpset = 1;
+constexpr uint64_t kMostNumbers = (uint64_t)1 << 30;  // of all values of one image
+constexpr int64_t kMostWork = (int64_t)1 << 42;       // multiply-adds of one image
 
 const Json kNull, kEmpty = [] {
     Json value;
@@ -43,18 +45,22 @@ void only(const Json &value, std::initializer_list<const char *> known, const st
             throw Error(where + " has the unknown key " + quoted(key, 40));
 }
 
-std::vector<double> numbers(const Json &value, const std::string &where) {
+// One number per channel; from version 2 on `missing` where they are left out.
+std::vector<double> numbers(const Json &source, const char *name, size_t channels, double missing, int version) {
+    const Json *value = source.find(name);
+    if (!value && version > 1) return std::vector<double>(channels, missing);
+    const std::string where = "input `" + std::string(name) + "`";
     std::vector<double> out;
-    bool right = list(value, where).items.size() <= (size_t)kMostExtent;
-    for (const Json &item : value.items) {
+    bool right = list(value ? *value : kNull, where).items.size() == channels;
+    for (const Json &item : value->items) {
         right &= item.is_number() && std::abs(item.number()) < 1e30;
         out.push_back(item.number());
     }
-    if (!right) throw Error(where + " must be finite numbers");
+    if (!right) throw Error(where + " must be " + std::to_string(channels) + " finite numbers, one per channel");
     return out;
 }
 
-void parse_input(Program &p, const Json &source, const Limits &limits) {
+void parse_input(Program &p, const Json &source) {
     only(source, {"shape", "example_shape", "mean", "std", "preprocess"}, "`input`", p.version);
     const Json &shape = list(at(source, "shape"), "input `shape`");
     const size_t axes = shape.items.size();
@@ -69,8 +75,6 @@ void parse_input(Program &p, const Json &source, const Limits &limits) {
         p.input_shape.push_back(open ? -1 : size.integer);
     }
     if (!right) throw Error("input: `shape` (=" + shape.brief() + ") must be " + wanted);
-    if (p.input_shape[0] > limits.channels)
-        throw Error("input: `shape` (=" + shape.brief() + ") has more than " + std::to_string(limits.channels) + " channels");
     p.example_shape = p.input_shape;
     const Json *example = p.version > 1 ? source.find("example_shape") : nullptr;
     if (any != (example != nullptr)) throw Error("input: `example_shape` must be given where `shape` has null, and only there");
@@ -87,12 +91,11 @@ void parse_input(Program &p, const Json &source, const Limits &limits) {
     }
     const Json &preprocess = at(source, "preprocess");
     p.preprocess = preprocess.is(Json::Type::Null) ? preprocess : object(preprocess, "input `preprocess`");
-    p.mean = numbers(at(source, "mean"), "input `mean`"), p.std = numbers(at(source, "std"), "input `std`");
-    const std::string count = std::to_string(p.input_shape[0]);
-    if (p.mean.size() != (size_t)p.input_shape[0]) throw Error("input: `mean` must be " + count + " finite numbers, one per channel");
-    if (p.std.size() != (size_t)p.input_shape[0]) throw Error("input: `std` must be " + count + " finite numbers, one per channel");
+    if (elements_of(p.example_shape) > kMostElements) throw Error("input: `shape` (=" + text_of(p.example_shape) + ") is out of range");
+    const size_t channels = (size_t)p.input_shape[0];
+    p.mean = numbers(source, "mean", channels, 0, p.version), p.std = numbers(source, "std", channels, 1, p.version);
     for (const double value : p.std)
-        if (value <= 0) throw Error("input: `std` must be positive");
+        if (!((float)value > 0)) throw Error("input: `std` must be positive in float32");
 }
 
 struct EncodingRow {
@@ -210,11 +213,10 @@ void parse_outputs(Program &p, const Json &body) {
 }
 
 // Kinds and shapes of every value for an input of `shape`, and what all of it costs.
-void check(Program &p, const Limits &limits) {
-    if (elements_of(p.example_shape) > kMostElements) throw Error("input: `shape` (=" + text_of(p.example_shape) + ") is out of range");
+void check(Program &p) {
     p.values.assign(1, {Kind::F32, p.example_shape});
     std::vector<bool> used(p.tensors.size());
-    uint64_t total = (uint64_t)elements_of(p.example_shape);
+    uint64_t total = (uint64_t)elements_of(p.example_shape), constants = 0;
     p.work = 0;
     std::vector<int> readers;  // of the input
     int bytes = -1;            // the operation with whole-numbered filters
@@ -228,15 +230,17 @@ void check(Program &p, const Limits &limits) {
         }
         for (const auto &item : op.tensors) {
             used[(size_t)item.second] = true;
+            constants += p.tensors[(size_t)item.second].bytes;
             const bool bound = item.first == "row" || item.first == "col" || item.first == "map" || item.first == "full";
             if (p.variable() && bound)
                 throw Error(where + ": `" + item.first + "` is bound to one size, but the input's `shape` allows any");
         }
+        if (constants > kMostFile) throw Error(where + ": the operations' tensors have more than " + std::to_string(kMostFile) + " bytes");
         if (op.tensor("byte_weight") >= 0) bytes = (int)i;
         Value value = infer(Site{where, op, inputs, p.tensors, p.version}, p.work);
         total += (uint64_t)elements_of(value.shape);
         p.values.push_back(std::move(value));
-        if (total > limits.memory / 4 || (uint64_t)p.work > limits.work)
+        if (total > kMostNumbers || p.work > kMostWork)
             throw Error(where + ": the program needs more memory or work than this format allows");
     }
     if (bytes >= 0 && readers != std::vector<int>{bytes})
@@ -250,6 +254,28 @@ void check(Program &p, const Limits &limits) {
     const int64_t first = p.values[(size_t)p.outputs[0].value].channels();
     if (p.has_labels && (int64_t)p.labels.size() != first)
         throw Error(std::to_string(p.labels.size()) + " labels for " + std::to_string(first) + " outputs");
+}
+
+// The encodings of U8 tensors that no table states: bits where they are filters, bytes otherwise.
+void show_encodings(Program &p, bool draft) {
+    for (Tensor &tensor : p.tensors) tensor.used_as = tensor.encoding;
+    std::vector<int64_t> lengths(p.tensors.size(), -2);
+    for (const Operation &op : p.ops)
+        for (const auto &item : op.tensors) {
+            Tensor &tensor = p.tensors[(size_t)item.second];
+            if (tensor.encoding != Encoding::Untyped) continue;
+            const Shape &source = p.values[(size_t)op.inputs[0]].shape;
+            const bool bits = item.first == "weight";
+            const int64_t length = !bits ? -1 : source[0] / (op.attrs.find("groups") ? op.integer("groups") : 1);
+            int64_t &known = lengths[(size_t)item.second];
+            if (draft && known != -2 && known != length) throw Error("tensor " + quoted(tensor.name) + " is used with two lengths of its bits");
+            if (known == -2) known = length, tensor.used_as = bits ? Encoding::Bits : Encoding::UInt8;
+        }
+    for (size_t i = 0; i < lengths.size(); i++) {
+        if (lengths[i] == -2) continue;
+        if (draft) p.tensors[i].encoding = p.tensors[i].used_as;
+        if (draft || p.tensors[i].length < 0) p.tensors[i].length = p.version > 1 ? lengths[i] : -1;
+    }
 }
 
 float half_to_float(uint32_t h) {
@@ -298,7 +324,7 @@ std::vector<int32_t> integers_of(const Tensor &tensor) {
     return out;
 }
 
-Program parse_program(const std::string &source, int version, std::vector<Tensor> tensors, const Limits &limits) {
+Program parse_program(const std::string &source, int version, std::vector<Tensor> tensors, bool draft) {
     const Json body = parse_json(source.data(), source.size(), "`program`");
     object(body, "`program`");
     Program p;
@@ -311,19 +337,20 @@ Program parse_program(const std::string &source, int version, std::vector<Tensor
             throw Error("operation set " + opset.brief() + " is unknown; this reader knows " + std::to_string(kOpset) +
                         ", a newer release of xnorpp may know it");
         p.opset = (int)opset.integer;
-        parse_encodings(p, at(body, "tensors"));
+        if (!draft) parse_encodings(p, at(body, "tensors"));
     }
-    parse_input(p, object(at(body, "input"), "`input`"), limits);
+    parse_input(p, object(at(body, "input"), "`input`"));
     p.names.push_back("input");
     parse_ops(p, at(body, "ops"));
     parse_outputs(p, body);
     p.meta = object(at(body, "meta", kEmpty), "`meta`");
-    check(p, limits);
+    check(p);
+    show_encodings(p, draft);
     return p;
 }
 
-Program read_program(const uint8_t *bytes, size_t size, const Limits &limits) {
-    const Container file = read_container(bytes, size, limits);
+Program read_program(const uint8_t *bytes, size_t size, uint64_t file_bytes) {
+    const Container file = read_container(bytes, size, file_bytes);
     std::vector<Tensor> tensors;
     for (const StoredTensor &stored : file.tensors) {
         Tensor tensor;
@@ -334,18 +361,71 @@ Program read_program(const uint8_t *bytes, size_t size, const Limits &limits) {
             if (stored.dtype != Dtype::U8 && stored.dtype == kEncodings[i].dtype) tensor.encoding = (Encoding)i;
         tensors.push_back(std::move(tensor));
     }
-    return parse_program(file.program, file.version, std::move(tensors), limits);
+    return parse_program(file.program, file.version, std::move(tensors));
 }
 
-Program with_input(const Program &program, const Shape &shape, const Limits &limits) {
+Program with_input(const Program &program, const Shape &shape) {
     bool fits = shape.size() == program.input_shape.size();
     for (size_t i = 0; fits && i < shape.size(); i++)
         fits = shape[i] >= 1 && shape[i] <= kMostExtent && (program.input_shape[i] < 0 || program.input_shape[i] == shape[i]);
     if (!fits) throw Error("an input of shape " + text_of(shape) + " does not fit this program, which takes " + text_of(program.input_shape));
     Program other = program;
     other.example_shape = shape;
-    check(other, limits);
+    if (elements_of(shape) > kMostElements) throw Error("an input of shape " + text_of(shape) + " is out of range");
+    check(other);
     return other;
+}
+
+namespace {
+
+uint64_t padded(int64_t count, int64_t block) { return (uint64_t)((count + block - 1) / block * block); }
+
+uint64_t padded_floats(const Value &value) {  // numbers of a value whose pixels have whole blocks of 16 channels
+    return (uint64_t)(elements_of(value.shape) / value.channels()) * padded(value.channels(), 16);
+}
+
+uint64_t work_of(const Program &p, const Operation &op) {
+    const Value &source = p.values[(size_t)op.inputs[0]], &out = p.values[(size_t)op.output];
+    const Tensor *weight = p.tensor(op, "weight");
+    if (!weight) {
+        const uint64_t window = op.attrs.find("kernel") ? (uint64_t)op.integer("kernel", 0) * (uint64_t)op.integer("kernel", 1) : 1;
+        return std::max(padded_floats(source), padded_floats(out) * window);
+    }
+    const int64_t groups = op.attrs.find("groups") ? op.integer("groups") : 1;
+    const uint64_t filters = (uint64_t)groups * padded(out.channels() / groups, 32);
+    const int64_t fan = source.channels() / groups;
+    const uint64_t inputs = (uint64_t)(source.kind == Kind::Bits ? (fan + 31) / 32 : fan);
+    const auto kernel = window_of(*weight);
+    return (uint64_t)(elements_of(out.shape) / out.channels()) * filters * (uint64_t)(kernel.first * kernel.second) * inputs;
+}
+
+// An operation's tensors as an engine computes with them, and `row` and `col` multiplied out.
+uint64_t constant_bytes(const Program &p, const Operation &op) {
+    const bool unpacked = op.inputs[0] >= 0 && p.values[(size_t)op.inputs[0]].kind == Kind::F32;  // eight float32 for a byte
+    uint64_t total = 0;
+    for (const auto &item : op.tensors) {
+        const Tensor &tensor = p.tensors[(size_t)item.second];
+        total += tensor.is_real() ? 4 * (uint64_t)tensor.elements() : tensor.bytes * (unpacked && item.first == "weight" ? 32 : 1);
+    }
+    const Tensor *row = p.tensor(op, "row"), *col = p.tensor(op, "col");
+    return total + (row && col ? 4 * (uint64_t)(row->elements() * col->elements()) : 0);
+}
+
+}  // namespace
+
+uint64_t image_work(const Program &program) {
+    uint64_t total = 0;
+    for (const Operation &op : program.ops) total += work_of(program, op);
+    return total;
+}
+
+void check_limits(const Program &program, const Limits &limits) {
+    const uint64_t work = image_work(program);
+    if (work > limits.multiply_adds)
+        throw beyond_limit(std::to_string(work) + " multiply-adds for one image", "multiply_adds", limits.multiply_adds);
+    uint64_t bytes = 0;
+    for (const Operation &op : program.ops) bytes += constant_bytes(program, op);
+    if (bytes > limits.memory_bytes) throw beyond_limit("at least " + std::to_string(bytes) + " bytes of memory", "memory_bytes", limits.memory_bytes);
 }
 
 }  // namespace xnorpp

@@ -34,6 +34,7 @@ struct Tensor {
     int64_t length = -1;       // Bits: elements of the last axis, which is packed; -1 where the file does not state it
     const uint8_t *data = nullptr;
     size_t bytes = 0;
+    Encoding used_as{};  // the encoding that its use shows; differs from `encoding` where that is Untyped
 
     bool is_real() const { return encoding == Encoding::Float32 || encoding == Encoding::Float16; }
     bool is_bits() const { return encoding == Encoding::Bits || encoding == Encoding::Untyped; }
@@ -99,11 +100,17 @@ struct Program {
 };
 
 // From the program's JSON and its stored tensors, which are looked up by name; `tensors` point to memory that must outlive
-// the program.
-Program parse_program(const std::string &text, int version, std::vector<Tensor> tensors, const Limits &limits = {});
+// the program. `draft`: a program in the making, whose U8 tensors get their encodings from their use.
+Program parse_program(const std::string &text, int version, std::vector<Tensor> tensors, bool draft = false);
 // From a whole file.
-Program read_program(const uint8_t *bytes, size_t size, const Limits &limits = {});
+Program read_program(const uint8_t *bytes, size_t size, uint64_t file_bytes = kMostFile);
 // The same program for an input of another size, checked again; only where its file allows any size.
-Program with_input(const Program &program, const Shape &shape, const Limits &limits = {});
+Program with_input(const Program &program, const Shape &shape);
+
+// Multiply-adds of one image, counted as engines do them: filters in blocks of 32, floats in pixels of 16 channels, one-bit
+// products in words of 32.
+uint64_t image_work(const Program &program);
+// Refuses a program that no engine can run within the limits; an engine counts its own layout exactly.
+void check_limits(const Program &program, const Limits &limits);
 
 }  // namespace xnorpp

@@ -10,6 +10,8 @@ namespace {
 
 constexpr double kAlong = 0.95, kAcross = 0.9;     // correlation of neighbouring pixels, and of neighbouring channels
 constexpr double kLargest = 127 * 256 + 127;       // of a number that is two signed bytes
+constexpr int64_t kMostStemTaps = 4096;            // inputs of a filter: engines take them one after the other
+constexpr double kLeastStd = 1e-6, kLargestWeight = 1e30;  // beyond these a filter's scale may be infinite in float32
 constexpr int64_t kLargeKernel = 7, kLargeStride = 2;  // of a stem that is worth rounding
 
 // The sum of absolute values, in the order of numpy's pairwise summation: files were written with it.
@@ -128,7 +130,7 @@ ByteFilters round_filters(const std::vector<float> &weight, int64_t o, int64_t c
     return out;
 }
 
-int byte_step(const Program &p, const std::vector<PlanStep> &steps, bool small) {
+int byte_step(const Program &p, const std::vector<PlanStep> &steps, ByteRule rule) {
     int reader = -1;
     for (size_t i = 0; i < steps.size(); i++) {
         if (std::find(steps[i].reads.begin(), steps[i].reads.end(), 0) == steps[i].reads.end()) continue;
@@ -143,10 +145,16 @@ int byte_step(const Program &p, const std::vector<PlanStep> &steps, bool small) 
     const auto kernel = window_of(*p.tensor(op, "weight"));
     const bool large = std::min(kernel.first, kernel.second) >= kLargeKernel &&
                        std::min(op.integer("stride", 0), op.integer("stride", 1)) >= kLargeStride;
-    if (!(small || (large && p.version == 1)) || op.integer("groups") != 1 || op.integer("dilation", 1) != 1) return -1;
-    double means = 0;
+    if (rule == ByteRule::Stated ? !(large && p.version == 1) : !(large || rule == ByteRule::Any)) return -1;
+    if (op.integer("groups") != 1 || op.integer("dilation", 1) != 1) return -1;
+    double means = 0, least = INFINITY;
     for (const double m : p.mean) means += std::abs(m);
-    return means <= 16 && room_of(p.input_shape[0], kernel.first, kernel.second, offset_of(p.mean)) > 1024 ? reader : -1;
+    for (const double s : p.std) least = std::min(least, s);
+    if (means > 16 || least < kLeastStd || p.input_shape[0] * kernel.first * kernel.second > kMostStemTaps) return -1;
+    if (p.tensor(op, "weight")->is_real())
+        for (const float w : floats_of(*p.tensor(op, "weight")))
+            if (!(std::abs(w) <= kLargestWeight)) return -1;
+    return reader;
 }
 
 std::vector<float> real_filters(const Program &p, const Operation &op) {

@@ -32,8 +32,10 @@ struct ByteFilters {
 ByteFilters round_filters(const std::vector<float> &weight, int64_t o, int64_t c, int64_t kh, int64_t kw,
                           const std::vector<double> &mean, const std::vector<double> &std, int64_t stride);
 
-// The step that takes the bytes themselves, or -1: what the file states, in version 1 a large stem (`small`: any).
-int byte_step(const Program &program, const std::vector<PlanStep> &steps, bool small = false);
+// Which convolution takes the bytes themselves: what the file states (in version 1 a large stem); a large stem; any that can.
+enum class ByteRule : uint8_t { Stated, Large, Any };
+// Its step, or -1.
+int byte_step(const Program &program, const std::vector<PlanStep> &steps, ByteRule rule = ByteRule::Stated);
 
 // The filters of that step: the file's, or rounded here.
 ByteFilters byte_filters(const Program &program, const PlanStep &step);

@@ -8,7 +8,13 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <unistd.h>
+
+#include <exception>
 #include <stdexcept>
+#if defined(__GLIBCXX__)
+#include <cxxabi.h>
+#endif
 
 #include "../core/model.h"
 #include "../core/operations.h"
@@ -36,18 +42,39 @@ struct Native {
     const uint8_t *bytes = nullptr;  // of the file it was read from, or null
 };
 
-Limits limits_of(const nb::dict &given) {
-    Limits limits;
-    for (auto item : given) {
-        const auto key = nb::cast<std::string>(item.first);
-        const auto number = nb::cast<uint64_t>(item.second);
-        if (key == "file") limits.file = number;
-        else if (key == "memory") limits.memory = number;
-        else if (key == "work") limits.work = number;
-        else if (key == "channels") limits.channels = (int64_t)number;
-        else throw std::invalid_argument("unknown limit " + key);
+// file_bytes, memory_bytes, multiply_adds.
+Limits limits_of(const std::tuple<uint64_t, uint64_t, uint64_t> &given) {
+    return {std::get<0>(given), std::get<1>(given), std::get<2>(given)};
+}
+using LimitNumbers = std::tuple<uint64_t, uint64_t, uint64_t>;
+
+// Takes the interpreter lock back. Where the interpreter ends meanwhile, Python before 3.14 ends the calling thread by
+// unwinding its stack, which aborts the process at the first function that promises not to throw (nanobind's do). The
+// thread is stopped here instead, as newer versions do it; the process ends around it.
+void take_lock(PyThreadState *state) {
+#if defined(__GLIBCXX__)
+    try {
+        PyEval_RestoreThread(state);
+    } catch (abi::__forced_unwind &) {
+        for (;;) pause();
     }
-    return limits;
+#else
+    PyEval_RestoreThread(state);
+#endif
+}
+
+// work() without the interpreter lock.
+template <class Work>
+void unlocked(const Work &work) {
+    PyThreadState *state = PyEval_SaveThread();
+    std::exception_ptr error;
+    try {
+        work();
+    } catch (...) {
+        error = std::current_exception();
+    }
+    take_lock(state);
+    if (error) std::rethrow_exception(error);
 }
 
 nb::object python(const Json &value) {
@@ -106,22 +133,18 @@ std::vector<Tensor> tensors_of(const nb::list &rows) {
     return tensors;
 }
 
-std::unique_ptr<Native> read_file(nb::bytes file, const nb::dict &limits) {
+std::unique_ptr<Native> read_file(nb::bytes file, uint64_t file_bytes) {
     auto native = std::make_unique<Native>();
-    const Limits most = limits_of(limits);
     native->bytes = (const uint8_t *)file.c_str();
     const size_t size = file.size();
-    {
-        nb::gil_scoped_release release;
-        native->program = read_program(native->bytes, size, most);
-    }
+    unlocked([&] { native->program = read_program(native->bytes, size, file_bytes); });
     native->owner = file;
     return native;
 }
 
-std::unique_ptr<Native> build(const std::string &text, int version, nb::list tensors, const nb::dict &limits) {
+std::unique_ptr<Native> build(const std::string &text, int version, nb::list tensors) {
     auto native = std::make_unique<Native>();
-    native->program = parse_program(text, version, tensors_of(tensors), limits_of(limits));
+    native->program = parse_program(text, version, tensors_of(tensors), true);
     native->owner = tensors;
     return native;
 }
@@ -149,7 +172,7 @@ nb::dict describe(const Native &native) {
                                   nb::str(p.names[(size_t)op.output].c_str()), python(op.attrs), roles));
     }
     for (const Tensor &tensor : p.tensors)
-        tensors.append(nb::make_tuple(nb::str(tensor.name.c_str()), nb::str(name_of(tensor.encoding)), python(tensor.shape), tensor.length,
+        tensors.append(nb::make_tuple(nb::str(tensor.name.c_str()), nb::str(name_of(tensor.used_as)), python(tensor.shape), tensor.length,
                                       native.bytes ? (int64_t)(tensor.data - native.bytes) : -1));
     nb::dict outputs, values;
     for (const Output &output : p.outputs) outputs[nb::str(output.name.c_str())] = nb::str(p.names[(size_t)output.value].c_str());
@@ -245,23 +268,19 @@ nb::tuple rounded(nb::ndarray<const float, nb::ndim<4>, nb::c_contig, nb::device
 
 // One operation by itself: (kind, shape) of its output, and its cost.
 nb::tuple infer_one(const std::string &name, const std::string &where, const std::vector<std::pair<std::string, Shape>> &inputs,
-                    const std::string &attrs, const nb::list &rows, const nb::dict &encodings, int version) {
+                    const std::string &attrs, const nb::list &rows) {
     Operation op;
     op.op = name, op.row = find_operation(name);
     if (!op.row) throw Error(where + ": operation " + quoted(name, 40) + " is unknown to operation set 1");
     op.attrs = parse_json(attrs.data(), attrs.size(), "`attrs`");
     std::vector<Tensor> tensors = tensors_of(rows);
-    for (size_t i = 0; i < tensors.size(); i++) {
-        op.tensors.emplace_back(tensors[i].name, (int)i);  // a tensor is named by its role here
-        if (tensors[i].encoding == Encoding::Untyped && encodings.contains(tensors[i].name.c_str()))
-            tensors[i].encoding = nb::cast<std::string>(encodings[tensors[i].name.c_str()]) == "bits" ? Encoding::Bits : Encoding::UInt8;
-    }
+    for (size_t i = 0; i < tensors.size(); i++) op.tensors.emplace_back(tensors[i].name, (int)i);  // named by their roles here
     std::vector<Value> values;
     std::vector<const Value *> pointers;
     for (const auto &[kind, shape] : inputs) values.push_back({kind == "f32" ? Kind::F32 : kind == "bits" ? Kind::Bits : Kind::Int, shape});
     for (size_t i = 0; i < values.size(); i++) pointers.push_back(&values[i]), op.inputs.push_back((int)i);
     int64_t work = 0;
-    const Value out = infer(Site{where, op, pointers, tensors, version}, work);
+    const Value out = infer(Site{where, op, pointers, tensors, 2}, work);
     return nb::make_tuple(nb::str(name_of(out.kind)), python(out.shape), work);
 }
 
@@ -272,8 +291,7 @@ void run(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x,
     require(engine.outputs() == 1 && x.size() == n * engine.input_elements() && y.size() == n * engine.output_elements(0), "wrong batch shape");
     const void *from = x.data();
     float *const to = y.data();
-    nb::gil_scoped_release release;
-    engine.run(from, sizeof(T) == 1, (long)n, &to);
+    unlocked([&] { engine.run(from, sizeof(T) == 1, (long)n, &to); });
 }
 
 template <class T>
@@ -287,16 +305,18 @@ void run_all(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu>
         to.push_back((float *)y[i].data());
     }
     const void *from = x.data();
-    nb::gil_scoped_release release;
-    engine.run(from, sizeof(T) == 1, (long)n, to.data());
+    unlocked([&] { engine.run(from, sizeof(T) == 1, (long)n, to.data()); });
 }
 
 template <class T>
 std::vector<double> step_seconds(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x, bool together) {
     require(x.size() == engine.input_elements(), "one image is timed");
     const void *from = x.data();
-    nb::gil_scoped_release release;
-    return together ? engine.step_seconds_together(from, sizeof(T) == 1) : engine.step_seconds(from, sizeof(T) == 1);
+    std::vector<double> seconds;
+    unlocked([&] {
+        seconds = together ? engine.step_seconds_together(from, sizeof(T) == 1) : engine.step_seconds(from, sizeof(T) == 1);
+    });
+    return seconds;
 }
 
 nb::list operations() {
@@ -318,6 +338,7 @@ nb::list operations() {
 
 NB_MODULE(_core, m) {
     m.doc() = "The native core of xnorpp.runtime.";
+    nb::set_leak_warnings(false);  // a forked child, and a process that ends during a call, leave objects behind
     nb::register_exception_translator(
         [](const std::exception_ptr &pointer, void *) {
             try {
@@ -341,26 +362,31 @@ NB_MODULE(_core, m) {
     m.def("place", &place);
     m.def("round_filters", &rounded);
     nb::class_<Native>(m, "Program")
-        .def_static("read", &read_file, nb::arg("file"), nb::arg("limits") = nb::dict())
-        .def_static("build", &build, nb::arg("text"), nb::arg("version"), nb::arg("tensors"), nb::arg("limits") = nb::dict())
+        .def_static("read", &read_file, nb::arg("file"), nb::arg("file_bytes") = kMostFile)
+        .def_static("build", &build, nb::arg("text"), nb::arg("version"), nb::arg("tensors"))
         .def("describe", &describe)
         .def("steps", &steps)
         .def("plan", &plan)
-        .def("byte_step", [](const Native &n, bool small) { return byte_step(n.program, make_steps(n.program), small); })
+        .def("byte_step", [](const Native &n, const std::string &rule) {
+            const ByteRule which = rule == "any" ? ByteRule::Any : rule == "large" ? ByteRule::Large : ByteRule::Stated;
+            return byte_step(n.program, make_steps(n.program), which);
+        })
         .def("byte_filters", &step_filters)
-        .def("with_input", [](const Native &n, const Shape &shape, const nb::dict &limits) {
+        .def("with_input", [](const Native &n, const Shape &shape) {
             auto other = std::make_unique<Native>();
-            other->program = with_input(n.program, shape, limits_of(limits));
+            other->program = with_input(n.program, shape);
             other->owner = n.owner, other->bytes = n.bytes;
             return other;
-        }, nb::arg("shape"), nb::arg("limits") = nb::dict())
+        })
+        .def("check_limits", [](const Native &n, const LimitNumbers &limits) { check_limits(n.program, limits_of(limits)); })
+        .def_prop_ro("image_work", [](const Native &n) { return image_work(n.program); })
         .def_prop_ro("only_filters_read_input", [](const Native &n) { return only_filters_read_input(n.program, make_steps(n.program)); })
         .def_prop_ro("units", [](const Native &n) { return units_of(n.program, make_steps(n.program)); })
         .def_prop_ro("threads_worth", [](const Native &n) { return threads_worth(n.program); });
     nb::class_<Engine>(m, "Engine")
-        .def(nb::new_([](const Native &n, const std::string &isa, int threads, int most, const nb::dict &limits) {
-            return make_engine(n.program, isa, threads, most, limits_of(limits));
-        }), nb::arg("program"), nb::arg("isa"), nb::arg("threads"), nb::arg("most"), nb::arg("limits") = nb::dict())
+        .def(nb::new_([](const Native &n, const std::string &isa, int threads, double share, const LimitNumbers &limits) {
+            return make_engine(n.program, isa, threads, share, limits_of(limits));
+        }), nb::arg("program"), nb::arg("isa"), nb::arg("threads"), nb::arg("share"), nb::arg("limits"))
         .def_prop_ro("isa", [](const Engine &e) { return std::string(e.kernels().name); })
         .def_prop_ro("memory", &Engine::memory)
         .def("step_seconds", &step_seconds<uint8_t>, nb::arg("x"), nb::arg("together") = false)

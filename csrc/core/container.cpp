@@ -32,31 +32,31 @@ StoredTensor tensor_of(const std::string &name, const Json &entry, size_t data, 
     const std::string where = "tensor " + quoted(name);
     const Json *dtype = entry.find("dtype"), *shape = entry.find("shape"), *offsets = entry.find("data_offsets");
     if (!entry.is(Json::Type::Object)) throw Error(where + " must be a JSON object");
-    if (!dtype || !shape || !offsets || entry.items.size() != 3)
+    if (!dtype || !shape || !offsets || entry.items().size() != 3)
         throw Error(where + " must have `dtype`, `shape` and `data_offsets`");
     StoredTensor tensor;
     tensor.name = name;
     bool known = false;
     for (size_t i = 0; i < sizeof kDtypes / sizeof *kDtypes; i++)
-        if (kDtypes[i].since <= version && dtype->is(Json::Type::Text) && dtype->text == kDtypes[i].name)
+        if (kDtypes[i].since <= version && dtype->is(Json::Type::Text) && dtype->text() == kDtypes[i].name)
             tensor.dtype = (Dtype)i, known = true;
     if (!known) throw Error(where + " has dtype " + dtype->brief() + "; allowed are " + allowed_dtypes(version));
     const size_t most_axes = version == 1 ? 4 : kMostAxes;
     const int64_t most = (int64_t)kMostFile;
-    bool right = shape->is(Json::Type::List) && !shape->items.empty() && shape->items.size() <= most_axes;
-    for (size_t i = 0; right && i < shape->items.size(); i++) right = is_count(shape->items[i], 1, most);
+    bool right = shape->is(Json::Type::List) && !shape->items().empty() && shape->items().size() <= most_axes;
+    for (size_t i = 0; right && i < shape->items().size(); i++) right = is_count(shape->items()[i], 1, most);
     if (!right)
         throw Error(where + " has shape " + shape->brief() + "; 1 to " + std::to_string(most_axes) + " positive integers are needed");
-    right = offsets->is(Json::Type::List) && offsets->items.size() == 2;
-    for (size_t i = 0; right && i < 2; i++) right = is_count(offsets->items[i], 0, most);
+    right = offsets->is(Json::Type::List) && offsets->items().size() == 2;
+    for (size_t i = 0; right && i < 2; i++) right = is_count(offsets->items()[i], 0, most);
     if (!right)
         throw Error(where + " has offsets " + offsets->brief() + "; two of 0 to " + std::to_string(most) + " are needed");
-    tensor.begin = (size_t)offsets->items[0].integer, tensor.end = (size_t)offsets->items[1].integer;
+    tensor.begin = (size_t)offsets->items()[0].integer, tensor.end = (size_t)offsets->items()[1].integer;
     const size_t last = std::max(tensor.begin, tensor.end);
     if (last > data)
         throw Error(where + " ends at " + std::to_string(last) + " and the file's data at " + std::to_string(data) + "; it is cut off");
     uint64_t bytes = kDtypes[(size_t)tensor.dtype].bytes;
-    for (const Json &size : shape->items) {
+    for (const Json &size : shape->items()) {
         tensor.shape.push_back(size.integer);
         if (bytes <= data) bytes *= (uint64_t)size.integer;  // below 2**32 * 2**32, and no further once it is too large
     }
@@ -68,7 +68,7 @@ StoredTensor tensor_of(const std::string &name, const Json &entry, size_t data, 
 
 const std::string *text_at(const Json &object, const char *key) {
     const Json *value = object.find(key);
-    return value && value->is(Json::Type::Text) ? &value->text : nullptr;
+    return value && value->is(Json::Type::Text) ? &value->text() : nullptr;
 }
 
 int version_of(const Json &meta) {
@@ -126,9 +126,9 @@ Container read_container(const uint8_t *bytes, size_t size, uint64_t file_bytes)
     Container file;
     file.version = version_of(*meta);
     file.data = bytes + 8 + length, file.size = size - 8 - (size_t)length;
-    for (size_t i = 0; i < header.keys.size(); i++)
-        if (&header.items[i] != meta)
-            file.tensors.push_back(tensor_of(header.keys[i], header.items[i], file.size, file.version));
+    for (size_t i = 0; i < header.keys().size(); i++)
+        if (&header.items()[i] != meta)
+            file.tensors.push_back(tensor_of(header.keys()[i], header.items()[i], file.size, file.version));
     std::stable_sort(file.tensors.begin(), file.tensors.end(), [](const StoredTensor &a, const StoredTensor &b) {
         return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
     });

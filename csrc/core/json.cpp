@@ -47,7 +47,12 @@ class Reader {
         switch (*at_) {
             case '{': object(value, depth); break;
             case '[': list(value, depth); break;
-            case '"': value.type = Json::Type::Text, string(value.text); break;
+            case '"': {
+                auto body = std::make_shared<Json::Body>();
+                string(body->text);
+                value.type = Json::Type::Text, value.body = std::move(body);
+                break;
+            }
             case 't': word("true"), value.type = Json::Type::Bool, value.boolean = true; break;
             case 'f': word("false"), value.type = Json::Type::Bool; break;
             case 'n': word("null"); break;
@@ -61,22 +66,25 @@ class Reader {
         at_++;
         space();
         if (take('}')) return;
+        auto body = std::make_shared<Json::Body>();
         do {
             space();
             if (at_ == end_ || *at_ != '"') fail();
-            value.keys.emplace_back();
-            string(value.keys.back());
+            body->keys.emplace_back();
+            string(body->keys.back());
             space();
             if (!take(':')) fail();
-            value.items.push_back(any(depth + 1));
+            body->items.push_back(any(depth + 1));
             space();
         } while (take(','));
         if (!take('}')) fail();
-        std::vector<uint32_t> order(value.keys.size());
+        const auto &keys = body->keys;
+        std::vector<uint32_t> order(keys.size());
         std::iota(order.begin(), order.end(), 0u);
-        std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return value.keys[a] < value.keys[b]; });
+        std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return keys[a] < keys[b]; });
         for (size_t i = 1; i < order.size(); i++)
-            if (value.keys[order[i]] == value.keys[order[i - 1]]) fail("has a key twice");
+            if (keys[order[i]] == keys[order[i - 1]]) fail("has a key twice");
+        value.body = std::move(body);
     }
 
     void list(Json &value, int depth) {
@@ -84,11 +92,13 @@ class Reader {
         at_++;
         space();
         if (take(']')) return;
+        auto body = std::make_shared<Json::Body>();
         do {
-            value.items.push_back(any(depth + 1));
+            body->items.push_back(any(depth + 1));
             space();
         } while (take(','));
         if (!take(']')) fail();
+        value.body = std::move(body);
     }
 
     uint32_t hex() {
@@ -229,9 +239,14 @@ Json parse_json(const char *text, size_t length, const char *where) {
     return Reader(text, length, where).document();
 }
 
+const Json::Body &Json::inner() const {
+    static const Body empty;
+    return body ? *body : empty;
+}
+
 const Json *Json::find(const char *key) const {
-    for (size_t i = 0; i < keys.size(); i++)
-        if (keys[i] == key) return &items[i];
+    for (size_t i = 0; i < keys().size(); i++)
+        if (keys()[i] == key) return &items()[i];
     return nullptr;
 }
 
@@ -247,14 +262,14 @@ std::string Json::brief(size_t most) const {
             out = buffer;
             break;
         }
-        case Type::Text: return quoted(text, most);
+        case Type::Text: return quoted(text(), most);
         case Type::List:
-            for (size_t i = 0; i < items.size() && out.size() < most; i++) out += (i ? ", " : "") + items[i].brief(most);
+            for (size_t i = 0; i < items().size() && out.size() < most; i++) out += (i ? ", " : "") + items()[i].brief(most);
             out = "[" + out + "]";
             break;
         case Type::Object:
-            for (size_t i = 0; i < items.size() && out.size() < most; i++)
-                out += (i ? ", " : "") + quoted(keys[i], most) + ": " + items[i].brief(most);
+            for (size_t i = 0; i < items().size() && out.size() < most; i++)
+                out += (i ? ", " : "") + quoted(keys()[i], most) + ": " + items()[i].brief(most);
             out = "{" + out + "}";
             break;
     }

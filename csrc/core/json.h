@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,16 +11,26 @@
 
 namespace xnorpp {
 
+// Small, because a text of a few megabytes may hold a million of them; what texts, lists and objects hold is shared by copies.
 struct Json {
     enum class Type : uint8_t { Null, Bool, Integer, Real, Text, List, Object };
+    struct Body {
+        std::string text;
+        std::vector<std::string> keys;
+        std::vector<Json> items;
+    };
 
     Type type = Type::Null;
     bool boolean = false;
-    int64_t integer = 0;
-    double real = 0;
-    std::string text;
-    std::vector<std::string> keys;  // of an object, in the order of the text
-    std::vector<Json> items;        // of a list, or the values of an object
+    union {
+        int64_t integer = 0;
+        double real;
+    };
+    std::shared_ptr<const Body> body;
+
+    const std::string &text() const { return inner().text; }
+    const std::vector<std::string> &keys() const { return inner().keys; }  // of an object, in the order of the text
+    const std::vector<Json> &items() const { return inner().items; }       // of a list, or the values of an object
 
     bool is(Type other) const { return type == other; }
     bool is_number() const { return type == Type::Integer || type == Type::Real; }
@@ -31,6 +42,9 @@ struct Json {
 
     static constexpr int kMostDepth = 64;
     static constexpr size_t kMostValues = (size_t)1 << 20;
+
+  private:
+    const Body &inner() const;
 };
 
 // `where` names the text in an error: "the header".

@@ -256,12 +256,12 @@ Value box_filter(const Site &site) {
 Value pad2d(const Site &site) {
     const Shape &in = site.image();
     const Json &edges = site.attr("padding"), &value = site.attr("value");
-    bool right = edges.is(Json::Type::List) && edges.items.size() == 6;
+    bool right = edges.is(Json::Type::List) && edges.items().size() == 6;
     for (size_t i = 0; right && i < 6; i++)
-        right = edges.items[i].is(Json::Type::Integer) && edges.items[i].integer >= 0 && edges.items[i].integer <= kMostExtent;
+        right = edges.items()[i].is(Json::Type::Integer) && edges.items()[i].integer >= 0 && edges.items()[i].integer <= kMostExtent;
     if (!right) site.fail("`padding` (=" + edges.brief() + ") must be six integers, before and after c, h and w");
     if (!is_float32(value)) site.fail("`value` (=" + value.brief() + ") must be a number");
-    const auto edge = [&](size_t i) { return edges.items[i].integer; };
+    const auto edge = [&](size_t i) { return edges.items()[i].integer; };
     return {Kind::F32, {in[0] + edge(0) + edge(1), in[1] + edge(2) + edge(3), in[2] + edge(4) + edge(5)}};
 }
 
@@ -331,13 +331,13 @@ const Tensor *Site::tensor(const char *role) const {
 
 std::pair<int64_t, int64_t> Site::pair(const char *name, int64_t low) const {
     const Json &value = attr(name);
-    bool right = value.is(Json::Type::List) && value.items.size() == 2;
+    bool right = value.is(Json::Type::List) && value.items().size() == 2;
     for (size_t i = 0; right && i < 2; i++)
-        right = value.items[i].is(Json::Type::Integer) && value.items[i].integer >= low && value.items[i].integer <= kMostWindow;
+        right = value.items()[i].is(Json::Type::Integer) && value.items()[i].integer >= low && value.items()[i].integer <= kMostWindow;
     if (!right)
         fail("`" + std::string(name) + "` (=" + value.brief() + ") must be two integers from " + std::to_string(low) + " to " +
              std::to_string(kMostWindow));
-    return {value.items[0].integer, value.items[1].integer};
+    return {value.items()[0].integer, value.items()[1].integer};
 }
 
 bool Site::flag(const char *name) const {
@@ -438,10 +438,10 @@ Value infer(const Site &site, int64_t &work) {
                 if ((int)kind & row.inputs[i]) kinds += (kinds.empty() ? "" : " or ") + std::string(name_of(kind));
             site.fail("input " + std::to_string(i) + " is " + name_of(site.inputs[i]->kind) + "; " + kinds + " is needed");
         }
-    if (!same_keys(site.op.attrs.keys, row.attrs)) {
+    if (!same_keys(site.op.attrs.keys(), row.attrs)) {
         std::string given;
-        for (const std::string &key : site.op.attrs.keys) given += (given.empty() ? "" : ", ") + quoted(key, 20);
-        if (given.size() > 200) given = std::to_string(site.op.attrs.keys.size()) + " keys";
+        for (const std::string &key : site.op.attrs.keys()) given += (given.empty() ? "" : ", ") + quoted(key, 20);
+        if (given.size() > 200) given = std::to_string(site.op.attrs.keys().size()) + " keys";
         site.fail("attributes [" + given + "] given; " + listed(row.attrs) + " needed");
     }
     bool right = true;

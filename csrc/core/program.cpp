@@ -33,14 +33,14 @@ const Json &list(const Json &value, const std::string &where) {
     return value;
 }
 const std::string &text(const Json &value, const std::string &where) {
-    if (!value.is(Json::Type::Text) || characters(value.text) > kMostName)
+    if (!value.is(Json::Type::Text) || characters(value.text()) > kMostName)
         throw Error(where + " must be a text of at most " + std::to_string(kMostName) + " characters");
-    return value.text;
+    return value.text();
 }
 // From version 2 on nothing is passed over: a key that a reader does not know may change what a file means.
 void only(const Json &value, std::initializer_list<const char *> known, const std::string &where, int version) {
     if (version < 2) return;
-    for (const std::string &key : value.keys)
+    for (const std::string &key : value.keys())
         if (std::none_of(known.begin(), known.end(), [&](const char *name) { return key == name; }))
             throw Error(where + " has the unknown key " + quoted(key, 40));
 }
@@ -51,8 +51,8 @@ std::vector<double> numbers(const Json &source, const char *name, size_t channel
     if (!value && version > 1) return std::vector<double>(channels, missing);
     const std::string where = "input `" + std::string(name) + "`";
     std::vector<double> out;
-    bool right = list(value ? *value : kNull, where).items.size() == channels;
-    for (const Json &item : value->items) {
+    bool right = list(value ? *value : kNull, where).items().size() == channels;
+    for (const Json &item : value->items()) {
         right &= item.is_number() && std::abs(item.number()) < 1e30;
         out.push_back(item.number());
     }
@@ -63,12 +63,12 @@ std::vector<double> numbers(const Json &source, const char *name, size_t channel
 void parse_input(Program &p, const Json &source) {
     only(source, {"shape", "example_shape", "mean", "std", "preprocess"}, "`input`", p.version);
     const Json &shape = list(at(source, "shape"), "input `shape`");
-    const size_t axes = shape.items.size();
+    const size_t axes = shape.items().size();
     const std::string wanted = p.version == 1 ? "three positive integers (c, h, w)" : "1 to 8 positive integers, of (c, h, w) h and w may be null";
     bool right = p.version == 1 ? axes == 3 : axes >= 1 && axes <= kMostAxes;
     bool any = false;
     for (size_t i = 0; right && i < axes; i++) {
-        const Json &size = shape.items[i];
+        const Json &size = shape.items()[i];
         const bool open = p.version > 1 && axes == 3 && i > 0 && size.is(Json::Type::Null);
         right = open || (size.is(Json::Type::Integer) && size.integer >= 1 && size.integer <= kMostExtent);
         any |= open;
@@ -80,9 +80,9 @@ void parse_input(Program &p, const Json &source) {
     if (any != (example != nullptr)) throw Error("input: `example_shape` must be given where `shape` has null, and only there");
     if (any) {
         list(*example, "input `example_shape`");
-        right = example->items.size() == axes;
+        right = example->items().size() == axes;
         for (size_t i = 0; right && i < axes; i++) {
-            const Json &size = example->items[i];
+            const Json &size = example->items()[i];
             right = size.is(Json::Type::Integer) && size.integer >= 1 && size.integer <= kMostExtent;
             right = right && (p.input_shape[i] < 0 || p.input_shape[i] == size.integer);
             if (right) p.example_shape[i] = size.integer;
@@ -109,7 +109,7 @@ constexpr EncodingRow kEncodings[] = {{"float32", Dtype::F32}, {"float16", Dtype
 void parse_encodings(Program &p, const Json &table) {
     object(table, "`tensors`");
     std::map<std::string, const Json *> rows;
-    for (size_t i = 0; i < table.keys.size(); i++) rows[table.keys[i]] = &table.items[i];
+    for (size_t i = 0; i < table.keys().size(); i++) rows[table.keys()[i]] = &table.items()[i];
     for (Tensor &tensor : p.tensors) {
         const std::string where = "tensor " + quoted(tensor.name);
         const auto found = rows.find(tensor.name);
@@ -128,14 +128,14 @@ void parse_encodings(Program &p, const Json &table) {
         only(row, {"encoding", tensor.encoding == Encoding::Bits ? "shape" : "encoding"}, where, 2);
         if (tensor.encoding == Encoding::Bits) {
             const Json &shape = list(at(row, "shape"), where + ": `shape`");
-            bool right = shape.items.size() == tensor.shape.size();
-            for (size_t i = 0; right && i < shape.items.size(); i++) {
-                right = shape.items[i].is(Json::Type::Integer) && shape.items[i].integer >= 1 && shape.items[i].integer <= (int64_t)1 << 35;
-                const int64_t size = right ? shape.items[i].integer : 0;
-                right = right && (i + 1 < shape.items.size() ? size : (size + 7) / 8) == tensor.shape[i];
+            bool right = shape.items().size() == tensor.shape.size();
+            for (size_t i = 0; right && i < shape.items().size(); i++) {
+                right = shape.items()[i].is(Json::Type::Integer) && shape.items()[i].integer >= 1 && shape.items()[i].integer <= (int64_t)1 << 35;
+                const int64_t size = right ? shape.items()[i].integer : 0;
+                right = right && (i + 1 < shape.items().size() ? size : (size + 7) / 8) == tensor.shape[i];
             }
             if (!right) throw Error(where + ": `shape` (=" + shape.brief() + ") of its bits does not fit the stored " + text_of(tensor.shape));
-            tensor.length = shape.items.back().integer;
+            tensor.length = shape.items().back().integer;
         }
         rows.erase(found);
     }
@@ -144,21 +144,21 @@ void parse_encodings(Program &p, const Json &table) {
 
 // Operations with the names of their values and tensors replaced by numbers.
 void parse_ops(Program &p, const Json &rows) {
-    if (list(rows, "`ops`").items.empty() || rows.items.size() > kMostOps)
-        throw Error("a program has 1 to " + std::to_string(kMostOps) + " operations; this one has " + std::to_string(rows.items.size()));
+    if (list(rows, "`ops`").items().empty() || rows.items().size() > kMostOps)
+        throw Error("a program has 1 to " + std::to_string(kMostOps) + " operations; this one has " + std::to_string(rows.items().size()));
     std::map<std::string, int> values{{"input", 0}}, tensors;
     for (size_t i = 0; i < p.tensors.size(); i++) tensors[p.tensors[i].name] = (int)i;
-    for (size_t index = 0; index < rows.items.size(); index++) {
+    for (size_t index = 0; index < rows.items().size(); index++) {
         std::string where = "operation " + std::to_string(index);
-        const Json &row = object(rows.items[index], where);
+        const Json &row = object(rows.items()[index], where);
         only(row, {"op", "name", "inputs", "output", "attrs", "tensors"}, where, p.version);
         Operation op;
         op.op = text(at(row, "op"), where + ": `op`"), op.name = text(at(row, "name"), where + ": `name`");
         where += " (" + quoted(op.op, 40) + " " + quoted(op.name) + ")";
         op.attrs = object(at(row, "attrs", kEmpty), where + ": `attrs`");
-        for (const Json &input : list(at(row, "inputs"), where + ": `inputs`").items) {
+        for (const Json &input : list(at(row, "inputs"), where + ": `inputs`").items()) {
             const auto found = values.find(text(input, where + ": an input"));
-            if (found == values.end()) throw Error(where + ": value " + quoted(input.text) + " is read before it is made");
+            if (found == values.end()) throw Error(where + ": value " + quoted(input.text()) + " is read before it is made");
             op.inputs.push_back(found->second);
         }
         const std::string &output = text(at(row, "output"), where + ": `output`");
@@ -167,10 +167,10 @@ void parse_ops(Program &p, const Json &rows) {
         if (!values.emplace(output, op.output).second) throw Error(where + ": value " + quoted(output) + " is made twice");
         p.names.push_back(output);
         const Json &roles = object(at(row, "tensors", kEmpty), where + ": `tensors`");
-        for (size_t i = 0; i < roles.keys.size(); i++) {
-            const auto found = tensors.find(text(roles.items[i], where + ": tensor " + quoted(roles.keys[i], 40)));
-            if (found == tensors.end()) throw Error(where + ": tensor " + quoted(roles.items[i].text) + " is not in the file");
-            op.tensors.emplace_back(roles.keys[i], found->second);
+        for (size_t i = 0; i < roles.keys().size(); i++) {
+            const auto found = tensors.find(text(roles.items()[i], where + ": tensor " + quoted(roles.keys()[i], 40)));
+            if (found == tensors.end()) throw Error(where + ": tensor " + quoted(roles.items()[i].text()) + " is not in the file");
+            op.tensors.emplace_back(roles.keys()[i], found->second);
         }
         op.row = find_operation(op.op);
         if (!op.row) throw Error(where + ": operation " + quoted(op.op, 40) + " is unknown to operation set " + std::to_string(p.opset));
@@ -190,8 +190,8 @@ void parse_outputs(Program &p, const Json &body) {
         p.outputs.push_back({"output", value_named(p, name)});
     } else {
         const Json &rows = list(at(body, "outputs"), "`outputs`");
-        if (rows.items.empty() || rows.items.size() > 256) throw Error("`outputs` must be 1 to 256 outputs");
-        for (const Json &row : rows.items) {
+        if (rows.items().empty() || rows.items().size() > 256) throw Error("`outputs` must be 1 to 256 outputs");
+        for (const Json &row : rows.items()) {
             only(object(row, "an output"), {"name", "value"}, "an output", 2);
             const std::string &name = text(at(row, "name"), "an output's `name`");
             for (const Output &other : p.outputs)
@@ -209,7 +209,7 @@ void parse_outputs(Program &p, const Json &body) {
     const Json &labels = at(body, "labels");
     p.has_labels = !labels.is(Json::Type::Null);
     if (p.has_labels)
-        for (const Json &label : list(labels, "`labels`").items) p.labels.push_back(text(label, "a label"));
+        for (const Json &label : list(labels, "`labels`").items()) p.labels.push_back(text(label, "a label"));
 }
 
 // Kinds and shapes of every value for an input of `shape`, and what all of it costs.

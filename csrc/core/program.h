@@ -61,7 +61,7 @@ struct Operation {
     }
     // Attributes that have been checked.
     int integer(const char *key) const { return (int)attrs.find(key)->integer; }
-    int integer(const char *key, size_t index) const { return (int)attrs.find(key)->items[index].integer; }
+    int integer(const char *key, size_t index) const { return (int)attrs.find(key)->items()[index].integer; }
 };
 
 struct Output {

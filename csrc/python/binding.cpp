@@ -83,15 +83,15 @@ nb::object python(const Json &value) {
         case Json::Type::Bool: return nb::bool_(value.boolean);
         case Json::Type::Integer: return nb::int_(value.integer);
         case Json::Type::Real: return nb::float_(value.real);
-        case Json::Type::Text: return nb::str(value.text.c_str(), value.text.size());
+        case Json::Type::Text: return nb::str(value.text().c_str(), value.text().size());
         case Json::Type::List: {
             nb::list out;
-            for (const Json &item : value.items) out.append(python(item));
+            for (const Json &item : value.items()) out.append(python(item));
             return out;
         }
         default: {
             nb::dict out;
-            for (size_t i = 0; i < value.items.size(); i++) out[nb::str(value.keys[i].c_str(), value.keys[i].size())] = python(value.items[i]);
+            for (size_t i = 0; i < value.items().size(); i++) out[nb::str(value.keys()[i].c_str(), value.keys()[i].size())] = python(value.items()[i]);
             return out;
         }
     }

@@ -1,7 +1,7 @@
 """How the golden files were made: `python tests/golden/make_golden.py VERSION`, once a version.
 
-A golden file of each format version stays here for ever and must load and give the stored output. What made that
-of version 1 is in the history of this file.
+A golden file of each format version stays here for ever and must load and give the stored output. What made
+that of version 1 is in the history of this file.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def golden() -> Program:
     weight = real(12, 3, 3, 3)
     whole = picture_filters(weight, np.array(mean), np.array(std))
     stem = {
-        "weight": weight, "bias": real(12), "byte_weight": whole.taps, "byte_mean": whole.mean.astype(np.int16),
-        "byte_rest": whole.rest, "byte_scale": whole.step,
+        "weight": weight, "bias": real(12), "byte_weight": whole.taps, "byte_rest": whole.rest,
+        "byte_mean": whole.mean.astype(np.int16), "byte_scale": whole.step,
     }  # fmt: skip
     x = b.emit("relu", b.emit("conv2d", INPUT, attrs=taps(1, 1), tensors=stem))
     pool = {"kernel": [3, 3], "stride": [2, 2], "padding": [1, 1], "ceil_mode": True}

@@ -105,7 +105,7 @@ def test_timed_tilings_are_kept_and_used(fake: None, monkeypatch: pytest.MonkeyP
 
 def test_pictures_of_the_wrong_kind_are_refused(fake: None) -> None:
     model = cuda.CudaModel(cases.zoo(), tensor_cores=False)
-    with pytest.raises(ValueError, match="behind the batch axis"):
+    with pytest.raises(ValueError, match="after the batch axis"):
         model(np.zeros((1, 5, 5, 6), np.uint8))
     with pytest.raises(ValueError, match="dtype"):
         model(np.zeros((1, 6, 13, 11), np.int64))

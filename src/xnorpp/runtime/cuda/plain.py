@@ -34,7 +34,8 @@ from xnorpp.runtime.stem import filters_of
 THREADS = 128
 FEW = 8  # images up to which a linear layer is shared out by inputs, not by images
 
-_ENTRY = {
+# The kernel of each producer of a plan; an operation that is no producer is a case of `_stages`. A program
+with an # operation that is missing here is refused. ENTRY = {
     "pointwise": "pointwise", "conv2d": "real_conv", "bitweight_conv2d": "real_conv", "linear": "linear",
     "bitweight_linear": "linear", "binary_conv2d": "bit_conv", "binary_linear": "bit_conv",
     "max_pool2d": "max_pool", "avg_pool2d": "mean_pool", "box_filter": "box_filter",
@@ -62,7 +63,7 @@ class Maker(Protocol):
 def plain_ways(maker: Maker, unit: Unit, images: int, processors: int, shared_limit: int) -> list[str]:
     """What a step could run with, best guess first: tiles where they keep half the multiprocessors busy."""
     step = unit.step
-    if _ENTRY[step.kind] != "real_conv":
+    if ENTRY[step.kind] != "real_conv":
         return ["plain"]
     channels, window = maker.program.values[step.source].shape[0], _window(step)
     piece = cuda_real.piece(channels, int(window["kw"]))
@@ -91,7 +92,7 @@ def plain_launch(
     whole = from_bytes and maker.taker is not None and step.index == maker.taker.index
     arguments |= _source(maker, step, (c, h, w), from_bytes, whole) | _window(step)
     arguments |= _picture_weights(maker, step) if whole else _weights(maker, step)
-    entry, units = "picture_conv" if whole else _ENTRY[step.kind], -(-oc // 64)
+    entry, units = "picture_conv" if whole else ENTRY[step.kind], -(-oc // 64)
     threads, shared = THREADS, 16
     blocks = -(-images * oh * ow * units * 8 // THREADS)
     if entry == "global_mean":

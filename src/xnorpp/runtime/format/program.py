@@ -114,6 +114,11 @@ class Program:
     work: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        new = (self.more_outputs, self.temperature, self.free_axes, self.output_name != "output")
+        if self.version == 1 and any(new):
+            raise ProgramError(
+                "`version` (=1) has one unnamed output of one size and no temperature; use version 2"
+            )
         self._derive(self.native)
 
     def _derive(self, native: Any) -> dict[str, Any]:

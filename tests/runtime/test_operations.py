@@ -1,5 +1,4 @@
-"""Every engine covers every operation of the set; a new operation fails here until it is defined
-everywhere."""
+"""Every engine covers every operation of the set: a new one fails here until it is defined everywhere."""
 
 from __future__ import annotations
 

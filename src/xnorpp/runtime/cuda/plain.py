@@ -34,8 +34,8 @@ from xnorpp.runtime.stem import filters_of
 THREADS = 128
 FEW = 8  # images up to which a linear layer is shared out by inputs, not by images
 
-# The kernel of each producer of a plan; an operation that is no producer is a case of `_stages`. A program
-with an # operation that is missing here is refused. ENTRY = {
+# The kernel of each producer of a plan; an operation that is no producer is a case of `_stages`.
+ENTRY = {
     "pointwise": "pointwise", "conv2d": "real_conv", "bitweight_conv2d": "real_conv", "linear": "linear",
     "bitweight_linear": "linear", "binary_conv2d": "bit_conv", "binary_linear": "bit_conv",
     "max_pool2d": "max_pool", "avg_pool2d": "mean_pool", "box_filter": "box_filter",
@@ -63,6 +63,8 @@ class Maker(Protocol):
 def plain_ways(maker: Maker, unit: Unit, images: int, processors: int, shared_limit: int) -> list[str]:
     """What a step could run with, best guess first: tiles where they keep half the multiprocessors busy."""
     step = unit.step
+    if step.kind not in ENTRY:
+        raise ProgramError(f"{unit.name}: the GPU engine has no operation {step.kind!r}; use device='cpu'")
     if ENTRY[step.kind] != "real_conv":
         return ["plain"]
     channels, window = maker.program.values[step.source].shape[0], _window(step)

@@ -39,6 +39,10 @@ void give(void *pointer) {
 
 void *operator new(size_t bytes) { return take(bytes); }
 void *operator new[](size_t bytes) { return take(bytes); }
+void *operator new(size_t bytes, const std::nothrow_t &) noexcept { return take(bytes); }
+void *operator new[](size_t bytes, const std::nothrow_t &) noexcept { return take(bytes); }
+void operator delete(void *pointer, const std::nothrow_t &) noexcept { give(pointer); }
+void operator delete[](void *pointer, const std::nothrow_t &) noexcept { give(pointer); }
 void operator delete(void *pointer) noexcept { give(pointer); }
 void operator delete[](void *pointer) noexcept { give(pointer); }
 void operator delete(void *pointer, size_t) noexcept { give(pointer); }

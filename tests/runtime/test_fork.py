@@ -55,6 +55,7 @@ def run(code: str, seconds: float = 60) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
     )
     try:
         _, errors = process.communicate(timeout=seconds)

@@ -57,7 +57,7 @@ def images(count: int = 3, seed: int = 0) -> np.ndarray:
 def test_what_a_model_knows(model: PackedModel) -> None:
     assert isinstance(model, xnorpp.PackedModel)
     assert model.input_shape == (3, 8, 6)
-    assert model.output_names == ("out",)
+    assert model.output_names == ("output",)
     assert model.labels == ("top left", "top right", "bottom left", "bottom right")
     assert model.preprocess == Preprocess((8, 6), (8, 6), (0.0,) * 3, (1.0,) * 3)
     assert model.threads == 1

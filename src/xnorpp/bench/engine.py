@@ -41,7 +41,7 @@ class Unavailable(Exception):
     """An engine that cannot run here; the message gives the reason in one line."""
 
 
-def random_images(batch: int, shape: tuple[int, int, int], seed: int = 0) -> npt.NDArray[np.uint8]:
+def random_images(batch: int, shape: tuple[int, ...], seed: int = 0) -> npt.NDArray[np.uint8]:
     """Random uint8 images (n, h, w, c): the time of these engines does not depend on the content."""
     c, h, w = shape
     return np.random.default_rng(seed).integers(0, 256, (batch, h, w, c), dtype=np.uint8)

@@ -9,7 +9,7 @@ nothing but its own rounding can differ, and its result is compared with the tra
 
     convolution, linear of n products   |w|*err + (n + 8)*u*(|w|*|x| + |summands of the bias|)
     affine                              |s*m|*err + 8*u*(|x*s*m| + |summands of the shift|)
-    mean of n                           mean(err) + (n + 8)*u*mean|x|,     and so on (`_BOUNDS`).
+    mean of n                           mean(err) + (n + 8)*u*mean|x|,     and so on (`BOUNDS`).
 
 A bit may differ from the trained one only where the trained argument of the sign is within the bound of zero.
 `beyond` counts what is not explained so; 0 is the contract.
@@ -100,7 +100,7 @@ def verify(model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False) 
         node, inputs = nodes[op.output], [values[name] for name in op.inputs]
         with np.errstate(all="ignore"):
             result = reference.apply(program, op, *inputs)
-            bound = _BOUNDS[op.op](program, op, node, inputs, [errors[name] for name in op.inputs], result)
+            bound = BOUNDS[op.op](program, op, node, inputs, [errors[name] for name in op.inputs], result)
         values[op.output], errors[op.output] = result, bound
         if node.argument in trained:
             argument = trained[node.argument]
@@ -157,7 +157,7 @@ def _magnitude(program: Program, op: Op, node: Node, ndim: int) -> Any:
 
 def _weight(program: Program, op: Op, channels: int) -> Any:
     stored = program.tensors[op.tensors["weight"]]
-    if stored.dtype != np.uint8:
+    if not program.is_packed(op):
         return np.abs(stored.astype(np.float64))
     if stored.ndim == 2:
         return np.abs(unpack_bits(stored, channels)).astype(np.float64)
@@ -235,7 +235,7 @@ def _softmax(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence
     return np.asarray(y * np.expm1(2 * worst) + 32 * U)
 
 
-_BOUNDS: dict[str, Bound] = {
+BOUNDS: dict[str, Bound] = {
     **dict.fromkeys(("conv2d", "linear", "bitweight_conv2d", "bitweight_linear"), _filter),
     **dict.fromkeys(("binary_conv2d", "binary_linear", "signs"), _exact),
     **dict.fromkeys(("relu", "prelu", "hardtanh"), _activation),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -250,14 +249,14 @@ class ReferenceModel:
         """Bytes of the weights and constants, as the file has them."""
         return sum(tensor.nbytes for tensor in self.program.tensors.values())
 
-    def __call__(self, x: Array) -> npt.NDArray[np.float32]:
+    def __call__(self, x: Array) -> Any:
         from xnorpp.runtime.reference import run
 
-        return np.asarray(run(self.program, x), dtype=np.float32)
+        return run(self.program, x)
 
 
 def start_engine(program: Program, settings: EngineSettings) -> Engine:
-    """The engine that the settings ask for; the reference, with a warning, where the core is not built."""
+    """The engine that the settings ask for."""
     if settings.device != "cpu":
         from xnorpp.runtime.cuda.model import CudaModel
 
@@ -267,15 +266,8 @@ def start_engine(program: Program, settings: EngineSettings) -> Engine:
     chosen = settings.isa or named
     if chosen == "reference":
         return ReferenceModel(program, settings.limits)
-    try:
-        from xnorpp.runtime.cpu import CpuModel
-    except ImportError as error:
-        warnings.warn(
-            f"the native core of xnorpp is not built ({error}); running the slow plain numpy reference",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-        return ReferenceModel(program, settings.limits)
+    from xnorpp.runtime.cpu import CpuModel
+
     if chosen is not None:
         _check_isa(chosen, "`isa`" if settings.isa else "XNORPP_ISA")
     return CpuModel(program, settings.threads, chosen, settings.limits)

@@ -7,7 +7,6 @@ weights of a large first layer (runtime/stem.py).
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -80,22 +79,19 @@ def preprocess_of(program: Program) -> Preprocess:
         ValueError: What is stored is wrong or does not fit the input, or the input is not an image.
     """
     shape = program.input_shape
-    if program.preprocess is not None:
-        known = {"mean": program.mean, "std": program.std}
-        return Preprocess.from_dict({**known, **program.preprocess}, shape)
-    if not takes_images(program):
+    if not takes_images(program) or len(shape) != 3:
         raise ValueError(
             f"the model's input has the shape {shape}, which is not an image of 1 to 4 channels and one "
             "size; call the model with an array"
         )
-    return Preprocess.from_dict({"mean": program.mean, "std": program.std}, shape)
+    channels, height, width = shape
+    known = {"mean": program.mean, "std": program.std}
+    return Preprocess.from_dict({**known, **(program.preprocess or {})}, (channels, height, width))
 
 
 def outputs_of(program: Program) -> dict[str, tuple[int, ...]]:
     """The shape of each output by its name, without the batch axis."""
-    # Version 2 of the format has named outputs; a program of version 1 has one, known by its value's name.
-    named = getattr(program, "outputs", None) or {program.output: program.output}
-    return {name: program.values[value].shape for name, value in dict(named).items()}
+    return {name: program.values[value].shape for name, value in program.outputs.items()}
 
 
 def check_classifier(program: Program) -> int:
@@ -116,18 +112,8 @@ def check_classifier(program: Program) -> int:
 
 
 def temperature_of(program: Program) -> float:
-    """The calibration temperature that the file stores, else 1.
-
-    Raises:
-        ValueError: It is not a positive number.
-    """
-    value = getattr(program, "temperature", None)  # a field of version 2; before, a writer's own `meta`
-    value = program.meta.get("temperature") if value is None else value
-    if value is None:
-        return 1.0
-    if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
-        raise ValueError(f"`temperature` (={value!r}) in the packed file must be a positive number")
-    return float(value)
+    """The calibration temperature that the file stores, else 1."""
+    return 1.0 if program.temperature is None else program.temperature
 
 
 def probabilities(program: Program, outputs: F32) -> F32:

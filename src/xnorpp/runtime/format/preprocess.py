@@ -262,7 +262,7 @@ def normalise(images: UInt8Array, mean: Sequence[float], std: Sequence[float]) -
     """
     centre, width = normalise_constants(mean, std)
     scaled = (images.astype(np.float32) / np.float32(255) - centre) / width
-    return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
+    return np.ascontiguousarray(np.moveaxis(scaled, -1, 1))
 
 
 def scale_and_offset(mean: Sequence[float], std: Sequence[float]) -> tuple[F32, F32]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,3 +83,15 @@ def test_what_must_be_positive_is_named_alone(model: Model) -> None:
             next(predict(model, "a.png", **arguments))
     with pytest.raises(ValueError, match=r"^`workers` \(=0\) must be at least 1$"):
         next(prepared(None, None, 1, 0, []))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [9, 4000])
+def test_a_preprocess_that_does_not_fit_the_input_is_refused_before_an_image_is_read(
+    model: Model, tmp_path: Path, size: int
+) -> None:
+    """A file could ask for images of any size; the network refused them when they were there."""
+    mapping = {"resize": size, "crop": size, "mean": [0.0], "std": [1.0], "channels": 1}
+    other = load(replace(model.program, preprocess=mapping))
+    message = rf"makes an input of shape \(1, {size}, {size}\), and the network's is \(1, 8, 8\)"
+    with pytest.raises(ValueError, match=message):
+        next(iter(predict(other, tmp_path / "is never read.png")))

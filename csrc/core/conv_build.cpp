@@ -69,7 +69,7 @@ class TapSums {
     std::vector<double> sums_;
 };
 
-ConvStore lay_out(const Kernels &kernels, const ConvSpec &s, Source source) {
+ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Source source) {
     ConvStore store;
     store.source = source;
     const DotTraits &t = traits_of(kernels, source);
@@ -118,7 +118,9 @@ ConvStore lay_out(const Kernels &kernels, const ConvSpec &s, Source source) {
     k.segments = store.segments.data();
     k.segment_count = (int)store.segments.size();
     k.panel_bytes = (size_t)k.total_units * t.weight_bytes;
-    store.weights = Buffer((size_t)s.groups * k.blocks_per_group * k.panel_bytes);
+    const size_t panels = (size_t)s.groups * k.blocks_per_group * k.panel_bytes;
+    budget.take(2 * panels);  // once more where the engine gathers them
+    store.weights = Buffer(panels);
     k.weights = store.weights.as();
     return store;
 }
@@ -147,15 +149,17 @@ ConvFunction function_of(const Kernels &kernels, Source source) {
     }
 }
 
-ConvStore build_bit_conv(const Kernels &kernels, const ConvSpec &s, const uint8_t *weight) {
-    ConvStore store = lay_out(kernels, s, Source::Bits);
+ConvStore build_bit_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, const uint8_t *weight) {
+    ConvStore store = lay_out(kernels, budget, s, Source::Bits);
     Conv &k = store.conv;
     kernels.pack_bits(k, weight, store.weights.as());
     const bool one = s.pad_value != 0;
     const auto rows = cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, one, store.row_case);
     const auto cols = cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, one, store.col_case);
     k.row_case = store.row_case.data(), k.col_case = store.col_case.data(), k.col_cases = (int)cols.size();
-    store.base = Buffer(rows.size() * cols.size() * (size_t)k.channels_padded * 4);
+    const size_t constants = rows.size() * cols.size() * (size_t)k.channels_padded * 4;
+    budget.take(constants);
+    store.base = Buffer(constants);
     float *base = store.base.as<float>();
     k.base = base;
     const size_t taps = (size_t)s.kh * s.kw, bytes = (size_t)(k.fan + 7) / 8;
@@ -176,8 +180,8 @@ ConvStore build_bit_conv(const Kernels &kernels, const ConvSpec &s, const uint8_
     return store;
 }
 
-ConvStore build_float_conv(const Kernels &kernels, const ConvSpec &s, const float *weight, const float *bias) {
-    ConvStore store = lay_out(kernels, s, Source::Float);
+ConvStore build_float_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, const float *weight, const float *bias) {
+    ConvStore store = lay_out(kernels, budget, s, Source::Float);
     Conv &k = store.conv;
     kernels.pack_float(k, weight, store.weights.as());
     cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, true, store.row_case);
@@ -192,14 +196,12 @@ ConvStore build_float_conv(const Kernels &kernels, const ConvSpec &s, const floa
 namespace {
 
 // The numbers that one filter's row of the kernel is multiplied with, in the order of picture_pair.inl; `w` is
-// [channel][kh][7]. Sums of two taps fit because the filters leave room for them.
+// [channel][kh][7]. Sums of two taps fit, see `has_room_for_pairs`.
 void pair_products(const int16_t *w, int kh, std::vector<int16_t> &out) {
     for (int i = 0; i < kh; i++) {
         const auto column = [&](auto value) {
             for (int ch = 0; ch < 3; ch++) {
-                const int product = value(w + ((size_t)ch * kh + i) * 7);
-                if (product != (int16_t)product) throw std::length_error("a picture's filter has no room for sums of its taps");
-                out.push_back((int16_t)product);
+                out.push_back((int16_t)value(w + ((size_t)ch * kh + i) * 7));
             }
         };
         using Taps = const int16_t *;
@@ -212,18 +214,32 @@ void pair_products(const int16_t *w, int kh, std::vector<int16_t> &out) {
     }
 }
 
+// Whether sums of two taps fit into 16 bits. The filters that our packer writes leave room for them; others need not.
+bool has_room_for_pairs(const ConvSpec &s, const int16_t *taps) {
+    for (size_t row = 0; row < (size_t)s.o * s.c * s.kh; row++)
+        for (int j = 0; j + 2 < 7; j++) {
+            const int sum = taps[row * 7 + j] + taps[row * 7 + j + 2];
+            if (sum != (int16_t)sum) return false;
+        }
+    for (size_t i = 0; i < (size_t)s.o * s.c * s.kh * 7; i++)
+        if (taps[i] == INT16_MIN) return false;  // which has no negative
+    return true;
+}
+
 }  // namespace
 
-ConvStore build_picture_conv(const Kernels &kernels, const ConvSpec &s, const PictureSpec &p, const float *bias) {
-    const bool pairs = s.c == 3 && s.kw == 7 && s.sw == 2;
-    ConvStore store = lay_out(kernels, s, pairs ? Source::PicturePair : Source::Picture);
+ConvStore build_picture_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, const PictureSpec &p, const float *bias) {
+    const bool pairs = s.c == 3 && s.kw == 7 && s.sw == 2 && has_room_for_pairs(s, p.taps);
+    ConvStore store = lay_out(kernels, budget, s, pairs ? Source::PicturePair : Source::Picture);
     Conv &k = store.conv;
     const size_t taps = (size_t)s.kh * s.kw, inputs = taps * s.c;
     const auto rows = cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, false, store.row_case);
     const auto cols = cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, false, store.col_case);
     k.row_case = store.row_case.data(), k.col_case = store.col_case.data(), k.col_cases = (int)cols.size();
     store.scale = Buffer((size_t)k.channels_padded * 4 * 2);
-    store.offset = Buffer(rows.size() * cols.size() * (size_t)k.channels_padded * 4);
+    const size_t constants = rows.size() * cols.size() * (size_t)k.channels_padded * 4;
+    budget.take(constants);
+    store.offset = Buffer(constants);
     k.scale = store.scale.as<float>(), k.shift = store.offset.as<int32_t>();
     std::memcpy(store.scale.as<float>(), p.scale, (size_t)s.o * 4);
     if (bias) {

@@ -19,9 +19,9 @@ struct ConvSpec {
 };
 
 // Bits: weight uint8 [o][kh][kw][ceil((c/groups)/8)].
-ConvStore build_bit_conv(const Kernels &, const ConvSpec &, const uint8_t *weight);
+ConvStore build_bit_conv(const Kernels &, Budget &, const ConvSpec &, const uint8_t *weight);
 // Floats: weight [o][c/groups][kh][kw], bias [o] or null.
-ConvStore build_float_conv(const Kernels &, const ConvSpec &, const float *weight, const float *bias);
+ConvStore build_float_conv(const Kernels &, Budget &, const ConvSpec &, const float *weight, const float *bias);
 // Whole-numbered filters over the bytes of a picture, as runtime/picture.py makes them: taps [o][c][kh][kw], each tap's
 // part of the mean [o][kh][kw], what is left of it [o], and the factor [o].
 struct PictureSpec {
@@ -30,7 +30,7 @@ struct PictureSpec {
     const float *scale;
 };
 // A uint8 picture; groups 1, no dilation along a row; bias [o] or null.
-ConvStore build_picture_conv(const Kernels &, const ConvSpec &, const PictureSpec &, const float *bias);
+ConvStore build_picture_conv(const Kernels &, Budget &, const ConvSpec &, const PictureSpec &, const float *bias);
 const DotTraits &traits_of(const Kernels &, Source);
 using ConvFunction = decltype(Kernels::conv_bits);
 ConvFunction function_of(const Kernels &, Source);

@@ -22,16 +22,55 @@ struct Engine::Call {
     Context *context;
     bool picture;
     const void *x;
-    float *y;
+    float *const *y;  // of each output, for the first image of the batch
+    long image = 0;   // in the batch
     double *times = nullptr;  // of each step's end, where somebody asks
 };
 
-Engine::Engine(const std::string &isa, int threads, double share)
-    : kernels_(choose_kernels(isa)), threads_(threads), share_(share) {
+Engine::Engine(const std::string &isa, int threads, double share, size_t memory)
+    : kernels_(choose_kernels(isa)), threads_(threads), share_(share), budget_(memory), resources_(nullptr) {
     if (threads < 1) throw std::invalid_argument("`threads` (=" + std::to_string(threads) + ") must be at least 1");
+    require_counted_forks();
+    resources_ = new Resources;
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+    Resources *own = resources_.load();
+    if (own->process == forks()) delete own;
+}
+
+Resources &Engine::resources() const {
+    Resources *own = resources_.load(std::memory_order_acquire);
+    if (own->process == forks()) return *own;
+    auto fresh = std::make_unique<Resources>();  // the first call in a forked child, or several first ones at once
+    return resources_.compare_exchange_strong(own, fresh.get()) ? *fresh.release() : *own;
+}
+
+// The threads, or null: an engine for one thread, or a forked child that cannot have more.
+ThreadPool *Engine::pool() const {
+    if (threads_ == 1) return nullptr;
+    Resources &own = resources();
+    if (ThreadPool *ready = own.pool.load(std::memory_order_acquire)) return ready;
+    std::lock_guard<std::mutex> lock(own.mutex);
+    if (!own.threads && !own.alone) {
+        try {
+            own.threads = std::make_unique<ThreadPool>(threads_);
+        } catch (const std::exception &) {
+            own.alone = true;  // the answers are the same
+        }
+        own.pool.store(own.threads.get(), std::memory_order_release);
+    }
+    return own.threads.get();
+}
+
+void Engine::start() {
+    if (threads_ == 1) return;
+    Resources &own = resources();
+    std::lock_guard<std::mutex> lock(own.mutex);
+    if (own.threads) return;
+    own.threads = std::make_unique<ThreadPool>(threads_);
+    own.pool.store(own.threads.get(), std::memory_order_release);
+}
 
 int Engine::add_value(const ValueSpec &value) {
     values_.push_back(value);
@@ -49,11 +88,13 @@ bool Engine::fuses_pool(size_t index) const {
     return true;
 }
 
-void Engine::finish(int input, int output, size_t arena_bytes, std::vector<float> table) {
-    input_ = input, output_ = output, table_ = std::move(table);
+void Engine::finish(int input, std::vector<int> outputs, size_t arena_bytes, std::vector<float> table) {
+    input_ = input, outputs_ = std::move(outputs), table_ = std::move(table);
     arena_bytes_ = arena_bytes;
+    const size_t values = table_.size(), channels = (size_t)values_.at((size_t)input).c;
+    if (values && values != 256 && values != 256 * channels) throw std::logic_error("the table of bytes has a wrong size");
     if (kernels_.limits)
-        for (Step &step : steps_) make_limits(step);
+        for (Step &step : steps_) make_limits(step), budget_.take(step.limits.size());
     fused_pool_.assign(steps_.size(), false);
     for (size_t i = 0; i < steps_.size(); i++) fused_pool_[i] = fuses_pool(i);
     for (size_t i = 0; i < steps_.size(); i++)
@@ -69,11 +110,11 @@ void Engine::finish(int input, int output, size_t arena_bytes, std::vector<float
         const size_t need = scratch_bytes(i);
         scratch_bytes_ = need > scratch_bytes_ ? need : scratch_bytes_;
     }
+    budget_.take(arena_bytes_);
+    for (int i = 0; i < threads_; i++) budget_.take(scratch_bytes_);
     gather_weights();
     for (size_t i = 0; i < steps_.size(); i++) splits_.push_back(split_of(i));
     splits_.push_back({values_[(size_t)input].h, true, values_[(size_t)input].h});
-    free_.reserve(64);
-    if (threads_ > 1) pool_ = std::make_unique<ThreadPool>(threads_);
     give_context(take_context());
 }
 
@@ -113,14 +154,16 @@ size_t Engine::scratch_bytes(size_t index) const {
 }
 
 std::unique_ptr<Context> Engine::take_context() {
+    Resources &own = resources();
     {
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (!free_.empty()) {
-            auto context = std::move(free_.back());
-            free_.pop_back();
+        std::lock_guard<std::mutex> lock(own.mutex);
+        if (!own.free.empty()) {
+            auto context = std::move(own.free.back());
+            own.free.pop_back();
             return context;
         }
-        made_++;
+        own.made++;
+        own.free.reserve(own.made);  // giving it back takes no memory
     }
     auto context = std::make_unique<Context>();
     context->arena = Buffer(arena_bytes_);
@@ -135,12 +178,18 @@ std::unique_ptr<Context> Engine::take_context() {
 }
 
 void Engine::give_context(std::unique_ptr<Context> context) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(std::move(context));
+    Resources &own = resources();
+    std::lock_guard<std::mutex> lock(own.mutex);
+    own.free.push_back(std::move(context));
 }
 
 size_t Engine::memory() const {
-    size_t bytes = made_ * (arena_bytes_ + (size_t)threads_ * scratch_bytes_) + weights_.size();
+    Resources &own = resources();
+    size_t bytes = weights_.size();
+    {
+        std::lock_guard<std::mutex> lock(own.mutex);
+        bytes += own.made * (arena_bytes_ + (size_t)threads_ * scratch_bytes_);
+    }
     for (const Step &step : steps_) {
         for (const auto *conv : {step.conv.get(), step.picture.get()})
             if (conv) bytes += conv->base.size() + conv->offset.size() + conv->scale.size();
@@ -180,9 +229,11 @@ void Engine::picture_in(const Call &call, Pieces pieces) const {
                 transpose((const float *)call.x + (size_t)y * v.w, (size_t)v.pixels(), v.c, v.w, row, (size_t)v.stride);
                 continue;
             }
+            const size_t columns = table_.size() / 256;  // one for each channel, or one for all
             for (int c = 0; c < v.c; c++) {
                 const uint8_t *from = (const uint8_t *)call.x + (size_t)y * v.w * v.c + c;
-                for (int i = 0; i < v.w; i++) row[(size_t)i * v.stride + c] = table_[(size_t)from[(size_t)i * v.c] * v.c + c];
+                const float *floats = table_.data() + (columns == 1 ? 0 : c);
+                for (int i = 0; i < v.w; i++) row[(size_t)i * v.stride + c] = floats[(size_t)from[(size_t)i * v.c] * columns];
             }
         }
 }
@@ -361,12 +412,15 @@ void Engine::run_step(const Call &call, size_t index, int thread, Pieces pieces)
 }
 
 void Engine::answer(const Call &call) const {
-    const ValueSpec &v = values_[(size_t)output_];
-    const float *from = (const float *)(call.context->arena.as() + v.offset);
-    const int pixels = v.pixels();
-    for (int first = 0; first < pixels; first += 16) {  // sixteen pixels at a time: whole cache lines on both sides
-        const int count = first + 16 < pixels ? 16 : pixels - first;
-        transpose(from + (size_t)first * v.stride, (size_t)v.stride, count, v.c, call.y + first, (size_t)pixels);
+    for (size_t i = 0; i < outputs_.size(); i++) {
+        const ValueSpec &v = values_[(size_t)outputs_[i]];
+        const float *from = (const float *)(call.context->arena.as() + v.offset);
+        const int pixels = v.pixels();
+        float *to = call.y[i] + (size_t)call.image * v.c * pixels;
+        for (int first = 0; first < pixels; first += 16) {  // sixteen pixels at a time: whole cache lines on both sides
+            const int count = first + 16 < pixels ? 16 : pixels - first;
+            transpose(from + (size_t)first * v.stride, (size_t)v.stride, count, v.c, to + first, (size_t)pixels);
+        }
     }
 }
 
@@ -400,7 +454,8 @@ int Engine::threads_for(long pictures) const {
 
 // False where the threads are not to be had.
 bool Engine::run_together(const Call &call, int most) {
-    if (!pool_ || most < 2) return false;
+    ThreadPool *threads = most < 2 ? nullptr : pool();
+    if (!threads) return false;
     struct Job {
         const Engine *engine;
         const Call *call;
@@ -410,7 +465,7 @@ bool Engine::run_together(const Call &call, int most) {
         const Job &j = *(const Job *)argument;
         j.engine->walk_together(*j.call, thread);
     };
-    return pool_->run(work, &job, most);
+    return threads->run(work, &job, most);
 }
 
 std::vector<double> Engine::step_seconds(const void *x, bool picture) {
@@ -434,46 +489,48 @@ std::vector<double> Engine::step_seconds(const void *x, bool picture) {
 
 std::vector<double> Engine::step_seconds_together(const void *x, bool picture) {
     std::vector<double> times(steps_.size());
-    std::vector<float> out(output_elements());
+    std::vector<std::vector<float>> out;
+    std::vector<float *> y;
+    for (size_t i = 0; i < outputs_.size(); i++) out.emplace_back(output_elements(i)), y.push_back(out.back().data());
     auto context = take_context();
     const double start = wall();
-    const bool together = run_together({context.get(), picture, x, out.data(), times.data()}, threads_);
+    const bool together = run_together({context.get(), picture, x, y.data(), 0, times.data()}, threads_);
     give_context(std::move(context));
     if (!together) return step_seconds(x, picture);
     for (size_t i = times.size(); i-- > 0;) times[i] -= i ? times[i - 1] : start;
     return times;
 }
 
-void Engine::run(const void *x, bool picture, long n, float *y) {
-    const size_t in_bytes = input_elements() * (picture ? 1 : 4), out = output_elements();
+void Engine::run(const void *x, bool picture, long n, float *const *y) {
+    const size_t in_bytes = input_elements() * (picture ? 1 : 4);
     struct Batch {
         Engine *engine;
         const char *x;
-        float *y;
-        size_t in_bytes, out;
+        float *const *y;
+        size_t in_bytes;
         long n;
         bool picture;
         std::atomic<long> next{0};
     };
     const char *bytes = (const char *)x;
     const int one = threads_for(1), all = threads_for(n), most = one == 1 && n < all ? (int)n : all;
-    if (pool_ && most > 1 && n >= most) {  // enough pictures: each thread takes whole ones
+    if (ThreadPool *threads = most > 1 && n >= most ? pool() : nullptr) {  // enough pictures: each thread takes whole ones
         std::vector<std::unique_ptr<Context>> ready;  // made here, where running out of memory can be reported
         for (int i = 0; i < most; i++) ready.push_back(take_context());
         for (auto &context : ready) give_context(std::move(context));
-        Batch batch{this, bytes, y, in_bytes, out, n, picture};
+        Batch batch{this, bytes, y, in_bytes, n, picture};
         const auto work = [](void *argument, int) {
             Batch &b = *(Batch *)argument;
             auto context = b.engine->take_context();
             for (long i; (i = b.next.fetch_add(1)) < b.n;)
-                b.engine->walk({context.get(), b.picture, b.x + (size_t)i * b.in_bytes, b.y + (size_t)i * b.out});
+                b.engine->walk({context.get(), b.picture, b.x + (size_t)i * b.in_bytes, b.y, i});
             b.engine->give_context(std::move(context));
         };
-        if (pool_->run(work, &batch, most)) return;
+        if (threads->run(work, &batch, most)) return;
     }
     auto context = take_context();
     for (long i = 0; i < n; i++) {
-        const Call call{context.get(), picture, bytes + (size_t)i * in_bytes, y + (size_t)i * out};
+        const Call call{context.get(), picture, bytes + (size_t)i * in_bytes, y, i};
         if (!run_together(call, one)) walk(call);
     }
     give_context(std::move(context));

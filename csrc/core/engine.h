@@ -8,6 +8,7 @@
 
 #include "conv_build.h"
 #include "pieces.h"
+#include "process.h"
 #include "thread_pool.h"
 
 namespace xnorpp {
@@ -60,11 +61,23 @@ struct Context {
     std::unique_ptr<Board> board;
 };
 
+// What the calls of one process share: working memory that is free, and threads. A forked child makes its own with its
+// first call and leaves its parent's untouched, also when the engine ends, because any lock in it may be held for ever.
+struct Resources {
+    const unsigned process = forks();
+    std::mutex mutex;  // of all that follows
+    std::vector<std::unique_ptr<Context>> free;
+    size_t made = 0;  // contexts, free and in use
+    bool alone = false;  // no threads could be started
+    std::unique_ptr<ThreadPool> threads;
+    std::atomic<ThreadPool *> pool{nullptr};  // `threads` when they are ready; may be read without the lock
+};
+
 class Engine {
   public:
     // `share` is how many threads the work of one picture is worth; a call takes as many as its pictures are, at most
-    // `threads`.
-    Engine(const std::string &isa, int threads, double share);
+    // `threads`. `memory` is how many bytes it may hold: weights, constants and the working memory of one call.
+    Engine(const std::string &isa, int threads, double share, size_t memory);
     ~Engine();
 
     int add_value(const ValueSpec &value);
@@ -72,10 +85,15 @@ class Engine {
     const Kernels &kernels() const { return kernels_; }
     const ValueSpec &value(int id) const { return values_.at((size_t)id); }
     int threads() const { return threads_; }
-    // `table` [256][c]: the float of each uint8 value, for programs that read the picture as floats.
-    void finish(int input, int output, size_t arena_bytes, std::vector<float> table);
-    // n pictures, uint8 [h][w][c] or float [c][h][w] each -> float [c][h][w] each.
-    void run(const void *x, bool picture, long n, float *y);
+    Budget &budget() { return budget_; }
+    // `table` [256][c], or [256] where all channels have the same: the float of each uint8 value, for programs that read
+    // the picture as floats; else empty.
+    void finish(int input, std::vector<int> outputs, size_t arena_bytes, std::vector<float> table);
+    // Starts the threads; throws where the system does not give them. Calls in a forked child start theirs when they need
+    // them, and work alone where there are none to be had.
+    void start();
+    // n images, uint8 [h][w][c] or float [c][h][w] each -> for each output in y, float [c][h][w] each.
+    void run(const void *x, bool picture, long n, float *const *y);
 
     // Processor seconds of each step for one picture on one thread; a step that runs with the next has the time of both.
     std::vector<double> step_seconds(const void *x, bool picture);
@@ -83,13 +101,18 @@ class Engine {
     std::vector<double> step_seconds_together(const void *x, bool picture);
 
     size_t input_elements() const { return (size_t)values_[(size_t)input_].c * values_[(size_t)input_].pixels(); }
-    size_t output_elements() const { return (size_t)values_[(size_t)output_].c * values_[(size_t)output_].pixels(); }
-    const ValueSpec &output() const { return values_[(size_t)output_]; }
+    size_t outputs() const { return outputs_.size(); }
+    size_t output_elements(size_t index) const {
+        const ValueSpec &v = values_[(size_t)outputs_[index]];
+        return (size_t)v.c * v.pixels();
+    }
     size_t memory() const;  // bytes of weights, constants and contexts
 
     struct Call;
 
   private:
+    Resources &resources() const;
+    ThreadPool *pool() const;
     std::unique_ptr<Context> take_context();
     void give_context(std::unique_ptr<Context> context);
     Epilogue resolve(const Step &step, char *arena, std::vector<Stage> &stages) const;
@@ -114,17 +137,17 @@ class Engine {
     const Kernels &kernels_;
     int threads_;
     double share_;
+    Budget budget_;
     std::vector<ValueSpec> values_;
     std::vector<Step> steps_;
     std::vector<float> table_;
     Buffer weights_;                // of all convolutions
     std::vector<bool> fused_pool_;  // step i runs with step i+1
     std::vector<Split> splits_;     // of every step, and of bringing the picture in
-    int input_ = -1, output_ = -1;
-    size_t arena_bytes_ = 0, scratch_bytes_ = 0, made_ = 0;
-    std::unique_ptr<ThreadPool> pool_;
-    std::mutex mutex_;
-    std::vector<std::unique_ptr<Context>> free_;
+    int input_ = -1;
+    std::vector<int> outputs_;
+    size_t arena_bytes_ = 0, scratch_bytes_ = 0;
+    mutable std::atomic<Resources *> resources_;  // of this process, or of the one that it was forked from
 };
 
 // Fills a binary convolution's `limits` and `turn` where its only result is bits that follow from the counts.

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -12,6 +14,22 @@
 #include "../kernels/kernels.h"
 
 namespace xnorpp {
+
+// How many bytes an engine may take. Whoever is about to allocate by a file's wish asks here first.
+class Budget {
+  public:
+    explicit Budget(size_t most) : most_(most) {}
+    void take(size_t bytes) {
+        if (bytes > most_ - taken_)
+            throw std::length_error("it needs more than the " + std::to_string(most_) +
+                                    " bytes that `memory_bytes` of `limits` allows; pass limits=Limits(memory_bytes=...) with a "
+                                    "larger number to `load`");
+        taken_ += bytes;
+    }
+
+  private:
+    size_t most_, taken_ = 0;
+};
 
 class Buffer {
   public:

@@ -1,8 +1,9 @@
 #include "thread_pool.h"
 
 #include <chrono>
-
-#include <unistd.h>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 
 namespace xnorpp {
 namespace {
@@ -26,15 +27,24 @@ void Patience::wait() {
     else std::this_thread::yield();
 }
 
-ThreadPool::ThreadPool(int threads) : owner_((long)getpid()) {
-    for (int i = 1; i < threads; i++) workers_.emplace_back([this, i] { work(i); });
+ThreadPool::ThreadPool(int threads) {
+    try {
+        for (int i = 1; i < threads; i++) workers_.emplace_back([this, i] { work(i); });
+    } catch (const std::system_error &error) {
+        const std::string possible = std::to_string(this->threads());
+        join();  // they wait on members of this object
+        throw std::runtime_error("`threads` (=" + std::to_string(threads) + "): only " + possible +
+                                 " can run at once here (" + error.code().message() + "); ask for at most `threads=" + possible +
+                                 "`");
+    } catch (...) {
+        join();
+        throw;
+    }
 }
 
-ThreadPool::~ThreadPool() {
-    if ((long)getpid() != owner_) {  // a forked child has no such threads to wait for
-        for (auto &worker : workers_) worker.detach();
-        return;
-    }
+ThreadPool::~ThreadPool() { join(); }
+
+void ThreadPool::join() {
     {
         std::lock_guard<std::mutex> lock(mutex_);
         stop_.store(true);
@@ -44,7 +54,7 @@ ThreadPool::~ThreadPool() {
 }
 
 bool ThreadPool::run(void (*job)(void *, int), void *argument, int most) {
-    if (workers_.empty() || (long)getpid() != owner_) return false;
+    if (workers_.empty()) return false;
     std::unique_lock<std::mutex> lock(busy_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
     job_ = job;

@@ -1,5 +1,6 @@
 // Threads of one engine. A call opens its job to them and begins by itself at once; a thread that wakes in time joins,
-// one that comes when the work is done is not waited for. What they share within a job is in pieces.h.
+// one that comes when the work is done is not waited for. What they share within a job is in pieces.h. A pool belongs to
+// the process that made it: a forked child neither uses nor destroys it (engine.h, Resources).
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -21,16 +22,17 @@ class Patience {
 
 class ThreadPool {
   public:
+    // Throws std::runtime_error, with no thread left running, where one cannot be started.
     explicit ThreadPool(int threads);
     ~ThreadPool();
     int threads() const { return (int)workers_.size() + 1; }
     // Runs job(argument, index) on the caller's thread, index 0, and on every other below `most` that comes before it is
-    // over; returns when all have left it. False, with nothing done, where the threads are busy with another call or
-    // belong to a parent process.
+    // over; returns when all have left it. False, with nothing done, where the threads are busy with another call.
     bool run(void (*job)(void *, int), void *argument, int most);
 
   private:
     void work(int index);
+    void join();
     std::vector<std::thread> workers_;
     std::mutex busy_, mutex_;
     std::condition_variable wake_;
@@ -40,7 +42,6 @@ class ThreadPool {
     std::atomic<int> most_{0};
     void (*job_)(void *, int) = nullptr;
     void *argument_ = nullptr;
-    long owner_;
 };
 
 }  // namespace xnorpp

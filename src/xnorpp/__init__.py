@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from xnorpp.shipped import list_shipped, load, shipped_card, shipped_path
     from xnorpp.training import load_model, load_recipe
 
-__version__ = "0.1.0"
+__version__ = "0.1.1"
 
 _HOME = {
     "BinaryConv2d": "xnorpp.nn",

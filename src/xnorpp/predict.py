@@ -56,9 +56,16 @@ class Accuracy:
 
 def preprocess_of(program: Program) -> Preprocess:
     """How a picture becomes an input: what the file says, or else a resize to its input's size."""
-    if program.preprocess is not None:
-        return Preprocess.from_dict(program.preprocess)
     channels, height, width = program.input_shape
+    if program.preprocess is not None:
+        preprocess = Preprocess.from_dict(program.preprocess)
+        made = (preprocess.channels, preprocess.crop, preprocess.crop)
+        if made != program.input_shape:  # known before an image of that size is made
+            raise ValueError(
+                f"the file's `preprocess` makes an input of shape {made}, and the network's is "
+                f"{program.input_shape}; pack it again with a `preprocess` that fits"
+            )
+        return preprocess
     if height != width:
         raise ValueError(
             f"the file has no pre-processing and its input is {height}x{width}; pack it with `preprocess`"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -274,9 +277,31 @@ def test_importing_bench_imports_no_engine() -> None:
     assert done.stdout.strip() == "set()"
 
 
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+def test_the_preloaded_library_is_in_no_folder_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can write there runs code in the process of the one who measures."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setenv("TMPDIR", str(shared))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.delenv("XNORPP_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(avx2, "_environment", lambda library: dict(os.environ))  # built, and not preloaded
+    library = avx2.build()
+    assert library.parent == tmp_path / "cache" / "xnorpp" / "avx2"
+    assert library.parent.stat().st_mode & 0o777 == 0o700
+    assert not list(shared.iterdir())
+    library.parent.chmod(0o777)
+    with pytest.raises(CannotMask, match="can be written to by other users"):
+        avx2.build()
+
+
 def test_hiding_instructions_works_or_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
-        outcome = str(avx2.build(tmp_path))
+        outcome = str(avx2.build(tmp_path / "private"))
     except CannotMask as error:
         outcome = str(error)
     assert outcome.startswith("--avx2-only ") or Path(outcome).exists()

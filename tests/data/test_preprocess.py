@@ -98,6 +98,12 @@ def test_travels_as_json() -> None:
         ({"crop": 9}, r"`crop` \(=9\) must be at least 1 and at most `resize` \(=8\)"),
         ({"mean": (0.5,)}, r"`mean` \(=\(0.5,\)\) must have `channels` \(=3\) values"),
         ({"std": (0.5, 0.0, 0.5)}, "must be positive"),
+        ({"std": (0.5, 1e-46, 0.5)}, "must be positive in float32"),
+        ({"std": (0.5, float("nan"), 0.5)}, "`std` .* must be finite numbers"),
+        ({"mean": (0.5, 1e39, 0.5)}, "`mean` .* must be finite numbers"),
+        ({"resize": None}, r"`resize` \(=None\) must be an integer"),
+        ({"channels": True}, r"`channels` \(=True\) must be an integer"),
+        ({"resize": 20000, "crop": 20000}, r"`resize` \(=20000\) must be at most 8192"),
     ],
 )
 def test_wrong_values_are_named(change: dict[str, object], message: str) -> None:
@@ -205,3 +211,20 @@ def test_every_raw_array_is_read_as_numpy_reads_it(change: Any, version: tuple[i
         np.testing.assert_array_equal(found, array)
     with pytest.raises(CorruptImageError):
         decode(file.getvalue()[:-1], 10, 10, 0, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("resize", None, r"`resize` \(=None\) must be an integer"),
+        ("crop", "8", r"`crop` \(='8'\) must be an integer"),
+        ("mean", 5, r"`mean` \(=5\) must be a list of numbers"),
+        ("mean", {"a": 1}, "`mean` .* must be a list of numbers"),
+        ("std", ["nan", "1", "1"], "`std` .* must be a list of numbers"),
+        ("std", [10**400, 1, 1], "`std` must be finite numbers"),
+    ],
+)
+def test_wrong_values_of_a_file_are_one_sentence(key: str, value: object, message: str) -> None:
+    values = dataset_info("cifar10").preprocess().to_dict()
+    with pytest.raises(ValueError, match=message):
+        Preprocess.from_dict({**values, key: value})

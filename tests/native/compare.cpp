@@ -161,6 +161,7 @@ void compare_pooled(const Kernels &kernels, const Case &c, const ConvStore &plai
 
 void compare(const Kernels &kernels) {
     const Kernels &plain = *generic_kernels();
+    Budget budget(SIZE_MAX);
     Case c = draw_case();
     ConvSpec &s = c.s;
     const size_t fan = (size_t)(s.c / s.groups), taps = (size_t)s.kh * s.kw, pixels = (size_t)s.h * s.w;
@@ -175,15 +176,15 @@ void compare(const Kernels &kernels) {
     for (size_t p = 0; p < pixels; p++)
         for (int i = 0; i < s.c; i++) bits.as<uint8_t>()[p * words * 4 + (size_t)i / 8] |= (uint8_t)(draw(0, 1) << i % 8);
     s.in_stride = (int)words;
-    const Output a = run(plain, c, build_bit_conv(plain, s, weight.data()), bits.as());
-    const Output b = run(kernels, c, build_bit_conv(kernels, s, weight.data()), bits.as());
+    const Output a = run(plain, c, build_bit_conv(plain, budget, s, weight.data()), bits.as());
+    const Output b = run(kernels, c, build_bit_conv(kernels, budget, s, weight.data()), bits.as());
     if (a.floats != b.floats || a.bits != b.bits) fail(kernels, "bits", c);
     // Floats, with and without padded pixels.
     const int stride = draw(0, 1) ? s.c : (int)round_up((size_t)s.c, 16);
     s.in_stride = stride;
     const Buffer x = reals(pixels * (size_t)stride), w = reals((size_t)s.o * fan * taps), bias = reals((size_t)s.o);
-    const Output fa = run(plain, c, build_float_conv(plain, s, w.as<float>(), bias.as<float>()), x.as());
-    const Output fb = run(kernels, c, build_float_conv(kernels, s, w.as<float>(), bias.as<float>()), x.as());
+    const Output fa = run(plain, c, build_float_conv(plain, budget, s, w.as<float>(), bias.as<float>()), x.as());
+    const Output fb = run(kernels, c, build_float_conv(kernels, budget, s, w.as<float>(), bias.as<float>()), x.as());
     if (!close(fa, fb)) fail(kernels, "floats", c);
     // Pictures: integer sums, then steps that are rounded one by one: equal. Half of them have the stem's shape.
     if (draw(0, 1)) s.c = 3, s.kw = 7, s.sw = 2, s.w = draw(7, 20), s.groups = 1;
@@ -202,7 +203,7 @@ void compare(const Kernels &kernels) {
         Buffer picture(area * (size_t)s.c);
         for (size_t i = 0; i < area * (size_t)s.c; i++) picture.as<uint8_t>()[i] = (uint8_t)draw(0, 255);
         const PictureSpec spec{filters.data(), means.data(), rest.data(), scale.as<float>()};
-        const auto build = [&](const Kernels &k) { return build_picture_conv(k, s, spec, bias.as<float>()); };
+        const auto build = [&](const Kernels &k) { return build_picture_conv(k, budget, s, spec, bias.as<float>()); };
         const Output pa = run(plain, c, build(plain), picture.as()), pb = run(kernels, c, build(kernels), picture.as());
         if (pa.floats != pb.floats || pa.bits != pb.bits)
             fail(kernels, "picture", c);

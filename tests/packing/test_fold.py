@@ -222,6 +222,22 @@ def test_thresholds_decide_as_the_function(seed: int, largest: int) -> None:
             assert np.array_equal(np.where(flip[where], v < t[where], v > t[where]), wanted)
 
 
+def test_thresholds_of_infinities_are_the_functions_but_for_one_case() -> None:
+    """A weight of 0 and a positive bias: inf * 0 is a NaN for torch, and the bit is constant."""
+    weight, bias = np.array([0, 0, 1, -1], np.float32), np.array([1, -1, 0.5, 0.5], np.float32)
+
+    def f(v: np.ndarray) -> np.ndarray:
+        return v * weight + bias
+
+    t, flip = real_threshold(f, 4)
+    v = np.repeat(np.array([[-np.inf], [np.inf], [np.nan]], np.float32), 4, axis=1)
+    with np.errstate(invalid="ignore"):
+        wanted = f(v) > 0
+    assert not wanted[1, 0]
+    wanted[1, 0] = True
+    assert np.array_equal(np.where(flip, v < t, v > t), wanted)
+
+
 def test_float_order() -> None:
     places = np.array([-2, -1, 0, 1, 2, 0x7F7FFFFF])
     assert np.all(np.diff(float_at(places)) > 0)

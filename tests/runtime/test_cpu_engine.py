@@ -130,7 +130,7 @@ def test_calls_from_several_threads() -> None:
 
 
 def test_forked_child_answers() -> None:
-    """Threads do not survive a fork; the child's calls run on its own thread."""
+    """Threads do not survive a fork; the child starts its own (test_fork.py has every state)."""
     model, x = load(stem(), threads=2), pictures(2)
     expected = model(x)
     child = os.fork()
@@ -139,8 +139,13 @@ def test_forked_child_answers() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_empty_batch() -> None:
-    assert load(stem())(pictures(0)).shape == (0, 11)
+@pytest.mark.parametrize("isa", ["reference", *ISAS])
+def test_empty_batch(isa: str) -> None:
+    assert load(stem(), isa=isa)(pictures(0)).shape == (0, 11)
+    for seed in range(40):  # every operation
+        program = random_program(seed)
+        x = np.zeros((0, *program.input_shape), np.float32)
+        assert load(program, threads=1, isa=isa)(x).shape == (0, *program.values[program.output].shape)
 
 
 @pytest.mark.parametrize("isa", ISAS)

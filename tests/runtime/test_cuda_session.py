@@ -3,6 +3,7 @@ addresses."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -114,3 +115,18 @@ def test_an_old_gpu_is_one_sentence(fake: None, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(FakeDevice, "capability", (6, 1))
     with pytest.raises(cuda.CudaError, match=r"compute capability 6\.1, and 7\.0 or newer is needed"):
         cuda.CudaModel(cases.zoo())
+
+
+def test_a_forked_child_is_refused_before_it_waits_for_a_lock(fake: None) -> None:
+    """The driver works in no forked process, and the lock may be held there for ever."""
+    program = cases.fast_shapes()
+    model = cuda.CudaModel(program)
+    with model._lock:
+        child = os.fork()
+        if child == 0:
+            try:
+                model(pictures(program, 1, 0))
+            except cuda.CudaError as error:
+                os._exit(0 if "cannot be used in a forked process" in str(error) else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

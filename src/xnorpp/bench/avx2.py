@@ -2,7 +2,7 @@
 
 Every engine picks its kernels from what CPUID says. `benchmarks/avx2_only.c` makes CPUID fault and answers
 with everything above AVX2 cleared, so one switch is the same for all of them. It is a preloaded library: the
-process starts itself again with it.
+process starts itself again with it. It is compiled into the user's cache folder, where nobody else may write.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
+
+from xnorpp.runtime.cache import cache_folder, private_folder
 
 AVX2_ONLY = "XNORPP_AVX2_ONLY"  # set in the process that was started again
 
@@ -38,8 +39,10 @@ def build(folder: Path | None = None) -> Path:
     if compiler is None:
         raise CannotMask("--avx2-only needs a C compiler (gcc or cc) to build its library")
     text = source.read_bytes()
-    place = folder or Path(tempfile.gettempdir()) / f"xnorpp-avx2-{os.getuid()}"
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        place = private_folder(folder or cache_folder() / "avx2")
+    except OSError as error:
+        raise CannotMask(f"--avx2-only has no place for its library: {error}") from None
     library = place / f"avx2_only-{hashlib.sha256(text).hexdigest()[:16]}.so"
     if not library.exists():
         fresh = library.with_suffix(f".{os.getpid()}")

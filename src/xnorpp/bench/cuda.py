@@ -199,7 +199,7 @@ def layer_rows(model: Any, batch: int) -> list[LayerRow]:
         work = 0
         for step in (unit.step, unit.side):
             if step is not None and step.op is not None and step.weight is not None:
-                packed = step.weight.dtype == np.uint8
+                packed = step.packed
                 taps = (
                     step.weight[0].size
                     if not packed

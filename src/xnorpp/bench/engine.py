@@ -41,7 +41,7 @@ class Unavailable(Exception):
     """An engine that cannot take part here; the message is one line that says why."""
 
 
-def pictures(batch: int, shape: tuple[int, int, int], seed: int = 0) -> npt.NDArray[np.uint8]:
+def pictures(batch: int, shape: tuple[int, ...], seed: int = 0) -> npt.NDArray[np.uint8]:
     """Random uint8 pictures (n, h, w, c): the time of none of these engines depends on what they show."""
     c, h, w = shape
     return np.random.default_rng(seed).integers(0, 256, (batch, h, w, c), dtype=np.uint8)

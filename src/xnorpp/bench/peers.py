@@ -39,7 +39,7 @@ class Task:
     """What the peers are asked to run: the twin (an nn.Module), its input shape, batch, and normalisation."""
 
     twin: Any
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     batch: int
     threads: tuple[int, ...]
     mean: tuple[float, ...]
@@ -150,7 +150,7 @@ def _compiled(torch: Any, task: Task, normalised: Any, settings: dict[str, Any])
     return Engine("torch.compile", "fp32", from_uint8=from_uint8, from_float=from_float, **settings)
 
 
-def export_onnx(twin: Any, batch: int, shape: tuple[int, int, int], path: Path) -> None:
+def export_onnx(twin: Any, batch: int, shape: tuple[int, ...], path: Path) -> None:
     """The twin as ONNX with one float32 input `input` (n, c, h, w) and a fixed batch."""
     torch = _need("torch")
     for package in ("onnx", "onnxscript"):

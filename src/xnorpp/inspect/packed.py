@@ -15,7 +15,6 @@ from xnorpp.inspect.layer import (
     real_shortcut,
     two_valued,
 )
-from xnorpp.runtime.format.bits import window_of
 from xnorpp.runtime.format.ops import infer
 from xnorpp.runtime.format.program import INPUT, Op, Program
 
@@ -58,7 +57,7 @@ def inspect_program(
                 state=state,
                 why=why,
                 geometry=geometry,
-                weight_bits=1 if weight.dtype == np.uint8 else 8 * weight.itemsize,
+                weight_bits=1 if program.is_packed(op) else 8 * weight.itemsize,
                 input_bits=1 if state == "binary" else 32,
                 bytes=_tensor_bytes(program, op) + extra_bytes.get(op.output, 0),
                 binary_operations=geometry.multiply_adds if state == "binary" else 0,
@@ -84,8 +83,7 @@ def geometry_of(program: Program, op: Op) -> Geometry:
     before, after = program.values[op.inputs[0]].shape, program.values[op.output].shape
     if op.op.endswith("linear"):
         return Geometry(before[0], after[0], (1, 1), (1, 1), linear=True)
-    weight = program.tensors[op.tensors["weight"]]
-    kernel = window_of(weight)
+    kernel = program.window(op)
     stride, padding, dilation = (
         (int(op.attrs[key][0]), int(op.attrs[key][1])) for key in ("stride", "padding", "dilation")
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from xnorpp.packing.graph import Array, Node, PackError, fingerprint, order
 from xnorpp.runtime.format.program import INPUT, Op, Program
+from xnorpp.runtime.stem import add_byte_filters
 
 _HALF_MAX = float(np.finfo(np.float16).max)
 
@@ -59,7 +60,7 @@ def assemble(
         labels=None if labels is None else tuple(str(label) for label in labels),
         meta=dict(meta or {}),
     )
-    return program, nodes
+    return add_byte_filters(program), nodes
 
 
 class _Store:

@@ -157,7 +157,7 @@ def _magnitude(program: Program, op: Op, node: Node, ndim: int) -> Any:
 
 def _weight(program: Program, op: Op, channels: int) -> Any:
     stored = program.tensors[op.tensors["weight"]]
-    if stored.dtype != np.uint8:
+    if not program.is_packed(op):
         return np.abs(stored.astype(np.float64))
     if stored.ndim == 2:
         return np.abs(unpack_bits(stored, channels)).astype(np.float64)

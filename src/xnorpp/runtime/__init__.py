@@ -8,17 +8,16 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from xnorpp.runtime.format.program import Op, Program, ProgramError, read, write
+from xnorpp.runtime.limits import DEFAULT_LIMITS, Limits, check_limits, check_memory, reference_bytes
 from xnorpp.runtime.work import check_threads
 
-__all__ = ["Model", "Op", "Program", "ProgramError", "ReferenceModel", "load", "read", "write"]
+__all__ = ["Limits", "Model", "Op", "Program", "ProgramError", "ReferenceModel", "load", "read", "write"]
 
 Array = npt.NDArray[Any]
 
@@ -30,8 +29,9 @@ class Model(Protocol):
     isa: str
     threads: int
 
-    def __call__(self, x: Array) -> npt.NDArray[np.float32]:
-        """uint8 `(n, h, w, c)` pictures or normalised float32 `(n, c, h, w)` -> float32 outputs, any `n`."""
+    def __call__(self, x: Array) -> Any:
+        """uint8 `(n, h, w, c)` images or normalised float32 `(n, c, h, w)` -> float32 outputs, any `n`; a
+        dict by name where the program has several outputs."""
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -52,7 +52,9 @@ class ReferenceModel:
     isa = "reference"
     threads = 1
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, limits: Limits = DEFAULT_LIMITS) -> None:
+        check_limits(program, limits)
+        check_memory(reference_bytes(program), limits)
         self.program = program
 
     @property
@@ -68,10 +70,10 @@ class ReferenceModel:
         """Bytes of the weights and constants, as the file has them."""
         return sum(tensor.nbytes for tensor in self.program.tensors.values())
 
-    def __call__(self, x: Array) -> npt.NDArray[np.float32]:
+    def __call__(self, x: Array) -> Any:
         from xnorpp.runtime.reference import run
 
-        return np.asarray(run(self.program, x), dtype=np.float32)
+        return run(self.program, x)
 
 
 def load(
@@ -79,37 +81,37 @@ def load(
     threads: int | None = None,
     isa: str | None = None,
     device: str = "cpu",
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Model:
     """Load a packed model (a path, its bytes, or a `Program`).
 
     `isa` names the CPU kernels ("reference" is plain numpy); without it the environment variable `XNORPP_ISA`
     does, and without that the fastest that was built and this machine has is taken. `threads` is how many one
     call may use, at most 1024; without it the work of the call's pictures decides, up to one a core and 8.
-    `device` is "cpu" or "cuda" ("cuda:1" for the second). Without the native core the reference runs, with a
-    warning.
+    `device` is "cpu" or "cuda" ("cuda:1" for the second). `limits` bound what a file may ask for: its bytes,
+    memory, and the work of one image.
+
+    Raises:
+        ImportError: the native core, which reads and runs files, is not built; the message says how to.
+        ProgramError: the file is damaged, or needs more than `limits` allow.
+        RuntimeError: the system does not start the threads.
     """
     check_threads(threads)
-    program = source if isinstance(source, Program) else read(source)
+    program = source if isinstance(source, Program) else read(source, limits.file_bytes)
     if device != "cpu" and device.split(":")[0] != "cuda":
         raise ValueError(f"`device` (={device!r}) must be 'cpu', 'cuda' or 'cuda:N'")
     if device != "cpu":
         from xnorpp.runtime.cuda.model import CudaModel
 
+        check_limits(program, limits)
         return CudaModel(program, device=device)
     chosen = isa or os.environ.get("XNORPP_ISA") or None
     if chosen == "reference":
-        return ReferenceModel(program)
+        return ReferenceModel(program, limits)
+    from xnorpp.runtime.cpu import CpuModel
+
     try:
-        from xnorpp.runtime.cpu import CpuModel
-    except ImportError as error:
-        warnings.warn(
-            f"the native core of xnorpp is not built ({error}); running the slow plain numpy reference",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return ReferenceModel(program)
-    try:
-        return CpuModel(program, threads, chosen)
+        return CpuModel(program, threads, chosen, limits)
     except ValueError as error:
         if str(error).startswith("`isa`"):  # it ends with the core's own kernels
             raise ValueError(f"{error}, reference") from None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from xnorpp.shipped.card import check_card, render_card, short_card, summary_rows
 
 if TYPE_CHECKING:
-    from xnorpp.runtime import Model, Program
+    from xnorpp.runtime import Limits, Model, Program
 
 __all__ = [
     "check_card",
@@ -81,6 +81,7 @@ def load(
     threads: int | None = None,
     isa: str | None = None,
     device: str = "cpu",
+    limits: Limits | None = None,
 ) -> Model:
     """`xnorpp.runtime.load`, which also takes a shipped model's name where there is no file of that name."""
     from xnorpp import runtime
@@ -90,7 +91,7 @@ def load(
             source = find_model(source)
         except ValueError as error:
             raise FileNotFoundError(str(error)) from None
-    return runtime.load(source, threads, isa, device)
+    return runtime.load(source, threads, isa, device, limits or runtime.Limits())
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> str:

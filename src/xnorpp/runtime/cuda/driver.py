@@ -9,11 +9,13 @@ architecture), so the compiler is needed once.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
 import hashlib
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,18 +26,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.runtime.cache import cache_folder, private_folder
+
 
 class CudaError(RuntimeError):
     """No usable GPU, or a call that failed; the message is one sentence."""
-
-
-def cache_folder() -> Path:
-    """Where compiled kernels are kept: `XNORPP_CACHE`, or the user's cache folder."""
-    named = os.environ.get("XNORPP_CACHE")
-    if named:
-        return Path(named)
-    base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "xnorpp"
 
 
 @cache
@@ -143,6 +138,19 @@ def _target(arch: str) -> str:
     return f"compute_{max(older)}"
 
 
+def kernel_cache() -> Path | None:
+    """The folder of compiled kernels, or None: then each start compiles anew. A folder that another user can
+    write to is not used, with a warning; a read-only home has none."""
+    try:
+        return private_folder(cache_folder() / "kernels")
+    except PermissionError as error:
+        if error.errno is None:  # our own; the system's have a number
+            warnings.warn(f"compiled CUDA kernels are not cached: {error}", RuntimeWarning, stacklevel=2)
+        return None
+    except OSError:
+        return None
+
+
 def cached_cubin(source: str, arch: str) -> bytes:
     """The machine code from the cache, or compiled and put there. A kernel with `wgmma` is for one
     architecture alone, which the compiler knows as `sm_90a`."""
@@ -155,20 +163,17 @@ def cached_cubin(source: str, arch: str) -> bytes:
         "--fmad=false",
     ]
     key = hashlib.sha256("\n".join([source, *options]).encode()).hexdigest()
-    path = cache_folder() / f"{key[:32]}.cubin"
-    try:
+    folder = kernel_cache()
+    path = None if folder is None else folder / f"{key[:32]}.cubin"
+    if path is not None and path.is_file():
         return path.read_bytes()
-    except OSError:
-        pass
     options[0] = f"--gpu-architecture={_target(arch)}"
     cubin = compile_source(source, options)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_bytes(cubin)
-        partial.replace(path)
-    except OSError:
-        pass  # a read-only home costs a compilation at each start, nothing else
+    if path is not None:
+        with contextlib.suppress(OSError):  # a full disk costs a compilation at each start, nothing else
+            partial = path.with_suffix(f".{os.getpid()}")
+            partial.write_bytes(cubin)
+            partial.replace(path)
     return cubin
 
 
@@ -181,7 +186,7 @@ class Memory:
     _device: Device = field(repr=False)
 
     def __del__(self) -> None:
-        if self.pointer and not sys.is_finalizing():
+        if self.pointer and not sys.is_finalizing() and self._device.process == os.getpid():
             self._device.enter()
             _libcuda().cuMemFree_v2(ctypes.c_uint64(self.pointer))
             self._device.allocated -= self.size
@@ -208,6 +213,7 @@ class Device:
         self.cache = self.attribute(38)  # bytes of the second-level cache
         self.allocated = 0
         self.peak = 0
+        self.process = os.getpid()  # the driver works in no process that was forked from this one
         self.enter()
 
     def attribute(self, number: int) -> int:

@@ -14,7 +14,6 @@ from xnorpp.runtime.cuda.fuse import Unit
 from xnorpp.runtime.cuda.launch import Array, Caller, Constant, Kernel, Launch, Local, by_pixel, extent
 from xnorpp.runtime.cuda.layout import BitsLayout, pack_units
 from xnorpp.runtime.cuda.source import MAX_STAGES, STAGES, PlainArguments
-from xnorpp.runtime.format.bits import window_of
 from xnorpp.runtime.format.program import INPUT, Program, ProgramError
 from xnorpp.runtime.plan import (
     AddValue,
@@ -155,7 +154,7 @@ def _window(step: Step) -> dict[str, int | float]:
         }
     found: dict[str, int | float] = {}
     if step.weight is not None and step.weight.ndim == 4:
-        kernel = window_of(step.weight)
+        kernel = step.window
         found |= {"kh": int(kernel[0]), "kw": int(kernel[1])}
     for key, names in (
         ("kernel", ("kh", "kw")), ("stride", ("sy", "sx")), ("padding", ("py", "px")),
@@ -210,7 +209,7 @@ def _picture_weights(maker: Maker, step: Step) -> dict[str, Constant]:
 def _real_weights(maker: Maker, step: Step) -> npt.NDArray[np.float32]:
     """[tap][channel of the group][filter], filters filled up to a multiple of 64."""
     assert step.weight is not None
-    if step.weight.dtype == np.uint8:
+    if step.packed:
         weight = np.where(maker.positive(step), np.float32(1), np.float32(-1))
     else:
         weight = step.weight if step.weight.ndim == 4 else step.weight[:, :, None, None]

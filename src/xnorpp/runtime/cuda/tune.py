@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xnorpp.runtime.cache import cache_folder
 from xnorpp.runtime.cuda import driver as cu
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def record_path(model: CudaModel, schedule: Schedule) -> Path:
     text += [launch.kernel.source() for launch in schedule.launches]
     text += [repr(model.builder.options(unit, schedule.images)) for unit in schedule.units]
     key = hashlib.sha256("\n".join(text).encode()).hexdigest()
-    return cu.cache_folder() / f"{key[:32]}.tiles.json"
+    return cache_folder() / f"{key[:32]}.tiles.json"
 
 
 def known(path: Path) -> dict[tuple[int, int], int] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 UInt8Array = npt.NDArray[np.uint8]
+
+LARGEST_SIZE = 1 << 13  # pixels on a side; what a file says must not fill the memory
 
 
 @dataclass(frozen=True)
@@ -33,17 +36,26 @@ class Preprocess:
     channels: int = 3
 
     def __post_init__(self) -> None:
+        for name in ("resize", "crop", "channels"):
+            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int):
+                raise ValueError(f"`{name}` (={getattr(self, name)!r}) must be an integer")
         if self.channels not in (1, 3):
             raise ValueError(f"`channels` (={self.channels}) must be 1 or 3")
         if not 0 < self.crop <= self.resize:
             raise ValueError(
                 f"`crop` (={self.crop}) must be at least 1 and at most `resize` (={self.resize})"
             )
+        if self.resize > LARGEST_SIZE:
+            raise ValueError(f"`resize` (={self.resize}) must be at most {LARGEST_SIZE}")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != self.channels:
                 raise ValueError(f"`{name}` (={values}) must have `channels` (={self.channels}) values")
-        if min(self.std) <= 0:
-            raise ValueError(f"`std` (={self.std}) must be positive")
+            with np.errstate(over="ignore"):
+                numbers = np.asarray(values, np.float32)
+            if not np.isfinite(numbers).all():
+                raise ValueError(f"`{name}` (={values}) must be finite numbers")
+            if name == "std" and numbers.min() <= 0:
+                raise ValueError(f"`std` (={values}) must be positive in float32")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, and read back by `from_dict`."""
@@ -64,11 +76,11 @@ class Preprocess:
                 f'`preprocess` must have exactly the keys {", ".join(known)}; "{wrong[0]}" is wrong'
             )
         return cls(
-            resize=int(values["resize"]),
-            crop=int(values["crop"]),
-            mean=tuple(float(v) for v in values["mean"]),
-            std=tuple(float(v) for v in values["std"]),
-            channels=int(values["channels"]),
+            resize=values["resize"],
+            crop=values["crop"],
+            mean=_numbers(values["mean"], "mean"),
+            std=_numbers(values["std"], "std"),
+            channels=values["channels"],
         )
 
     def apply(self, picture: Image | UInt8Array) -> UInt8Array:
@@ -88,6 +100,18 @@ class Preprocess:
         std = np.asarray(self.std, np.float32)
         scaled = (images.astype(np.float32) / np.float32(255) - mean) / std
         return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
+
+
+def _numbers(values: Any, name: str) -> tuple[float, ...]:
+    """A row of numbers as JSON has it; text that looks like one is none."""
+    if not isinstance(values, list | tuple) or not all(
+        isinstance(v, Real) and not isinstance(v, bool) for v in values
+    ):
+        raise ValueError(f"`{name}` (={values!r:.60}) must be a list of numbers")
+    try:
+        return tuple(float(v) for v in values)
+    except OverflowError:  # an integer beyond every float
+        raise ValueError(f"`{name}` must be finite numbers") from None
 
 
 def as_image(picture: Image | UInt8Array) -> Image:

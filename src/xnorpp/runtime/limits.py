@@ -1,0 +1,86 @@
+"""What a model may take from the machine: bytes of the file, bytes of memory, work of one image.
+
+The format bounds every number in a file, but generously: a few hundred bytes can describe values of
+gigabytes. `load` therefore compares what a program needs with `Limits` before anything of that size is
+allocated. The core counts needs as the engines lay things out (`csrc/core/program.cpp`), not as the file
+states them: filters in blocks of 32, floats in pixels of 16 channels, one-bit products in words of 32, and a
+tensor that several operations share once for each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from xnorpp.runtime.format.program import MAX_FILE, Op, Program, ProgramError
+
+__all__ = ["DEFAULT_LIMITS", "Limits", "check_limits", "check_memory", "image_work", "reference_bytes"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What `load` accepts. A model beyond a limit is a `ProgramError` that names the limit.
+
+    Args:
+        file_bytes: size of the file, at most 2**32.
+        memory_bytes: weights as the engine lays them out, constants, and the working memory of one call. A
+            further call at the same time, or a further thread of a batch, takes its working memory once more.
+        multiply_adds: work of one image; 32 one-bit products count as one.
+
+    Example:
+        >>> load("large.xnor", limits=Limits(memory_bytes=8 << 30))    # doctest: +SKIP
+    """
+
+    file_bytes: int = MAX_FILE
+    memory_bytes: int = 1 << 31
+    multiply_adds: int = 1 << 38
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"`{field.name}` (={value!r}) must be a positive integer")
+        if self.file_bytes > MAX_FILE:
+            raise ValueError(f"`file_bytes` (={self.file_bytes}) must be at most {MAX_FILE}")
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """As the core takes them."""
+        most = (1 << 63) - 1
+        return self.file_bytes, min(self.memory_bytes, most), min(self.multiply_adds, most)
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def check_limits(program: Program, limits: Limits) -> None:
+    """Refuse a program that no engine can run within `limits`; an engine counts its own layout exactly."""
+    program.native.check_limits(limits.numbers)
+
+
+def check_memory(needed: int, limits: Limits) -> None:
+    """Refuse a program that needs more bytes than the limit."""
+    if needed > limits.memory_bytes:
+        raise ProgramError(
+            f"this program needs at least {needed} bytes of memory, and `memory_bytes` of `limits` allows "
+            f"{limits.memory_bytes}; pass limits=Limits(memory_bytes=...) with a larger number to `load`"
+        )
+
+
+def image_work(program: Program) -> int:
+    """Multiply-adds of one image, counted as the engines do them (see the top of the file)."""
+    return int(program.native.image_work)
+
+
+def reference_bytes(program: Program) -> int:
+    """The most that one operation of the reference takes for one image: its values, and its windows."""
+    return max(_reference_bytes(program, op) for op in program.ops)
+
+
+def _reference_bytes(program: Program, op: Op) -> int:
+    values = [program.values[name] for name in (*op.inputs, op.output)]
+    source, out = values[0], values[-1]
+    window = program.window(op) if "weight" in op.tensors else op.attrs.get("kernel", (1, 1))
+    pixels = out.elements // out.shape[0]
+    windows = source.shape[0] * int(math.prod(window)) * pixels if len(source.shape) == 3 else 0
+    return 4 * (sum(value.elements for value in values) + windows)

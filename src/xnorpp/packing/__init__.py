@@ -104,13 +104,13 @@ def pack_program(
         inputs = example_inputs(model, input_size, "input_size")
     else:
         inputs = pair_of_images(example_inputs(model, example))
-    output = trace(model, *inputs)
-    channels, height, width = inputs[0].shape[1:]
+    outputs = trace(model, *inputs)
+    shape = tuple(inputs[0].shape[1:])
     settings = _settings(preprocess)
-    mean, std = (_channels(settings, key, channels) for key in ("mean", "std"))
+    mean, std = (_channels(settings, key, shape[0]) for key in ("mean", "std"))
     program, _ = assemble(
-        fold(output),
-        (channels, height, width),
+        fold(outputs),
+        shape,
         mean=mean,
         std=std,
         preprocess=settings,

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import xnorpp
-from xnorpp.nn import BinaryConv2d
-from xnorpp.packing import Obstacle, Packability, PackError, check_packable, pack, pack_program
+from xnorpp.nn import BinaryConv2d, BinaryLinear
+from xnorpp.packing import Obstacle, Packability, PackError, check_packable, pack, pack_program, verify
 from xnorpp.packing.obstacles import remedy_for
 
 IMAGE = (3, 16, 16)
@@ -30,9 +30,9 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Expected]] =
         IMAGE,
         [("se.gate", "nn.Sigmoid", "nn.Hardtanh"), ("se", "torch.Tensor.mul", "leave this module unpacked")],
     ),
-    "two heads": (networks.TwoHeads, IMAGE, [("", "forward", "return one tensor")]),
-    "dict": (networks.DictOutput, IMAGE, [("", "forward", "return one tensor")]),
-    "dataclass": (networks.DataclassOutput, IMAGE, [("", "forward", "return one tensor")]),
+    "two heads": (networks.TwoHeads, IMAGE, []),
+    "dict": (networks.DictOutput, IMAGE, []),
+    "dataclass": (networks.DataclassOutput, IMAGE, []),
     "gelu": (networks.gelu, IMAGE, [("1", "nn.GELU", RELU), ("6", "nn.GELU", RELU)]),
     "group norm": (
         networks.group_norm,
@@ -49,7 +49,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Expected]] =
     ),
     "shufflenet": (networks.ShuffleNet, IMAGE, [("unit", "torch.Tensor.view", "channel shuffle")]),
     "adaptive pool": (networks.adaptive_pool, IMAGE, [("2", "nn.AdaptiveAvgPool2d", "divides (16, 16)")]),
-    "mlp": (networks.mlp, (16,), [("", "the input", "nn.Flatten()")]),
+    "mlp": (networks.mlp, (16,), []),
     "conv1d": (
         networks.sequences,
         (4, 16),
@@ -270,6 +270,34 @@ def test_pack_returns_a_model_that_runs() -> None:
         pack(model)
     with pytest.raises(ValueError, match="both `input_size` and `example` are given"):
         pack(model, 16, example=16)
+
+
+def test_several_named_outputs() -> None:
+    torch.manual_seed(0)
+    images = torch.randn(3, *IMAGE)
+    for kind, names in (
+        (networks.TwoHeads, ["0", "1"]),
+        (networks.DictOutput, ["classes", "boxes"]),
+        (networks.DataclassOutput, ["classes", "boxes"]),
+    ):
+        model = kind().eval()
+        found = pack(model, example=images, labels=[str(i) for i in range(10)])(images.numpy())
+        assert list(found) == names
+        with torch.no_grad():
+            for mine, goal in zip(found.values(), networks.TwoHeads.forward(model, images), strict=True):
+                assert np.allclose(mine, goal.numpy(), atol=1e-5)
+        assert verify(model, images.numpy()).holds
+
+
+def test_vector_inputs() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(networks.mlp(), BinaryLinear(10, 6, scale="channel"), nn.ReLU()).eval()
+    x = torch.randn(5, 16)
+    packed = pack(model, (16,))
+    assert packed.program.input_shape == (16,)
+    with torch.no_grad():
+        assert np.allclose(packed(x.numpy()), model(x).numpy(), atol=1e-5)
+    assert verify(model, x.numpy()).holds
 
 
 def test_public_names() -> None:

@@ -99,7 +99,7 @@ def test_several_outputs_and_vector_inputs() -> None:
     model = with_binary_layers(networks.TwoHeads(), "body.3", "boxes.0")
     hybrid, report = pack_submodules(model, 16)
     assert [part.name for part in report.packed] == ["body", "boxes"]
-    assert hybrid.boxes.program.input_shape == (8, 1, 1)
+    assert hybrid.boxes.program.input_shape == (8,)
     assert same_output(hybrid, model, *IMAGE)
 
 
@@ -132,10 +132,10 @@ def test_a_model_that_packs_becomes_one_module() -> None:
     assert isinstance(hybrid, PackedModule)
     assert [part.paths for part in report.packed] == [("",)]
     assert same_output(hybrid, model, *IMAGE)
-    vector, _ = pack_submodules(networks.mlp().eval(), (16,))
-    assert isinstance(vector, nn.Sequential)  # a program begins with an image; the parts get one of one pixel
-    assert isinstance(vector[0], PackedModule)
-    vector(torch.zeros(3, 16))
+    vectors = networks.mlp().eval()
+    hybrid, _ = pack_submodules(vectors, (16,))
+    assert isinstance(hybrid, PackedModule)
+    assert same_output(hybrid, vectors, 16)
 
 
 class Keeps(nn.Module):

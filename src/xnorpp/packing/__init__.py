@@ -100,13 +100,13 @@ def pack_program(
         inputs = example_inputs(model, input_size, "input_size")
     else:
         inputs = pair_of_images(example_inputs(model, example))
-    output = trace(model, *inputs)
-    channels, height, width = inputs[0].shape[1:]
-    settings = _settings(preprocess, (channels, height, width))
-    mean, std = (_channels(settings, key, channels) for key in ("mean", "std"))
+    outputs = trace(model, *inputs)
+    shape = tuple(inputs[0].shape[1:])
+    settings = _settings(preprocess, shape)
+    mean, std = (_channels(settings, key, shape[0]) for key in ("mean", "std"))
     program, _ = assemble(
-        fold(output),
-        (channels, height, width),
+        fold(outputs),
+        shape,
         mean=mean,
         std=std,
         preprocess=settings,
@@ -126,7 +126,7 @@ def pack_to_file(
     return program
 
 
-def _settings(preprocess: Any, shape: tuple[int, int, int]) -> dict[str, Any] | None:
+def _settings(preprocess: Any, shape: tuple[int, ...]) -> dict[str, Any] | None:
     if preprocess is None:
         return None
     if hasattr(preprocess, "to_dict"):
@@ -135,7 +135,10 @@ def _settings(preprocess: Any, shape: tuple[int, int, int]) -> dict[str, Any] | 
         raise ValueError(
             f"`preprocess` is {type(preprocess).__name__}; a mapping or an object with to_dict is needed"
         )
-    Preprocess.from_dict(preprocess, shape)  # checks the values
+    if len(shape) != 3:
+        raise ValueError(f"`preprocess` prepares images, and the model's input has the shape {shape}")
+    channels, height, width = shape
+    Preprocess.from_dict(preprocess, (channels, height, width))  # checks the values
     return dict(preprocess)
 
 

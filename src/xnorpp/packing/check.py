@@ -12,7 +12,7 @@ from xnorpp.packing.assemble import assemble
 from xnorpp.packing.fold import fold
 from xnorpp.packing.graph import PackError
 from xnorpp.packing.obstacles import Obstacle
-from xnorpp.packing.parts import Part, find_parts, trace_example
+from xnorpp.packing.parts import Part, count_layers, find_parts, trace_example
 from xnorpp.packing.trace import unwrap
 from xnorpp.runtime.format.program import ProgramError
 
@@ -82,14 +82,15 @@ def check_packable(model: nn.Module, example: Any) -> Packability:
         raise ValueError(f"`model` is {type(model).__name__}; an nn.Module is needed")
     model = unwrap(model)
     recorder = trace_example(model, example)
-    if recorder.output is not None:
-        channels, height, width = recorder.input.shape
+    if recorder.outputs:
         try:
-            assemble(fold(recorder.output), (channels, height, width))
+            assemble(fold(recorder.outputs), recorder.input.shape)
         except (PackError, ProgramError) as error:
             remedy = "change the named layer, or pack the modules around it: xnorpp.pack_submodules"
             line = f"class {type(model).__name__}"
             recorder.obstacles.append(Obstacle("", "the program", line, f"is not valid: {error}", remedy))
+    if not recorder.obstacles:
+        return Packability((), (Part(("",), True, count_layers(model)),))
     return Packability(tuple(recorder.obstacles), find_parts(model, recorder))
 
 

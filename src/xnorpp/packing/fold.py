@@ -15,7 +15,7 @@ In this order, each in float64 and rounded once at the end:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -29,16 +29,12 @@ _MONOTONE = ("affine", "relu", "prelu", "hardtanh")
 Outputs = tuple[Node, ...]
 
 
-def fold(output: Node) -> Node:
-    """The folded graph of an output; the given nodes are left as they are."""
-    return fold_all((output,))[0]
-
-
-def fold_all(outputs: Outputs) -> Outputs:
-    """The folded graph of several outputs, which share what they have in common."""
+def fold(outputs: Mapping[str, Node]) -> dict[str, Node]:
+    """The folded graph of a model's outputs by name; the given nodes are left as they are."""
+    nodes: Outputs = tuple(outputs.values())
     for one_pass in (_share, _merge_affines, _into_weights, _thresholds, _drop_identities, _share):
-        outputs = one_pass(outputs)
-    return outputs
+        nodes = one_pass(nodes)
+    return dict(zip(outputs, nodes))
 
 
 def _rewrite(outputs: Outputs, rule: Callable[[Node, Node, dict[int, list[Node]]], Node]) -> Outputs:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from xnorpp.nn.controls import binary_layers
 from xnorpp.packing.assemble import assemble
@@ -164,14 +164,16 @@ class _Search:
         if reason is None and self._is_worth(module):
             reason = self.accept(path, module, self._shape(path))
             if reason is None:
-                self.parts.append(Part((path,), True, _layers(module)))
+                self.parts.append(Part((path,), True, count_layers(module)))
                 return
         children = list(module.named_children())
         own = [o for o in self.recorder.obstacles if o.path == path]
         if own:
-            self.parts.append(Part((path,), False, _layers(module), f"{own[0].operation} {own[0].reason}"))
+            self.parts.append(
+                Part((path,), False, count_layers(module), f"{own[0].operation} {own[0].reason}")
+            )
         elif isinstance(module, _WEIGHTED) or (not children and self._is_worth(module)):
-            self.parts.append(Part((path,), False, _layers(module), reason or self.nothing))
+            self.parts.append(Part((path,), False, count_layers(module), reason or self.nothing))
         if isinstance(module, _WEIGHTED) or (own and own[0].operation.startswith("nn.")):
             return  # what is inside of a torch module is not called by itself
         if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
@@ -199,7 +201,7 @@ class _Search:
         if len(run) > 1 and self._is_worth(together):
             first = run[0][0]
             if self.accept(first, together, self._shape(first)) is None:
-                self.parts.append(Part(tuple(where for where, _ in run), True, _layers(together)))
+                self.parts.append(Part(tuple(where for where, _ in run), True, count_layers(together)))
                 return
         for where, child in run:
             self._visit(where, child)
@@ -231,27 +233,13 @@ class _Search:
         return None
 
 
-def _layers(module: nn.Module) -> int:
+def count_layers(module: nn.Module) -> int:
+    """How many convolutions and linear layers a module has."""
     return sum(isinstance(inner, _WEIGHTED) for inner in module.modules())
 
 
-class _OnePixel(nn.Module):
-    """A module that takes vectors, on images of one pixel, which are what a program begins with."""
-
-    def __init__(self, part: nn.Module) -> None:
-        super().__init__()
-        self.part = part
-
-    def forward(self, x: Tensor) -> Any:
-        return self.part(torch.flatten(x, 1))
-
-
 def _program_of(part: nn.Module, shape: tuple[int, ...], half: bool) -> Program:
-    if len(shape) == 1:
-        part, shape = _OnePixel(part), (shape[0], 1, 1)
-    channels, height, width = shape
-    output = fold(trace(part, torch.zeros(BATCH, channels, height, width)))
-    return assemble(output, (channels, height, width), half=half)[0]
+    return assemble(fold(trace(part, torch.zeros(BATCH, *shape))), shape, half=half)[0]
 
 
 def _replace(model: nn.Module, paths: Sequence[str], packed: PackedModule) -> nn.Module:

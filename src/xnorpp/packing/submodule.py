@@ -42,15 +42,13 @@ class PackedModule(nn.Module):
         if self._model is None:
             self._model = load(self.program, threads=self.threads)
         shape = tuple(self.program.input_shape)
-        # The program of a module that takes vectors has them as images of one pixel.
-        given = tuple(x.shape[1:]) if x.dim() != 2 else (*x.shape[1:], 1, 1)
-        if given != shape and tuple(x.shape[1:]) != shape:
+        if tuple(x.shape[1:]) != shape:
             raise ValueError(
                 f"the input of a PackedModule has shape {tuple(x.shape)}; it was packed for "
                 f"(n, {', '.join(map(str, shape))})"
             )
-        images = x.detach().to("cpu", torch.float32).reshape(-1, *shape)
-        result = torch.from_numpy(np.asarray(self._model(images.numpy())))
+        given = x.detach().to("cpu", torch.float32).numpy()
+        result = torch.from_numpy(np.asarray(self._model(given)))
         return result.to(x.device, x.dtype)
 
     def get_extra_state(self) -> Tensor:

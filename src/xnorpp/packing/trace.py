@@ -39,7 +39,7 @@ _METADATA = (
     *("is_complex", "get_device", "element_size", "storage_offset", "__len__", "__hash__", "__repr__"),
 )
 _PACKAGES = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
-INPUT_RANKS = (3,)  # axes of an input without the batch that a program can have,
+INPUT_RANKS = (1, 3)  # axes of an input without the batch that a program can have,
 VALUE_RANKS = (1, 3)  # and of any other value
 
 
@@ -69,8 +69,7 @@ class Trace(TorchFunctionMode):
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
         self.obstacles: list[Obstacle] = []
         self.calls: dict[str, list[Call]] = {}  # by module path
-        self.outputs: dict[str, Node] = {}  # by name, also of a model that returns several tensors
-        self.output: Node | None = None
+        self.outputs: dict[str, Node] = {}  # by name; empty where there are obstacles
         self.operation = ""
         self.serial = 0
         for module in model.modules():
@@ -99,12 +98,8 @@ class Trace(TorchFunctionMode):
             self._report("", "the input", f"is of type {inputs[0].dtype}; real numbers are needed", remedy)
             self._make_opaque([inputs[0]], [])
         elif len(self.input.shape) not in INPUT_RANKS:
-            remedy = (
-                "begin the model with nn.Flatten() and give it (n, c, 1, 1)"
-                if len(self.input.shape) == 1
-                else "give it images, (n, c, h, w); a sequence is an image of height 1"
-            )
-            self._report("", "the input", f"has shape (n, {axes}); (n, c, h, w) is needed", remedy)
+            remedy = "give it images, (n, c, h, w); a sequence is an image of height 1"
+            self._report("", "the input", f"has shape (n, {axes}); (n, c, h, w) or (n, c) is needed", remedy)
             self._make_opaque([inputs[0]], [])
 
     def __torch_function__(
@@ -190,29 +185,30 @@ class Trace(TorchFunctionMode):
         self._note(Obstacle(path, operation, line or f"class {name}", reason, remedy))
 
     def finish(self, result: Any) -> None:
-        """Sets `output`; leaves it None, with an obstacle, where the result cannot be that of a program."""
-        outputs = named_outputs(result)
-        self.outputs = {name: self.nodes[id(t)] for name, t in outputs.items() if id(t) in self.nodes}
-        if not isinstance(result, Tensor):
-            remedy = "return one tensor in evaluation, or pack the modules inside: xnorpp.pack_submodules"
-            count = f"{type(result).__name__} of {len(outputs)} tensors"
-            self._report("", "forward", f"returns {count}; one tensor is needed", remedy)
-        nodes = list(self.outputs.values())
-        if not nodes and not self.obstacles:
+        """Sets `outputs`; leaves them empty, with an obstacle, where they cannot be those of a program."""
+        tensors = named_outputs(result)
+        if not tensors:
+            kind = type(result).__name__
+            remedy = "return a tensor, or a tuple, dict or dataclass of tensors"
+            self._report("", "forward", f"returns {kind}, which contains no tensor", remedy)
+        outputs = {name: self.nodes[id(t)] for name, t in tensors.items() if id(t) in self.nodes}
+        constant = [name for name in tensors if name not in outputs]
+        if constant and not self.obstacles:
+            what = "what" if len(tensors) == 1 else f"{constant[0]!r}, which"
             self._report(
-                "", "forward", "returns what does not depend on its input through supported operations",
+                "", "forward", f"returns {what} does not depend on its input through supported operations",
                 "compute the output from the input with torch functions",
             )  # fmt: skip
-        for node in order(*nodes):
+        for node in order(*outputs.values()):
             if node.op == "three_way_sign":
                 self._report(
                     node.path if node.path != "model" else "", "torch.sign", "is 0 at 0, which has no bit",
                     "use xnorpp.nn.sign instead", node.line,
                 )  # fmt: skip
-        if nodes and nodes[0] is self.input and not self.obstacles:
-            remedy = "pack a model that computes something"
+        if any(node is self.input for node in outputs.values()) and not self.obstacles:
+            remedy = "return what the model computes alone"
             self._report("", "forward", "returns its input unchanged; there is nothing to pack", remedy)
-        self.output = None if self.obstacles else nodes[0]
+        self.outputs = {} if self.obstacles else outputs
 
     def call_of(self, args: Any, kwargs: Any, result: Any, before: Node | None) -> Call:
         """What a module was called with; `before` is the node that its input had."""
@@ -357,18 +353,20 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
-def trace(model: nn.Module, *inputs: Tensor) -> Node:
-    """Run `model` on these inputs and return the node of its output, or raise `PackError`."""
-    output, _ = trace_values(model, *inputs, keep=False)
-    return output
+def trace(model: nn.Module, *inputs: Tensor) -> dict[str, Node]:
+    """Run `model` on these inputs and return the nodes of its outputs by name, or raise `PackError`."""
+    outputs, _ = trace_values(model, *inputs, keep=False)
+    return outputs
 
 
-def trace_values(model: nn.Module, *inputs: Tensor, keep: bool = True) -> tuple[Node, dict[int, Tensor]]:
-    """Run `model`: the node of its output and, with `keep`, the value of every node by its serial."""
+def trace_values(
+    model: nn.Module, *inputs: Tensor, keep: bool = True
+) -> tuple[dict[str, Node], dict[int, Tensor]]:
+    """Run `model`: the nodes of its outputs and, with `keep`, the value of every node by its serial."""
     recorder = run_traced(model, *inputs, keep=keep)
-    if recorder.output is None:
+    if not recorder.outputs:
         raise first_of(recorder.obstacles)
-    return recorder.output, recorder.values or {}
+    return recorder.outputs, recorder.values or {}
 
 
 def first_of(obstacles: Sequence[Obstacle]) -> PackError:
@@ -383,7 +381,7 @@ def first_of(obstacles: Sequence[Obstacle]) -> PackError:
 
 
 def run_traced(model: nn.Module, *inputs: Tensor, keep: bool = False) -> Trace:
-    """Run `model` once under a trace: its output is None where there are obstacles."""
+    """Run `model` once under a trace, which has no outputs where there are obstacles."""
     inputs = as_weights_are(model, inputs)
     recorder = Trace(model, inputs, keep)
     hooks = []

@@ -76,7 +76,7 @@ def verify(model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False) 
 
     Args:
         model: The trained model.
-        x: Normalised images, `(n, c, h, w)`.
+        x: Normalised images, `(n, c, h, w)`, or vectors, `(n, c)`.
         half: Whether the program stores real-valued weights in 16 bits, as in `pack`.
 
     Returns:
@@ -85,11 +85,12 @@ def verify(model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False) 
     Raises:
         PackError: If the model cannot be packed.
     """
-    if x.ndim != 4 or not len(x):
+    if x.ndim not in (2, 4) or not len(x):
         raise ValueError(f"`x` has shape {tuple(x.shape)}; at least one image, (n, c, h, w), is needed")
     model = unwrap(model)
-    shape = (int(x.shape[1]), int(x.shape[2]), int(x.shape[3]))
+    shape = tuple(x.shape[1:])
     traced, tensors = trace_values(model, torch.from_numpy(np.ascontiguousarray(x)))
+    first = next(iter(traced.values()))
     program, nodes = assemble(fold(traced), shape, half=half)
     trained = {serial: tensor.float().cpu().numpy() for serial, tensor in tensors.items()}
     output, free = reference.run(program, x, keep=[op.output for op in program.ops if op.op == "sign"])
@@ -110,8 +111,8 @@ def verify(model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False) 
         elif node.serial in trained and result.dtype == np.float32:
             layers.append(_check_real(op, result, trained[node.serial], bound))
             values[op.output], errors[op.output] = trained[node.serial], np.zeros(result.shape)
-    goal = trained[traced.serial].reshape(len(x), -1)
-    mine = output.reshape(len(x), -1)
+    goal = trained[first.serial].reshape(len(x), -1)
+    mine = (output[program.output_name] if isinstance(output, dict) else output).reshape(len(x), -1)
     return Verification(
         tuple(layers),
         sum(layer.count for layer in layers if layer.op == "sign"),

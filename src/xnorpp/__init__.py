@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from xnorpp.shipped import list_shipped, load, shipped_card, shipped_path
     from xnorpp.training import evaluate, load_model, load_recipe, train
 
-__version__ = "0.1.1"
+__version__ = "0.2.0.dev0"
 
 _HOME = {
     "Binarization": "xnorpp.nn",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from xnorpp.cli.main import main
-from xnorpp.cli.paper import PAPER
-from xnorpp.cli.runs import TRAINING
-from xnorpp.paper.accuracy.queue import QueueError
-from xnorpp.paper.accuracy.runs import EXPERIMENTS, plan
+from xnorpp.cli.paper.experiments import PAPER
+from xnorpp.cli.paper.runs import TRAINING
+from xnorpp.paper.accuracy.queue import QueueError, recipe_of
+from xnorpp.paper.accuracy.runs import EXPERIMENTS, WITHOUT_HASH, plan
+from xnorpp.training.identity import settings_hash
 from xnorpp.training.recipe.library import load_recipe
 
 
@@ -29,9 +31,16 @@ def test_the_list_names_every_run_and_what_is_done(
     assert all(line.startswith("- ") for line in lines), "nothing is done in an empty folder"
     _, key, recipe = lines[0].split()
     first = next(run for run in plan(EXPERIMENTS) if run.key == key)
-    epochs = load_recipe(recipe, first.settings).schedule.epochs
-    (tmp_path / "accuracy.jsonl").write_text(f'{{"key": "{key}", "epochs": {epochs}}}\n')
+    row = {"key": key, "epochs": load_recipe(recipe, first.settings).schedule.epochs}
+    (tmp_path / "accuracy.jsonl").write_text(json.dumps(row) + "\n")
     assert main(["paper", name, "--list", "--out", str(tmp_path)]) == 0
+    older = first.experiment in WITHOUT_HASH
+    assert capsys.readouterr().out.startswith(f"{'done' if older else '-':<5} {key}")
+    hashed = {**row, "code": "of-old", "settings_hash": settings_hash(recipe_of(first, tmp_path, True))}
+    (tmp_path / "accuracy.jsonl").write_text(json.dumps(hashed) + "\n")
+    assert main(["paper", name, "--list", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("- "), "by other code"
+    assert main(["paper", name, "--list", "--out", str(tmp_path), "--accept-code", "of-old"]) == 0
     assert capsys.readouterr().out.startswith(f"done  {key}")
 
 

@@ -124,13 +124,13 @@ def test_wrong_label_files_are_named(imagenet_folder: Path) -> None:
     with pytest.raises(DatasetError, match=r"needs a label file: `labels`, or one of val_annotations.txt"):
         load(imagenet_folder, "test")
     (imagenet_folder / "val.txt").write_text("n01\nn02\n")
-    with pytest.raises(DatasetError, match="has 2 labels for the 8 pictures"):
+    with pytest.raises(DatasetError, match="has 2 labels for the 8 images"):
         load(imagenet_folder, "test")
     (imagenet_folder / "val.txt").write_text(FORMS["val.txt"].replace(" 3", " 7"))
     with pytest.raises(DatasetError, match=r"gives ILSVRC2012_val_00000001.JPEG the class 7"):
         load(imagenet_folder, "test")
     (imagenet_folder / "val.txt").write_text("\n".join(FORMS["val.txt"].splitlines()[1:]))
-    with pytest.raises(DatasetError, match=r"has no line for the picture ILSVRC2012_val_00000001.JPEG"):
+    with pytest.raises(DatasetError, match=r"has no line for the image ILSVRC2012_val_00000001.JPEG"):
         load(imagenet_folder, "test")
     for content in ("", "ILSVRC2012_val_00000001.JPEG 3\nn01\n"):
         (imagenet_folder / "val.txt").write_text(content)
@@ -140,5 +140,5 @@ def test_wrong_label_files_are_named(imagenet_folder: Path) -> None:
 
 def test_an_empty_training_folder(tmp_path: Path) -> None:
     (tmp_path / "train" / "n01").mkdir(parents=True)
-    with pytest.raises(DatasetError, match="holds no train pictures"):
+    with pytest.raises(DatasetError, match="holds no train images"):
         load(tmp_path)

@@ -9,9 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from xnorpp.data import ArrayDataset, Augment, dataset_info, load_dataset, make_loader
-from xnorpp.data.loading.loader import crop_and_flip
+from xnorpp.data.loading.loader import crop_and_flip, enlarge_batch
 from xnorpp.data.loading.order import SHUFFLE_WINDOW, Share
 
 
@@ -200,3 +201,12 @@ def test_grouped_order_keeps_ranks_on_their_own_groups() -> None:
         assert len(np.unique(groups[part])) <= 4  # of 8: its own two, and those at the seams
     assert not np.array_equal(together, np.sort(together))
     assert not np.array_equal(parts[0], next(steps(groups, 4, epoch=1)))
+
+
+def test_enlarging_on_the_device_gives_pillows_pixels() -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (3, 64, 64, 3), dtype=np.uint8)
+    ours = enlarge_batch(torch.from_numpy(images), 224).numpy()
+    pillow = [Image.fromarray(one).resize((224, 224), Image.Resampling.BILINEAR) for one in images]
+    theirs = np.stack([np.asarray(image) for image in pillow])
+    assert np.array_equal(ours, theirs)

@@ -50,7 +50,7 @@ def test_a_finished_folder_is_used_and_an_unfinished_one_done_again(labelled: Pa
 
 def test_another_data_set_and_one_in_memory_are_refused(labelled: Path, tmp_path: Path) -> None:
     out = prepare("imagenet", labelled, tmp_path / "kept", workers=0)
-    with pytest.raises(DatasetError, match="holds pictures of imagenet, not of digits"):
+    with pytest.raises(DatasetError, match="holds images of imagenet, not of digits"):
         prepare("digits", None, out)
     with pytest.raises(DatasetError, match="digits is held in memory"):
         prepare("digits", None, tmp_path / "other")

@@ -144,7 +144,7 @@ def test_a_label_file_is_enough_beside_json_that_says_other_things(tmp_path: Pat
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"a.jpg": b"x"}, r"the picture a has no label \(a.cls or a.json\)"),
+        ({"a.jpg": b"x"}, r"the image a has no label \(a.cls or a.json\)"),
         ({"a.jpg": b"x", "a.cls": b"cat"}, r"a.cls must hold an integer label"),
         ({"a.jpg": b"x", "a.json": b'{"name": 3}'}, r"a.json must hold an integer label"),
         ({"readme.txt": b"x"}, "hold no samples"),

@@ -158,11 +158,11 @@ def test_in_testing_a_corrupt_picture_is_left_out(train: FolderDataset) -> None:
 def test_too_many_corrupt_pictures_end_the_run(train: FolderDataset) -> None:
     spoil(train, *range(10))
     with pytest.raises(
-        DatasetError, match=r"6 pictures of imagenet could not be read, .* \(=5\); the last are .*n01_"
+        DatasetError, match=r"6 images of imagenet could not be read, .* \(=5\); the last are .*n01_"
     ):
         run(train, max_skipped=5, workers=2)
     spoil(train, *range(10, 40))
-    with pytest.raises(DatasetError, match="no picture of imagenet can be read"):
+    with pytest.raises(DatasetError, match="no image of imagenet can be read"):
         run(train, max_skipped=100)
 
 

@@ -154,7 +154,7 @@ def test_networks_from_floats_are_the_cpu_engines(name: str, options: dict[str, 
     program = cases.network(name, "xnor++", "channel_height_width", **options)
     x = normalise(program, pictures(program, 64))
     model = load(program, device="cuda")
-    assert _tiled(model, len(x)) >= 1
+    assert _tiled(model.engine, len(x)) >= 1
     np.testing.assert_array_equal(model(x), cpu_engine(program, x))
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from xnorpp.models import create_model, list_models
-from xnorpp.packing import pack, verify
+from xnorpp.packing import pack_program as pack
+from xnorpp.packing import verify
 from xnorpp.runtime.format.program import encode
 from xnorpp.runtime.reference import run
 

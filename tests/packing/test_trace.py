@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xnorpp.nn import BinaryConv2d, BinaryLinear, sign
-from xnorpp.packing import PackError, pack, pack_to_file, verify
+from xnorpp.packing import PackError, pack_to_file, verify
+from xnorpp.packing import pack_program as pack
 from xnorpp.runtime.format.program import read
 from xnorpp.runtime.reference import run
 

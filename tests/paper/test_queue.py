@@ -10,6 +10,8 @@ import pytest
 
 from xnorpp.paper.accuracy.queue import QueueError, done_keys, read_results, run_queue
 from xnorpp.paper.accuracy.runs import Run, plan, quick
+from xnorpp.paper.recorded import accuracy, read_rows
+from xnorpp.training.identity import code_hash
 
 FEW_STEPS = ("schedule.max_steps=3",)
 
@@ -69,6 +71,56 @@ def test_time_over_stops_the_running_and_begins_no_other(tmp_path: Path) -> None
     rows = run_queue(runs, results=tmp_path, folder=tmp_path, device="cpu", minutes=1e-6, say=said.append)
     assert rows == []
     assert any("minutes are over" in line for line in said)
+    assert not any(row["finished"] for row in read_results(tmp_path))
+
+
+def test_a_run_that_is_cut_off_leaves_how_far_it_came(tmp_path: Path) -> None:
+    run = quick(plan(("claim",))[0])
+    run = replace(run, settings=(*run.settings, "schedule.epochs=100000", "run.log_steps=1"))
+    rows = run_queue(
+        [run], results=tmp_path, folder=tmp_path, device="cpu", minutes=0.25, say=lambda text: None
+    )
+    assert rows == []
+    (row,) = read_results(tmp_path)
+    assert row["finished"] is False
+    assert (row["key"], row["epochs"], row["seed"]) == (run.key, 100000, 10)
+    assert row["epoch"] >= 1
+    assert row["step"] >= 1
+    assert row["metrics"]["batch_loss"] > 0
+    assert row["code"] == code_hash()
+    assert done_keys(tmp_path, [run]) == set()
+    assert accuracy(read_rows(tmp_path), split=None) == [], "no table takes it for a result"
+
+
+def test_a_run_is_known_by_its_settings_and_its_code(tmp_path: Path) -> None:
+    run = quick(plan(("claim",))[0])
+    run = replace(run, settings=(*run.settings, *FEW_STEPS))
+    (row,) = run_queue([run], results=tmp_path, folder=tmp_path, device="cpu", say=lambda text: None)
+    assert row["finished"] is True
+    assert row["code"] == code_hash()
+    assert {"top1", "top5", "loss", "train_top1", "train_top5", "train_loss"} <= set(row["metrics"])
+    assert row["seed"] == 10
+    assert done_keys(tmp_path, [run]) == {run.key}
+    saved_elsewhere = replace(run, settings=(*run.settings, "run.log_steps=7", "run.amp=bf16"))
+    assert done_keys(tmp_path, [saved_elsewhere]) == {run.key}
+    slower = replace(run, settings=(*run.settings, "optimizer.lr=0.0005"))
+    assert done_keys(tmp_path, [slower]) == set()
+    (tmp_path / "accuracy.jsonl").write_text(json.dumps({**row, "code": "0123456789ab"}) + "\n")
+    assert done_keys(tmp_path, [run]) == set()
+    assert done_keys(tmp_path, [run], ["0123456789ab"]) == {run.key}
+    (tmp_path / "accuracy.jsonl").write_text(json.dumps({**row, "code": None}) + "\n")
+    assert done_keys(tmp_path, [run]) == set(), "a row without a hash counts for older experiments only"
+
+
+def test_uncommitted_changes_are_refused_but_for_a_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xnorpp.paper.accuracy.queue.source_commit", lambda: "abc+changes")
+    with pytest.raises(QueueError, match="uncommitted changes"):
+        run_queue(plan(("claim",)), results=tmp_path, folder=tmp_path, say=lambda text: None)
+    assert list(tmp_path.iterdir()) == []
+    look = [replace(_two()[0], settings=(*_two()[0].settings, *FEW_STEPS))]
+    assert run_queue(look, results=tmp_path, folder=tmp_path, device="cpu", say=lambda text: None)
 
 
 def test_a_student_without_its_teacher_is_an_error(tmp_path: Path) -> None:
@@ -88,5 +140,5 @@ def test_results_are_one_json_object_a_line(tmp_path: Path) -> None:
     assert [row["key"] for row in read_results(tmp_path)] == ["a", "b"]
     with (tmp_path / "accuracy.jsonl").open("a") as file:
         file.write("{broken\n")
-    with pytest.raises(ValueError, match=r"line 4 of .*accuracy.jsonl is no JSON"):
+    with pytest.raises(ValueError, match=r"line 4 of .*accuracy.jsonl is not JSON"):
         read_results(tmp_path)

@@ -18,8 +18,11 @@ from xnorpp.paper.accuracy.runs import (
     SEEDS,
     SHIPPED,
     Run,
+    claim,
+    enlarged,
     plan,
     quick,
+    short,
 )
 from xnorpp.training.recipe.config import Recipe
 from xnorpp.training.recipe.library import load_recipe
@@ -158,3 +161,34 @@ def test_the_quick_form_keeps_the_row_and_trains_on_digits() -> None:
 def test_unknown_names_are_refused(argument: str, value: str) -> None:
     with pytest.raises(ValueError, match=value):
         plan(**{argument: (value,)})
+
+
+def test_the_claim_has_the_same_seeds_for_every_row_seed_by_seed() -> None:
+    runs = list(claim())
+    assert [(run.seed, run.row) for run in runs] == [
+        (seed, row) for seed in (10, 11, 12, 13, 14) for row in ("xnor-alpha", "xnor", "case1", "case4")
+    ]
+    for run in runs:
+        recipe = recipe_of(run, Path("runs"), on_gpu=True)
+        assert (recipe.schedule.epochs, recipe.schedule.step_epochs) == (80, 25)
+        assert recipe.schedule.statistics_batches * recipe.data.batch_size == 99_840
+        assert recipe.run.eval_train
+
+
+def test_short_runs_drop_at_the_papers_fractions() -> None:
+    runs = list(short())
+    assert len(runs) == 3 * 3 * 6
+    for run in runs:
+        schedule = recipe_of(run, Path("runs"), on_gpu=True).schedule
+        assert schedule.epochs == run.epochs
+        assert schedule.step_epochs / schedule.epochs == 25 / 80
+        assert schedule.name == "step"
+
+
+def test_enlarged_runs_have_the_papers_feature_maps_and_one_has_the_default_block() -> None:
+    recipes = [recipe_of(run, Path("runs"), on_gpu=True) for run in enlarged()]
+    assert len(recipes) == 7
+    assert all((recipe.data.size, recipe.data.enlarge) == (224, "batch") for recipe in recipes)
+    assert [{**PAPER_BLOCK, **recipe.model.options}["shortcut"] for recipe in recipes] == ["block"] * 6 + [
+        "conv"
+    ]

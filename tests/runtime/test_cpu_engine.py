@@ -237,11 +237,11 @@ def test_environment_forces_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_step_seconds_names_every_step() -> None:
     model = load(stem(), threads=1)
-    rows = model.step_seconds(pictures(1), repeats=2)
+    rows = model.engine.step_seconds(pictures(1), repeats=2)
     assert len(rows) == 5
     assert all(seconds >= 0 for _, seconds in rows)
     assert model.memory > 0
-    together = load(stem(), threads=2)._engine.step_seconds(pictures(1), together=True)
+    together = load(stem(), threads=2).engine._engine.step_seconds(pictures(1), together=True)
     assert len(together) == 5
     assert all(seconds >= 0 for seconds in together)
 

@@ -4,6 +4,7 @@ addresses."""
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from cuda_host import cases, device
 from random_programs import Builder
 
+from xnorpp.runtime import load
 from xnorpp.runtime.cuda import model as cuda
 from xnorpp.runtime.format.program import Program
 from xnorpp.runtime.reference import normalise, run
@@ -178,3 +180,17 @@ def test_a_forked_child_is_refused_before_it_waits_for_a_lock(fake: None) -> Non
                 os._exit(0 if "cannot be used in a forked process" in str(error) else 1)
             os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_packed_model_on_a_gpu(fake: None) -> None:
+    """One image and copies, as on the CPU; a copy is made on the same device."""
+    program = cases.zoo()
+    model = load(program, device="cuda")
+    x = pictures(program, 3, 0)
+    expected = run(program, x)
+    assert isinstance(model.engine, cuda.CudaModel)
+    np.testing.assert_allclose(model(x[1]), expected[1], rtol=1e-4, atol=1e-6)
+    other = pickle.loads(pickle.dumps(model))
+    assert other.device == "cuda"
+    assert other.engine is not model.engine
+    np.testing.assert_array_equal(other(x), model(x))

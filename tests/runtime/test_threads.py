@@ -55,7 +55,7 @@ def run(code: str, **environment: str) -> None:
         timeout=60,
         env={
             **os.environ,
-            "PYTHONPATH": str(Path(__file__).parent),
+            "PYTHONPATH": str(Path(__file__).parent),  # random_programs
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
             **environment,

@@ -178,7 +178,7 @@ def test_a_torchvision_teacher_is_rebuilt_from_its_names(tmp_path: Path, bottlen
         assert torch.allclose(teacher(x), _plain_resnet(state, x), atol=1e-4)
     with pytest.raises(ValueError, match="knows 10 classes and the data set has 7"):
         load_teacher(tmp_path / "teacher.pt", 7, torch.device("cpu"))
-    with pytest.raises(ValueError, match="takes pictures of 3 channels and the data set's have 1"):
+    with pytest.raises(ValueError, match="takes images of 3 channels and the data set's have 1"):
         load_teacher(tmp_path / "teacher.pt", 10, torch.device("cpu"), in_channels=1)
 
 

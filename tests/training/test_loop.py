@@ -15,17 +15,21 @@ import torch
 from PIL import Image
 
 from xnorpp.data import load_dataset, write_shards
+from xnorpp.models.small import Small
 from xnorpp.nn import binary_layers
 from xnorpp.training import (
     CheckpointError,
     NonFiniteLoss,
     RecipeError,
     evaluate,
+    identity,
     load_checkpoint,
     load_model,
     loop,
+    outcome,
     train,
 )
+from xnorpp.training.identity import code_hash, settings_hash
 from xnorpp.training.recipe.config import Recipe
 from xnorpp.training.records.journal import read_metrics
 
@@ -193,7 +197,7 @@ def test_a_full_disk_ends_the_run_with_a_clear_error_and_it_can_go_on(
 ) -> None:
     recipe = quick()
     run(recipe, tmp_path / "whole")
-    save = loop.save_checkpoint
+    save = outcome.save_checkpoint
     saved: list[Any] = []
 
     def full(*arguments: Any, **more: Any) -> Any:
@@ -202,7 +206,7 @@ def test_a_full_disk_ends_the_run_with_a_clear_error_and_it_can_go_on(
         saved.append(1)
         return save(*arguments, **more)
 
-    monkeypatch.setattr(loop, "save_checkpoint", full)
+    monkeypatch.setattr(outcome, "save_checkpoint", full)
     with pytest.raises(CheckpointError, match="No space left"):
         run(recipe, tmp_path / "again")
     monkeypatch.undo()
@@ -422,5 +426,44 @@ def test_an_empty_evaluation_is_refused() -> None:
         def epoch(self, epoch: int, start_step: int = 0) -> Any:
             return iter(())
 
-    with pytest.raises(ValueError, match="gave no pictures"):
+    with pytest.raises(ValueError, match="gave no images"):
         evaluate(torch.nn.Identity(), Empty())
+
+
+def test_a_run_is_evaluated_in_float32_without_tf32(
+    tmp_path: Path, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            reduced = torch.is_autocast_enabled("cpu"), torch.backends.cudnn.allow_tf32
+            seen.append((*reduced, torch.backends.cuda.matmul.allow_tf32, torch.is_grad_enabled()))
+        return original(self, x)
+
+    original = Small.forward
+    monkeypatch.setattr(Small, "forward", forward)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    run(quick("run.amp=bf16", "schedule.max_steps=2", "schedule.statistics_batches=2"), tmp_path)
+    assert set(seen) == {(False, False, False, False)}
+    assert torch.backends.cudnn.allow_tf32
+
+
+def test_training_images_are_evaluated_at_the_end(tmp_path: Path, quick: Quick) -> None:
+    metrics = run(quick("run.eval_train=true", "run.log_steps=1"), tmp_path)["metrics"]
+    assert {"train_top1", "train_top5", "train_loss"} <= set(metrics)
+    assert metrics["train_top1"] != metrics["top1"]
+    assert metrics["last_epoch_loss"] == pytest.approx(sum(losses(tmp_path)[11:]) / 11, rel=1e-5)
+    meta = load_checkpoint(tmp_path).meta
+    assert meta["metrics"] == metrics
+    assert meta["code"] == code_hash()
+    assert meta["settings_hash"] == settings_hash(quick())
+
+
+def test_a_run_resumed_by_other_code_says_so(
+    tmp_path: Path, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "code_hash", lambda: "one")
+    run(quick("schedule.max_steps=2"), tmp_path)
+    monkeypatch.setattr(identity, "code_hash", lambda: "two")
+    assert run(quick("schedule.max_steps=2"), tmp_path, resume=True)["code"] == "one+two"

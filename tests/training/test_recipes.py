@@ -52,7 +52,7 @@ def _synthetic(recipe: Recipe, count: int = 4) -> DataSets:
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (count, size, size, info.channels), dtype=np.uint8)
     labels = np.arange(count, dtype=np.int64)
-    classes = tuple(str(index) for index in range(info.classes))
+    classes = tuple(str(index) for index in range(info.classes or count))
     both = ArrayDataset(info, "train", classes, images, labels)
     return DataSets(both, both, info.preprocess(size))
 
@@ -65,7 +65,7 @@ def test_every_recipe_loads_builds_and_trains_a_step(name: str) -> None:
     recipe = load_recipe(name, [*smaller, "data.batch_size=2"])
     sets = _synthetic(recipe)
     torch.manual_seed(0)
-    model = build_model(recipe, sets)
+    model, _ = build_model(recipe, sets)
     world = World()
     loaders, _ = make_loaders(recipe, sets, world)
     optimizer = make_optimizer(model, recipe.optimizer, world.device)

@@ -24,6 +24,12 @@ def test_the_papers_schedule_drops_every_25_epochs() -> None:
     assert rates == pytest.approx(expected)
 
 
+def test_a_short_run_drops_inside_epochs_at_the_same_fractions() -> None:
+    schedule = SchedulePart(epochs=3, step_epochs=3 * 25 / 80)
+    rates = [rate(schedule, step, 160) for step in range(480)]
+    assert rates == pytest.approx([1.0] * 150 + [0.1] * 150 + [0.01] * 150 + [0.001] * 30)
+
+
 def test_cosine_and_linear_go_from_the_start_to_the_end() -> None:
     cosine = SchedulePart(name="cosine", epochs=10, final_lr=0.1)
     linear = SchedulePart(name="linear", epochs=10, final_lr=0.1)

@@ -1,4 +1,4 @@
-"""Pictures in, batches out.
+"""Images in, batches out.
 
 `load_dataset` and `Preprocess` need numpy and Pillow only; `make_loader` needs torch, which is imported when
 it is first used.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xnorpp.data.catalog import dataset_info, list_datasets, load_dataset
+from xnorpp.data.catalog import dataset_info, list_datasets, load_dataset, register_dataset
 from xnorpp.data.dataset import (
     ArrayDataset,
     Augment,
@@ -22,6 +22,8 @@ from xnorpp.data.dataset import (
 )
 from xnorpp.data.formats.shards import ShardDataset, write_shards
 from xnorpp.data.holdout import holdout_split
+from xnorpp.data.labels import match_classes
+from xnorpp.data.own import BatchesDataset, IndexedDataset, as_dataset
 from xnorpp.runtime.format.preprocess import Preprocess
 
 if TYPE_CHECKING:
@@ -30,21 +32,26 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrayDataset",
     "Augment",
+    "BatchesDataset",
     "Dataset",
     "DatasetError",
     "DatasetInfo",
     "DatasetNotFoundError",
     "FolderDataset",
+    "IndexedDataset",
     "Loader",
     "Preprocess",
     "ShardDataset",
     "Skipped",
     "StreamDataset",
+    "as_dataset",
     "dataset_info",
     "holdout_split",
     "list_datasets",
     "load_dataset",
     "make_loader",
+    "match_classes",
+    "register_dataset",
     "write_shards",
 ]
 

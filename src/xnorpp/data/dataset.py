@@ -1,6 +1,6 @@
 """What a data set is: its card (`DatasetInfo`), and its samples, whole in memory or streamed from files.
 
-Nothing here imports torch, so that a picture can be read and prepared on a machine that only runs packed
+Nothing here imports torch, so that an image can be read and prepared on a machine that only runs packed
 models.
 """
 
@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from xnorpp.runtime.decode import Blob
+from xnorpp.runtime.errors import XnorppError
 from xnorpp.runtime.format.preprocess import Preprocess
 
 UInt8Array = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
 
 
-class DatasetError(ValueError):
+class DatasetError(XnorppError, ValueError):
     """The data set cannot be used as it is; the message says why in one sentence."""
 
 
@@ -34,7 +35,7 @@ class Augment:
     """Training-time augmentation.
 
     `crop`: random crop. Of an in-memory set the image is padded by `pad` black pixels on each side first; of
-    a streamed set the crop is taken from the resized picture and `pad` is not used. `flip`: mirror left-
+    a streamed set the crop is taken from the resized image and `pad` is not used. `flip`: mirror left-
     right, half of the time.
     """
 
@@ -74,7 +75,7 @@ NO_AUGMENT = Augment(crop=False, pad=0, flip=False)
 class DatasetInfo:
     """The card of a data set.
 
-    `image_size` is the side a network is fed; `resize` the side streamed pictures get first.
+    `image_size` is the side a network is fed; `resize` the side streamed images get first.
     """
 
     name: str
@@ -100,8 +101,25 @@ class DatasetInfo:
             return self.resize
         return round(size * self.resize / self.image_size)
 
+    def following(self, preprocess: Preprocess) -> DatasetInfo:
+        """The card with the sizes and the normalisation that a model was trained with.
+
+        Raises:
+            ValueError: The model's images are not square.
+        """
+        side, resize = preprocess.side, preprocess.resize
+        if not isinstance(resize, int):
+            raise ValueError(f"`resize` (={resize}) must be one side here: data sets are resized to squares")
+        return replace(
+            self,
+            mean=preprocess.mean,
+            std=preprocess.std,
+            image_size=side,
+            resize=None if resize == side else resize,
+        )
+
     def preprocess(self, size: int | None = None) -> Preprocess:
-        """What testing does to a picture: resize (not keeping the aspect), centre crop, normalise."""
+        """What testing does to an image: resize (not keeping the aspect), centre crop, normalise."""
         side = self.image_size if size is None else size
         return Preprocess(
             resize=self.resize_for(side), crop=side, mean=self.mean, std=self.std, channels=self.channels
@@ -109,14 +127,14 @@ class DatasetInfo:
 
 
 class Skipped(NamedTuple):
-    """A picture that could not be read, and why."""
+    """An image that could not be read, and why."""
 
     name: str
     reason: str
 
 
 def skip_limit(samples: int, max_skipped: int | None = None) -> int:
-    """How many unreadable pictures are tolerated.
+    """How many unreadable images are tolerated.
 
     `max_skipped`, by default 1 % of the set, at least 1, at most 100.
     """
@@ -155,12 +173,16 @@ class ArrayDataset:
     def subset(self, indices: Int64Array) -> ArrayDataset:
         return replace(self, images=self.images[indices], labels=self.labels[indices])
 
+    def renumbered(self, numbers: Int64Array, classes: tuple[str, ...]) -> ArrayDataset:
+        """Class i becomes class `numbers[i]` of `classes`."""
+        return replace(self, labels=numbers[self.labels], classes=classes)
+
 
 @dataclass
 class StreamDataset:
-    """A set too large for memory: pictures are read and decoded when they are needed.
+    """A set too large for memory: images are read and decoded when they are needed.
 
-    `groups` (None, or one integer a sample) says which samples lie together in one file; the loader then
+    `groups` (None, or one integer per sample) says which samples lie together in one file; the loader then
     shuffles groups, and samples within a few groups, instead of all samples, so that reading stays nearly
     sequential.
     """
@@ -190,10 +212,14 @@ class StreamDataset:
     def subset(self, indices: Int64Array) -> StreamDataset:
         raise NotImplementedError
 
+    def renumbered(self, numbers: Int64Array, classes: tuple[str, ...]) -> StreamDataset:
+        """Class i becomes class `numbers[i]` of `classes`."""
+        return replace(self, labels=numbers[self.labels], classes=classes)
+
 
 @dataclass
 class FolderDataset(StreamDataset):
-    """One file a picture. `paths` are relative to `root`."""
+    """One file per image. `paths` are relative to `root`."""
 
     root: Path
     paths: list[str]

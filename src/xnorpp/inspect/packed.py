@@ -31,7 +31,16 @@ WEIGHTED = (
 def inspect_program(
     program: Program, *, title: str = "packed model", file_bytes: int | None = None
 ) -> Inspection:
-    """Inspect a packed program. Scales, thresholds and slopes count for the layer they follow."""
+    """Inspect a packed program. Scales, thresholds and slopes count for the layer they follow.
+
+    Args:
+        program: What `xnorpp.runtime.read` returns.
+        title: The heading of the report.
+        file_bytes: The size of the file, where there is one.
+
+    Returns:
+        The layers with bits, bytes and operations, and warnings about layers that look binary but are not.
+    """
     owner: dict[str, str] = {}  # value -> the weighted operation it comes from, by that one's output value
     extra_bytes: dict[str, int] = {}
     extra_work: dict[str, int] = {}
@@ -160,4 +169,4 @@ def _conversions(program: Program) -> list[str]:
         return []
     elements = sum(math.prod(program.values[op.output].shape) for op in found)
     names = ", ".join(op.name or op.output for op in found[:3]) + (" and more" if len(found) > 3 else "")
-    return [f"bits are turned back into {elements:,} floats a picture at {names}; what follows is not binary"]
+    return [f"bits are turned back into {elements:,} floats per image at {names}; what follows is not binary"]

@@ -1,7 +1,7 @@
 """How exactly a packed model repeats the trained one: a bound for every value, and flipped signs counted.
 
 Rounding differs between the two (a folded batch norm, another order of summation), so a number near zero may
-get another sign. `verify` runs both on the same pictures, in two ways:
+get another sign. `verify` runs both on the same images, in two ways:
 
 **Layer by layer.** Each operation of the program gets the *trained* network's values as its input, so that
 nothing but its own rounding can differ, and its result is compared with the trained one. With u = 2**-24 and
@@ -42,7 +42,7 @@ U = 2.0**-24
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """One value of the program: the bits in front of a binary layer, or the real numbers behind a layer."""
+    """One value of the program: the bits before a binary layer, or the real numbers after a layer."""
 
     name: str
     op: str
@@ -72,9 +72,21 @@ class Verification:
 
 
 def verify(model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False) -> Verification:
-    """Compare a model with its packed program on normalised pictures `(n, c, h, w)`, as told above."""
+    """Compare a model with its packed program, layer by layer and end to end.
+
+    Args:
+        model: The trained model.
+        x: Normalised images, `(n, c, h, w)`.
+        half: Whether the program stores real-valued weights in 16 bits, as in `pack`.
+
+    Returns:
+        A `Verification`; its `holds` is the contract.
+
+    Raises:
+        PackError: If the model cannot be packed.
+    """
     if x.ndim != 4 or not len(x):
-        raise ValueError(f"`x` has shape {tuple(x.shape)}; at least one picture, (n, c, h, w), is needed")
+        raise ValueError(f"`x` has shape {tuple(x.shape)}; at least one image, (n, c, h, w), is needed")
     model = unwrap(model)
     shape = (int(x.shape[1]), int(x.shape[2]), int(x.shape[3]))
     traced, tensors = trace_values(model, torch.from_numpy(np.ascontiguousarray(x)))

@@ -6,12 +6,14 @@ import importlib
 from functools import cache
 from typing import Any
 
+from xnorpp.runtime.errors import XnorppError
 
-class ProgramError(ValueError):
+
+class ProgramError(XnorppError, ValueError):
     """A packed file or program that breaks the format, or needs too much; the message says where and how."""
 
 
-class CoreMissing(ImportError):
+class CoreMissing(XnorppError, ImportError):
     """The native core was not built."""
 
 

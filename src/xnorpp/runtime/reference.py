@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from xnorpp.runtime.format.bits import unpack_bits, unpack_conv_weight
 from xnorpp.runtime.format.ops import pooled_size, window_size
+from xnorpp.runtime.format.preprocess import normalise as normalise_images
 from xnorpp.runtime.format.program import INPUT, Op, Program
 
 Array = npt.NDArray[Any]
@@ -63,9 +64,7 @@ def normalise(program: Program, x: Array) -> F32:
     """uint8 `(n, h, w, c)` -> `(x/255 - mean)/std` as float32 `(n, c, h, w)`; float32 passes unchanged."""
     if x.dtype != np.uint8:
         return x.astype(np.float32, copy=False)
-    mean, std = np.asarray(program.mean, np.float32), np.asarray(program.std, np.float32)
-    scaled = (x.astype(np.float32) / np.float32(255) - mean) / std
-    return np.ascontiguousarray(np.moveaxis(scaled, -1, 1))
+    return normalise_images(x, program.mean, program.std)
 
 
 def byte_values(program: Program) -> F32:

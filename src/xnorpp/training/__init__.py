@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from xnorpp.training.accuracy import evaluate
     from xnorpp.training.diagnose import NonFiniteLoss
-    from xnorpp.training.loop import train
     from xnorpp.training.recipe.config import Recipe, RecipeError
     from xnorpp.training.recipe.library import list_recipes, load_recipe, paper_rows
     from xnorpp.training.records.record import record_result
+    from xnorpp.training.start import train
     from xnorpp.training.state.checkpoint import (
         Checkpoint,
         CheckpointError,
@@ -36,7 +36,7 @@ _HOME = {
     "paper_rows": "recipe.library",
     "record_result": "records.record",
     "save_checkpoint": "state.checkpoint",
-    "train": "loop",
+    "train": "start",
 }
 
 __all__ = [

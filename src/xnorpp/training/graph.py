@@ -87,7 +87,7 @@ class GraphStep:
     def __call__(self, images: Tensor, labels: Tensor, step: int) -> Tensor:
         """One step on this batch; its loss, not waited for."""
         self.number.fill_(step)
-        if not self.possible or len(images) != self.batch_size:  # a streamed batch lacks unreadable pictures
+        if not self.possible or len(images) != self.batch_size:  # a streamed batch lacks unreadable images
             return self.update(images, labels, self.number)
         self._take(images, labels)
         if self.replay is None and self.steps >= WARM_UP:

@@ -1,10 +1,10 @@
-"""Training: a recipe and a data set in, a trained checkpoint out.
+"""The training loop: a recipe, data and a network in, a trained checkpoint out. `start.py` is its door.
 
 Everything is a function of the recipe, the seed and the step: the batches (the loader's contract), the
 random numbers of each part of a batch (`seed_for`), the learning rate (`schedule.py`). So a checkpoint
 holds weights, the optimiser's tensors and the step, and a run that was killed ends like one that was not.
 
-A batch is taken in world size * `run.accumulate` parts. Part i of a step holds the same pictures and draws
+A batch is taken in world size * `run.accumulate` parts. Part i of a step holds the same images and draws
 the same random numbers whichever process computes it, so two processes, and one that accumulates two parts,
 do the same arithmetic; only the order of the additions differs.
 """
@@ -14,117 +14,67 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from xnorpp.nn import binary_layers, calibrate_scales, clip_latent_weights_, set_progress, set_stage
+from xnorpp.nn import anneals, calibrate_scales, clip_latent_weights_, set_progress, set_stage
+from xnorpp.training import identity
 from xnorpp.training.accuracy import autocast, evaluate
 from xnorpp.training.diagnose import NonFiniteLoss, first_bad_layer
 from xnorpp.training.distributed import (
     World,
     average_buffers,
-    join_world,
     mean_over_world,
-    merge_over_world,
-    wait_for_all,
     wrap,
 )
 from xnorpp.training.graph import GraphStep, check_graph
 from xnorpp.training.loss_guard import LossGuard
-from xnorpp.training.optimizer import make_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate
+from xnorpp.training.optimizer import make_optimizer, restore_optimizer, set_learning_rate
+from xnorpp.training.outcome import Outcome, Position
 from xnorpp.training.recipe.config import Recipe, RecipeError
-from xnorpp.training.recipe.library import load_recipe
 from xnorpp.training.recipe.schedule import first_stage_steps, learning_rate, total_steps
-from xnorpp.training.records.curves import draw_curves
-from xnorpp.training.records.journal import Clock, Journal, read_metrics, time_left
-from xnorpp.training.records.record import describe_hardware, source_commit
-from xnorpp.training.setup import build_model, make_loaders, open_data
+from xnorpp.training.records.journal import Clock, Journal, time_left
+from xnorpp.training.setup import Given, build_model, make_loaders, make_train_check, open_data
 from xnorpp.training.state.checkpoint import (
     FINAL_NAME,
     Checkpoint,
-    checkpoint_path,
     clear_temporary,
-    forget_old,
     list_checkpoints,
     newest_checkpoint,
-    save_checkpoint,
-    write_atomically,
+    set_weights,
 )
 from xnorpp.training.state.initial import initialise
-from xnorpp.training.state.resume import check_same_network, check_same_recipe, seed_for
+from xnorpp.training.state.resume import (
+    check_same_data,
+    check_same_network,
+    check_same_recipe,
+    seed_for,
+)
 from xnorpp.training.statistics import measure_statistics
 from xnorpp.training.teacher import load_teacher, missing_teacher, training_loss
 
 
-def train(
-    recipe: Recipe | str | Path,
-    *,
-    out: str | Path,
-    data: str | Path | None = None,
-    resume: bool = False,
-    init_from: str | Path | None = None,
-    device: str = "auto",
-    download: bool = False,
-    quiet: bool = False,
-) -> dict[str, Any]:
-    """Train `recipe` (or the one of that name or file) and return the summary that is also written to
-    `out`/summary.json.
-
-    `out` gets model.safetensors (the result), checkpoints/, metrics.jsonl, summary.json and curves.png.
-    With `resume` the run in `out` goes on from its newest checkpoint that verifies, or starts if there is
-    none.
-    """
-    if isinstance(recipe, (str, Path)):
-        recipe = load_recipe(recipe)
-    if not isinstance(recipe, Recipe):
-        raise TypeError(
-            f"`recipe` is {type(recipe).__name__}; a name, a file or what `load_recipe` gives is needed"
-        )
-    if recipe.run.threads:
-        torch.set_num_threads(recipe.run.threads)
-    with _cudnn_benchmark(recipe.run.cudnn_benchmark), join_world(device) as world:
-        return _Run(recipe, Path(out), world, quiet).go(data, resume, init_from, download)
-
-
-@contextlib.contextmanager
-def _cudnn_benchmark(enabled: bool) -> Iterator[None]:
-    """cuDNN's own guess is far off for few channels; the shapes of a run never change, so timing pays."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = enabled
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
-@dataclass
-class _Position:
-    """Where the run stands."""
-
-    step: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
-    best: dict[str, float] = field(default_factory=dict)
-    seconds: float = 0.0
-
-
-class _Run:
+class _Run(Outcome):
     """One training run in one process. The methods are its phases, in order."""
 
-    def __init__(self, recipe: Recipe, out: Path, world: World, quiet: bool) -> None:
+    def __init__(
+        self, recipe: Recipe, out: Path, world: World, quiet: bool, given: Given | None = None
+    ) -> None:
         self.recipe, self.out, self.world, self.quiet = recipe, out, world, quiet
-        self.at = _Position()
+        self.given = given or Given()
+        self.at = Position()
         self.facts: dict[str, Any] = {}
-        self.skipped: dict[str, str] = {}  # unreadable pictures, and why
+        self.skipped: dict[str, str] = {}  # unreadable images, and why
         self.last_saved: Path | None = None
         self.graph: GraphStep | None = None
+        # Summed on the device over the last epoch; None in other epochs, or if it was not seen whole.
+        self.last_epoch_loss: Tensor | None = None
 
     def go(
         self, data: str | Path | None, resume: bool, init_from: str | Path | None, download: bool
@@ -183,22 +133,25 @@ class _Run:
     ) -> None:
         """Data, network, optimiser; restored from `found` if given."""
         recipe, world = self.recipe, self.world
-        self.sets = open_data(recipe, data, download=download, world=world)
+        self.sets = open_data(recipe, data, download=download, world=world, given=self.given)
         self.loaders, self.test_loader = make_loaders(recipe, self.sets, world)
         self.steps_per_epoch = self.loaders[0].steps_per_epoch
         if self.steps_per_epoch < 1:
             raise RecipeError(
                 f"`data.batch_size` (={recipe.data.batch_size}) must be at most {len(self.sets.train)}, "
-                "the number of training pictures."
+                "the number of training images."
             )
         self.total = total_steps(recipe.schedule, self.steps_per_epoch)
         seed_for(recipe.run.seed, "weights")
-        self.model = build_model(recipe, self.sets)
+        self.model, self.config = build_model(recipe, self.sets, self.given)
         if found is not None:
-            config: Any = self.model.config
-            check_same_network(config, found.model_config, self.out)
-            self.model.load_state_dict(found.weights)
+            check_same_network(self.config, found.model_config, self.out)
+            check_same_data(self.steps_per_epoch, found.meta["steps_per_epoch"], self.out)
+            set_weights(self.model, found.weights, found.path)
             self.facts = {key: found.meta[key] for key in ("init_from", "calibration") if key in found.meta}
+            began = found.meta.get("code")
+            if began != identity.code_hash():  # trained by two states of the code, so by neither alone
+                self.facts["code"] = f"{began or 'unknown'}+{identity.code_hash()}"
         elif init_from is not None:
             self.facts["init_from"] = initialise(self.model, init_from).to_dict()
         memory_format = torch.channels_last if recipe.run.channels_last else torch.contiguous_format
@@ -217,9 +170,9 @@ class _Run:
         if recipe.loss.teacher:
             self.teacher = load_teacher(
                 recipe.loss.teacher,
-                len(self.sets.train.classes),
+                self.config["num_classes"],
                 world.device,
-                in_channels=self.sets.preprocess.channels,
+                in_channels=self.config["in_channels"],
             )
 
     def _restore(self, found: Checkpoint) -> None:
@@ -227,7 +180,7 @@ class _Run:
         if self.scaler is not None and "scaler" in found.meta:
             self.scaler.load_state_dict(found.meta["scaler"])
         self.last_saved = found.path
-        self.at = _Position(
+        self.at = Position(
             step=found.meta["step"],
             metrics=found.meta["metrics"],
             best=found.meta["best"],
@@ -255,9 +208,7 @@ class _Run:
         self._prepare_graph(guard, journal)
         first_stage = first_stage_steps(recipe.schedule, self.steps_per_epoch)
         set_stage(self.model, weights_binary=self.at.step >= first_stage)
-        anneals = any(
-            "tanh" in (layer.surrogate, layer.weight_surrogate) for _, layer in binary_layers(self.model)
-        )
+        annealed = anneals(self.model)
         clock = Clock(recipe.data.batch_size)
         started = time.perf_counter() - self.at.seconds
         while self.at.step < self.total:
@@ -271,9 +222,11 @@ class _Run:
                         self.graph.reset()
                 lr = learning_rate(recipe.schedule, recipe.optimizer, step, self.steps_per_epoch)
                 set_learning_rate(self.optimizer, lr)
-                if anneals:
+                if annealed:
                     set_progress(self.model, step / self.total)
                 loss = self._step(parts, step, guard)
+                if run.eval_train:
+                    self._sum_loss(loss, step)
                 self.at.step = step + 1
                 self.at.seconds = time.perf_counter() - started
                 clock.tick()
@@ -292,6 +245,13 @@ class _Run:
                 raise RuntimeError(f"The data ended at step {self.at.step}, inside epoch {epoch}")
             self._end_of_epoch(journal, epoch)
             clock.restart()
+
+    def _sum_loss(self, loss: Tensor, step: int) -> None:
+        """Add the loss of a step of the last epoch, without waiting for the device."""
+        if step == (self.total - 1) // self.steps_per_epoch * self.steps_per_epoch:
+            self.last_epoch_loss = torch.zeros((), device=loss.device)
+        if self.last_epoch_loss is not None:
+            self.last_epoch_loss += loss
 
     def _prepare_graph(self, guard: LossGuard, journal: Journal) -> None:
         """Steps as a CUDA graph, where the recipe wants it and it is possible."""
@@ -411,8 +371,10 @@ class _Run:
             measure_statistics(self.model, itertools.islice(batches, recipe.schedule.statistics_batches))
         if due:
             average_buffers(self.model, self.world)
-            metrics = evaluate(self.model, self.test_loader, amp=recipe.run.amp, world=self.world)
+            metrics = evaluate(self.model, self.test_loader, world=self.world)  # float32, whatever `run.amp`
             self.at.metrics = {key: metrics[key] for key in ("top1", "top5", "loss")}
+            if last and recipe.run.eval_train:
+                self.at.metrics.update(self._training_metrics())
             if not self.at.best or metrics["top1"] > self.at.best["top1"]:
                 self.at.best = {"top1": metrics["top1"], "epoch": epoch}
             journal.row("eval", self.at.step, epoch=epoch, **self.at.metrics)
@@ -428,68 +390,22 @@ class _Run:
         if last or (epoch + 1) % recipe.run.save_epochs == 0:
             self._save()
 
-    def _name_skipped(self, journal: Journal, others: dict[str, str]) -> None:
-        """Name every unreadable picture once: those of this process's loaders, and of `others`."""
-        own = {name: why for loader in (*self.loaders, self.test_loader) for name, why in loader.skipped}
-        for name, why in {**own, **others}.items():
-            if name not in self.skipped:
-                self.skipped[name] = why
-                journal.say(f"{name} cannot be read ({why}) and is left out")
-
-    def meta(self) -> dict[str, Any]:
-        """All that is needed to resume, pack or predict."""
-        recipe, sets = self.recipe, self.sets
-        meta: dict[str, Any] = {
-            "model": self.model.config,
-            "recipe": recipe.to_dict(),
-            "dataset": recipe.data.dataset,
-            "classes": list(sets.train.classes),
-            "preprocess": sets.preprocess.to_dict(),
-            "step": self.at.step,
-            "steps_per_epoch": self.steps_per_epoch,
-            "epoch": self.at.step // self.steps_per_epoch,
-            "metrics": self.at.metrics,
-            "best": self.at.best,
-            "seconds": self.at.seconds,
-            "seed": recipe.run.seed,
-            "commit": source_commit(),
-            "hardware": describe_hardware(self.world.device),
-            **self.facts,
-        }
-        if self.scaler is not None:
-            meta["scaler"] = self.scaler.state_dict()
-        return meta
-
-    def _save(self) -> None:
-        average_buffers(self.model, self.world)
-        path = checkpoint_path(self.out, self.at.step)
-        if self.world.leader:
-            tensors = optimizer_tensors(self.model, self.optimizer)
-            save_checkpoint(path, self.model.state_dict(), self.meta(), tensors)
-            forget_old(self.out, self.recipe.run.keep)
-        wait_for_all(self.world)
-        self.last_saved = path
-
-    def _finish(self, journal: Journal) -> dict[str, Any]:
-        meta = self.meta()
-        self._name_skipped(journal, merge_over_world(self.skipped, self.world))
-        summary = {
-            **meta, "out": str(self.out), "skipped_pictures": len(self.skipped), "skipped": self.skipped,
-        }  # fmt: skip
-        if self.world.leader:
-            save_checkpoint(self.out / FINAL_NAME, self.model.state_dict(), meta)
-            write_atomically(self.out / "summary.json", json.dumps(summary, indent=1).encode())
-            drawn = draw_curves(
-                read_metrics(self.out / "metrics.jsonl"), self.recipe, self.out / "curves.png"
-            )
-            top1, top5 = self.at.metrics["top1"], self.at.metrics["top5"]
-            journal.say(
-                f"{self.recipe.name}: top-1 {top1:.2f} %, top-5 {top5:.2f} % after {self.at.step} steps in "
-                f"{time_left(self.at.seconds)}; model in {self.out / FINAL_NAME}"
-                + (f", curves in {self.out / 'curves.png'}" if drawn else "")
-            )
-        wait_for_all(self.world)
-        return summary
+    def _training_metrics(self) -> dict[str, float]:
+        """`train_top1`, `train_top5`, `train_loss`: the final network in evaluation mode, in float32, on a
+        fixed subset of the training images, as many as the test set has, without augmentation
+        (`make_train_check`). `last_epoch_loss`: the mean training loss of the last epoch's steps, if this
+        process saw all of them.
+        """
+        loader = make_train_check(self.recipe, self.sets, self.world)
+        try:
+            metrics = evaluate(self.model, loader, world=self.world)
+        finally:
+            loader.close()
+        found = {f"train_{key}": metrics[key] for key in ("top1", "top5", "loss")}
+        if self.last_epoch_loss is not None:
+            steps = (self.total - 1) % self.steps_per_epoch + 1
+            found["last_epoch_loss"] = float(self.last_epoch_loss) / steps
+        return found
 
 
 def _zip_parts(epochs: list[Iterator[tuple[Tensor, Tensor]]]) -> Iterator[list[tuple[Tensor, Tensor]]]:

@@ -9,7 +9,8 @@ from typing import Any
 from torch import nn
 
 from xnorpp.packing import pack_to_file
-from xnorpp.training.state.checkpoint import FORMAT, file_format, load_model
+from xnorpp.runtime.files import FileKind, file_kind
+from xnorpp.training.state.checkpoint import load_model
 
 
 def pack_checkpoint(
@@ -19,26 +20,28 @@ def pack_checkpoint(
     half: bool = False,
     labels: Sequence[str] | None = None,
     prepare: Callable[[nn.Module], object] | None = None,
+    model: Any = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Pack a run's network into `output`, with its labels and pre-processing; returns what was packed.
 
     `labels` takes the place of the class names that the checkpoint has; `prepare` may change the network
-    before it is packed. The file's meta says where the
-    network came from: its configuration, data set, recipe, epoch, metrics and commit. A checkpoint at
-    `output` is never overwritten.
+    before it is packed; `model` is the network where it is a user's (see `load_model`). The file's meta says
+    where the network came from: its configuration, data set, recipe, epoch, metrics and commit. A checkpoint
+    at `output` is never overwritten.
     """
-    if file_format(output) == FORMAT:
+    if file_kind(output) is FileKind.CHECKPOINT:
         raise ValueError(
             f"`output` (={str(output)!r}) is a checkpoint, which packing would overwrite; "
             "choose another name, such as model.xnor"
         )
-    model, meta = load_model(checkpoint)
+    model, meta = load_model(checkpoint, model=model)
     if prepare is not None:
         prepare(model)
     config = meta["model"]
     kept = {
         "model": config,
         "dataset": meta.get("dataset"),
+        "holdout": ((meta.get("recipe") or {}).get("data") or {}).get("holdout", 0.0),
         "recipe": (meta.get("recipe") or {}).get("name"),
         "epoch": meta.get("epoch"),
         "metrics": meta.get("metrics"),

@@ -17,16 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from xnorpp.nn.controls import evaluating
+from xnorpp.training.accuracy import exact_float32
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @torch.no_grad()
 def measure_statistics(model: nn.Module, batches: Iterable[Tensor]) -> int:
-    """Replace every running mean and variance by the mean over `batches`; the number of pictures seen.
+    """Replace every running mean and variance by the mean over `batches`; the number of images seen.
 
-    Dropout is off meanwhile, as in evaluation; the network is left in the mode it was in. An error if there
-    is no batch, because the old numbers are gone by then.
+    The arithmetic is float32, without TF32. Dropout is off meanwhile, as in evaluation; the network is left
+    in the mode it was in. An error if there is no batch, because the old numbers are gone by then.
     """
     norms = [
         module for module in model.modules() if isinstance(module, _NORMS) and module.running_mean is not None
@@ -38,7 +39,7 @@ def measure_statistics(model: nn.Module, batches: Iterable[Tensor]) -> int:
         raise ValueError("`batches` must hold at least one batch")
     seen = 0
     try:
-        with evaluating(model):
+        with evaluating(model), exact_float32():
             for norm in norms:
                 norm.reset_running_stats()
                 norm.momentum = None  # the plain mean over all batches

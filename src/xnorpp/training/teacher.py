@@ -72,7 +72,7 @@ def missing_teacher(recipe: Recipe) -> str | None:
 def load_teacher(
     path: str | Path, num_classes: int, device: torch.device, *, in_channels: int | None = None
 ) -> nn.Module:
-    """A frozen network in evaluation mode, for pictures of `in_channels` (None: not checked)."""
+    """A frozen network in evaluation mode, for images of `in_channels` (None: not checked)."""
     if is_checkpoint(path):
         model, _ = load_model(path)
         found = int(model.config["num_classes"])  # type: ignore[index]
@@ -91,7 +91,7 @@ def load_teacher(
     taken = next(layer.in_channels for layer in model.modules() if isinstance(layer, nn.Conv2d))
     if in_channels not in (None, taken):
         raise ValueError(
-            f"The teacher {path} takes pictures of {taken} channels and the data set's have {in_channels}."
+            f"The teacher {path} takes images of {taken} channels and the data set's have {in_channels}."
         )
     return model.to(device).eval().requires_grad_(False)
 

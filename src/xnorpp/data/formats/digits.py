@@ -31,11 +31,20 @@ DIGITS = DatasetInfo(
 _FILE = "digits.csv.gz"
 
 
-def load(info: DatasetInfo, root: str | Path | None, split: str, *, download: bool = False) -> ArrayDataset:
-    """`download` changes nothing: the table comes with scikit-learn."""
+def load(info: DatasetInfo, root: str | Path | None, split: str) -> ArrayDataset:
+    """`root`: a folder that holds scikit-learn's digits.csv.gz; None: scikit-learn's own.
+
+    Any other folder is refused, because training on the digits instead of what lies there would be silent.
+    """
     path = _embedded() if root is None else Path(root).expanduser() / _FILE
-    if root is not None and (path is None or not path.is_file()):
-        path = _embedded()
+    if root is not None and not Path(root).expanduser().is_dir():
+        raise DatasetError(f"`root` (={str(root)!r}, --data) must be a folder, and does not exist")
+    if root is not None and path is not None and not path.is_file():
+        raise DatasetError(
+            f"`root` (={str(root)!r}, --data) holds no {_FILE}: the digits come with scikit-learn and are "
+            "not read from a folder; leave it out, or name the data set that lies there (`folder` for images "
+            "in class folders)"
+        )
     if path is None or not path.is_file():
         raise not_found(info, root, _FILE)
     try:

@@ -5,10 +5,10 @@ with a label file.
     ROOT/val/WNID/*.JPEG             or
     ROOT/val/*.JPEG and a label file in ROOT or ROOT/val (or given as `labels`; Kaggle's three folders above
     its ILSVRC/Data/CLS-LOC), one of
-        file wnid                    a line a picture ("val_annotations.txt", "val.txt")
+        file wnid                    one line per image ("val_annotations.txt", "val.txt")
         file number                  from 0 on, in alphabetical order of the wnids (Caffe's "val.txt")
         file,wnid box ...            Kaggle's "LOC_val_solution.csv"
-        wnid                         a line a picture, in alphabetical order of the files
+        wnid                         one line per image, in alphabetical order of the files
         number                       "ILSVRC2012_validation_ground_truth.txt" of the development kit, in
                                      alphabetical order of the files
 
@@ -45,7 +45,7 @@ IMAGENET = DatasetInfo(
     how_to_get="register at image-net.org, download ILSVRC2012's train and val archives and unpack them to "
     "ROOT/train/WNID and ROOT/val",
 )
-_PICTURES = (".jpeg", ".jpg", ".png")
+_ENDINGS = (".jpeg", ".jpg", ".png")
 _LABEL_FILES = (
     "val_annotations.txt",
     "val.txt",
@@ -65,7 +65,6 @@ def load(
     root: str | Path | None,
     split: str,
     *,
-    download: bool = False,
     labels: str | Path | None = None,
 ) -> FolderDataset:
     """`labels`: the label file of a flat validation folder, where it is not at one of the usual places."""
@@ -83,7 +82,7 @@ def load(
 
 
 def _homes(place: Path) -> list[Path]:
-    """Where the tables about the pictures in `place` lie: there, and where Kaggle's archive has them."""
+    """Where the tables about the images in `place` lie: there, and where Kaggle's archive has them."""
     kaggle = place.resolve().parts[-3:] == ("ILSVRC", "Data", "CLS-LOC")
     return [place, place.resolve().parents[2]] if kaggle else [place]
 
@@ -93,9 +92,9 @@ def _class_folders(folder: Path) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _pictures(folder: Path) -> list[str]:
+def _images(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if entry.name.lower().endswith(_PICTURES))
+        return sorted(entry.name for entry in entries if entry.name.lower().endswith(_ENDINGS))
 
 
 def _from_class_folders(
@@ -111,7 +110,7 @@ def _from_class_folders(
     paths: list[str] = []
     labels: list[int] = []
     for label, wnid in enumerate(wnids):
-        names = _pictures(folder / wnid) if (folder / wnid).is_dir() else []
+        names = _images(folder / wnid) if (folder / wnid).is_dir() else []
         paths += [f"{folder.name}/{wnid}/{name}" for name in names]
         labels += [label] * len(names)
     return _dataset(info, split, place, paths, labels, wnids)
@@ -135,13 +134,13 @@ def _from_label_file(
     rows = [line.replace(",", " ").split() for line in file.read_text().splitlines() if line.strip()]
     if rows and rows[0][0] == "ImageId":
         rows = rows[1:]
-    names = _pictures(folder)
+    names = _images(folder)
     widths = {min(2, len(row)) for row in rows}
     if len(widths) != 1:
         raise DatasetError(f"{file} must have a label on each line, or a file name and a label on each line")
     if widths == {1}:
         if len(rows) != len(names):
-            raise DatasetError(f"{file} has {len(rows)} labels for the {len(names)} pictures in {folder}")
+            raise DatasetError(f"{file} has {len(rows)} labels for the {len(names)} images in {folder}")
         values = dict(zip(names, (row[0] for row in rows), strict=True))
         order = None if rows[0][0].startswith("n") else _kit_order(file, place)
     else:
@@ -155,7 +154,7 @@ def _from_label_file(
     labels: list[int] = []
     for name in names:
         if name not in values:
-            raise DatasetError(f"{file} has no line for the picture {name}")
+            raise DatasetError(f"{file} has no line for the image {name}")
         value = values[name]
         wnid = value if order is None else order.get(value, value)
         if wnid not in label_of:
@@ -168,7 +167,7 @@ def _from_label_file(
 
 def _with_suffix(name: str, names: list[str]) -> str:
     """Kaggle's table leaves the suffix out."""
-    return name if name.lower().endswith(_PICTURES) else f"{name}{Path(names[0]).suffix if names else ''}"
+    return name if name.lower().endswith(_ENDINGS) else f"{name}{Path(names[0]).suffix if names else ''}"
 
 
 def _kit_order(file: Path, place: Path) -> dict[str, str]:
@@ -179,7 +178,7 @@ def _kit_order(file: Path, place: Path) -> dict[str, str]:
                 wnids = (folder / name).read_text().split()
                 return {str(number): wnid for number, wnid in enumerate(wnids, 1)}
         if (folder / "meta.mat").is_file():
-            from scipy.io import loadmat  # type: ignore[import-untyped]
+            from scipy.io import loadmat
 
             synsets = loadmat(folder / "meta.mat", squeeze_me=True)["synsets"]
             return {str(int(row["ILSVRC2012_ID"])): str(row["WNID"]) for row in synsets}
@@ -193,7 +192,7 @@ def _dataset(
     info: DatasetInfo, split: str, place: Path, paths: list[str], labels: list[int], wnids: list[str]
 ) -> FolderDataset:
     if not paths:
-        raise DatasetError(f"{place} holds no {split} pictures")
+        raise DatasetError(f"{place} holds no {split} images")
     tables = [home / name for home in _homes(place) for name in _NAMES]
     words = next((table for table in tables if table.is_file()), tables[0])
     names = word_names(words, wnids)

@@ -1,7 +1,7 @@
 """Tar shards in the WebDataset convention, for many machines: `KEY.jpg` and `KEY.cls` (or `KEY.json`) next to
 each other.
 
-A key is a member's path up to the first dot of its file name; the rest is the extension. The picture is .jpg,
+A key is a member's path up to the first dot of its file name; the rest is the extension. The image is .jpg,
 .jpeg, .png, .webp or .npy (a raw uint8 array); the label is the integer in .cls, or where there is none,
 "label" or "cls" in .json.
 
@@ -23,6 +23,7 @@ import re
 import tarfile
 import warnings
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from xnorpp.data.dataset import (
 from xnorpp.data.loading.cache import decode_all
 from xnorpp.data.places import cache_path, not_found
 from xnorpp.runtime.decode import Blob, fit
+from xnorpp.runtime.files import replacing
 from xnorpp.runtime.format.preprocess import as_image
 
 SHARDS = DatasetInfo(
@@ -58,7 +60,7 @@ SHARDS = DatasetInfo(
     how_to_get="give a folder with train-*.tar and val-*.tar, or a pattern such as {train,val}-*.tar; "
     "xnorpp.data.write_shards makes them from another data set",
 )
-_PICTURES = ("jpg", "jpeg", "png", "webp", "npy")
+_ENDINGS = ("jpg", "jpeg", "png", "webp", "npy")
 _CARD = "dataset.json"
 _SPLIT_WORDS = {"train": ("train", "training"), "test": ("val", "valid", "validation", "test")}
 
@@ -99,7 +101,6 @@ def load(
     root: str | Path | None,
     split: str,
     *,
-    download: bool = False,
     classes: int | None = None,
 ) -> ShardDataset:
     """`root`: a folder with `train-*.tar` and `val-*.tar` (or `test-*.tar`), or a pattern with braces or
@@ -216,17 +217,13 @@ def _index(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             pass  # damaged: read the shard again
     index = _scan(path)
-    temporary = kept.with_name(f"{kept.stem}.{os.getpid()}.tmp.npz")
-    try:
-        np.savez(temporary, **index)  # type: ignore[arg-type]
-        os.replace(temporary, kept)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+    with suppress(OSError), replacing(kept, flush=False) as temporary, temporary.open("wb") as file:
+        np.savez(file, **index)  # type: ignore[arg-type]
     return index
 
 
 def _scan(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    pictures: dict[str, tuple[int, int]] = {}
+    images: dict[str, tuple[int, int]] = {}
     labels: dict[str, int] = {}
     unlabelled: dict[str, str] = {}  # key -> a .cls or .json without a label
     try:
@@ -237,8 +234,8 @@ def _scan(path: Path) -> dict[str, np.ndarray[Any, Any]]:
                 if not member.isfile() or not stem:
                     continue
                 key, extension = (f"{folder}/{stem}" if folder else stem), extension.lower()
-                if extension in _PICTURES:
-                    pictures[key] = (member.offset_data, member.size)
+                if extension in _ENDINGS:
+                    images[key] = (member.offset_data, member.size)
                 elif extension in ("cls", "json"):
                     content = shard.extractfile(member)
                     assert content is not None
@@ -249,18 +246,18 @@ def _scan(path: Path) -> dict[str, np.ndarray[Any, Any]]:
                         labels[key] = label
     except tarfile.TarError as error:
         raise DatasetError(f"{path} is not a complete, uncompressed tar file ({error})") from error
-    bare = next((key for key in pictures if key not in labels), None)
+    bare = next((key for key in images if key not in labels), None)
     if bare in unlabelled:
         raise DatasetError(
             f'{path}: {unlabelled[bare]} must hold an integer label ("label" or "cls" in JSON)'
         )
     if bare is not None:
-        raise DatasetError(f"{path}: the picture {bare} has no label ({bare}.cls or {bare}.json)")
+        raise DatasetError(f"{path}: the image {bare} has no label ({bare}.cls or {bare}.json)")
     return {
-        "labels": np.array([labels[key] for key in pictures], np.int64),
-        "offsets": np.array([offset for offset, _ in pictures.values()], np.int64),
-        "sizes": np.array([size for _, size in pictures.values()], np.int64),
-        "keys": np.array(list(pictures), np.str_),
+        "labels": np.array([labels[key] for key in images], np.int64),
+        "offsets": np.array([offset for offset, _ in images.values()], np.int64),
+        "sizes": np.array([size for _, size in images.values()], np.int64),
+        "keys": np.array(list(images), np.str_),
     }
 
 
@@ -287,12 +284,12 @@ def write_shards(
 ) -> list[Path]:
     """Writes a data set as shards `train-000000.tar` ... (`val-` for a test split) with a dataset.json.
 
-    Pictures are resized here once (`resize`, default the data set's own: ImageNet's 256), by `workers`
-    processes (default: one a core), which makes training several times cheaper on the CPU: the paper resizes
-    to 256x256 first anyhow. "npy" keeps those pixels exactly (192 KiB a picture); "jpg" encodes them again at
-    `quality` without chroma subsampling. The order is shuffled by a fixed seed, so that a shard holds all
-    kinds of classes. Unreadable pictures are named in a warning and left out, at most `max_skipped` of them.
-    Returns the shards' paths.
+    Images are resized here once (`resize`, default the data set's own: ImageNet's 256), by `workers`
+    processes (default: one per core), which makes training several times cheaper on the CPU: the paper
+    resizes to 256x256 first anyhow. "npy" stores those pixels exactly (192 KiB per image); "jpg" encodes them
+    again at `quality` without chroma subsampling. The order is shuffled by a fixed seed, so that a shard
+    holds all kinds of classes. Unreadable images are named in a warning and left out, at most `max_skipped`
+    of them. Returns the shards' paths.
     """
     if format not in ("jpg", "npy"):
         raise ValueError(f'`format` (="{format}") must be "jpg" or "npy"')
@@ -319,13 +316,11 @@ def write_shards(
                 [fit(as_image(image), side, side, 0, 0, info.channels) for image in part.images]
             )
         path = out / f"{stem}-{number:06d}.tar"
-        temporary = path.with_suffix(".tmp")
-        with tarfile.open(temporary, "w") as shard:
+        with replacing(path, flush=False) as temporary, tarfile.open(temporary, "w") as shard:
             for index, pixels in zip(chosen, images, strict=True):
                 key = f"{int(index):08d}"
                 _add(shard, f"{key}.{format}", _encode(pixels, format, quality))
                 _add(shard, f"{key}.cls", str(int(dataset.labels[index])).encode())
-        os.replace(temporary, path)
         written.append(path)
     card = {
         "name": info.name,

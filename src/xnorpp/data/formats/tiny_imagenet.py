@@ -1,11 +1,11 @@
-"""Tiny-ImageNet-200 in its official layout: 200 classes, 500 training and 50 validation pictures each, 64x64.
+"""Tiny-ImageNet-200 in its official layout: 200 classes, 500 training and 50 validation images each, 64x64.
 
     tiny-imagenet-200/wnids.txt                       the class of label i is line i
     tiny-imagenet-200/words.txt                       wnid TAB names
     tiny-imagenet-200/train/WNID/images/*.JPEG
     tiny-imagenet-200/val/images/*.JPEG, val/val_annotations.txt (file TAB wnid TAB box)
 
-The official test set has no labels; as everywhere, the validation set is the test set here. The pictures are
+The official test set has no labels; as everywhere, the validation set is the test set here. The images are
 decoded once and kept (see `cache`).
 """
 
@@ -46,7 +46,7 @@ def load(
     workers: int | None = None,
     max_skipped: int | None = None,
 ) -> ArrayDataset:
-    """`workers`: decoding processes of the first call (default: one a core)."""
+    """`workers`: decoding processes of the first call (default: one per core)."""
     places = candidates(info, root, [_FOLDER])
     if download and not any((place / "wnids.txt").is_file() for place in places):
         home = (data_home() if root is None else Path(root).expanduser()) / info.name
@@ -78,7 +78,7 @@ def _listing(info: DatasetInfo, place: Path, split: str) -> FolderDataset:
         annotations = place / "val" / "val_annotations.txt"
         if not annotations.is_file():
             raise DatasetError(
-                f"{place} has no val/val_annotations.txt, which holds the labels of the test pictures"
+                f"{place} has no val/val_annotations.txt, which holds the labels of the test images"
             )
         for number, line in enumerate(annotations.read_text().splitlines(), 1):
             fields = line.split()

@@ -1,4 +1,4 @@
-"""Decoding a folder of small pictures once, in parallel, and keeping the result beside the data.
+"""Decoding a folder of small images once, in parallel, and keeping the result beside the data.
 
 The kept file is safetensors: `images`, `labels`, and in its metadata the list's fingerprint and a checksum of
 the pixels. It is written under a temporary name and renamed, and checked when read: a damaged or outdated one
@@ -12,7 +12,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -31,21 +31,29 @@ from xnorpp.data.loading.worker import Geometry, Item, Task
 from xnorpp.data.loading.workers import WorkerPool
 from xnorpp.data.places import cache_path
 from xnorpp.data.progress import Progress
+from xnorpp.runtime.files import replacing
 
 _ITEMS_A_TASK = 256
 _IN_ONE_PROCESS = 4096
-"""Below this many pictures starting processes takes longer than decoding."""
+"""Below this many images starting processes takes longer than decoding."""
 
 
 def load_decoded(
-    source: FolderDataset, size: int, *, workers: int | None = None, max_skipped: int | None = None
+    source: FolderDataset,
+    size: int,
+    *,
+    workers: int | None = None,
+    max_skipped: int | None = None,
+    by_time: bool = False,
 ) -> ArrayDataset:
-    """`source` as an array of `size` x `size` pictures.
+    """`source` as an array of `size` x `size` images.
 
-    From the kept file if it is sound, else decoded and then kept.
+    From the kept file if it is sound, else decoded and then kept. `by_time`: the kept file is also outdated
+    when an image's size or time of change is another one, for folders that people edit. A kept file that
+    left more images out than `max_skipped` allows is refused as decoding would be.
     """
     path = cache_path(source.root, f"{source.split}-{size}.safetensors")
-    fingerprint = _fingerprint(source, size)
+    fingerprint = _fingerprint(source, size, by_time)
     with _locked(path):
         kept = _read(path, fingerprint)
         if kept is None:
@@ -53,15 +61,16 @@ def load_decoded(
             labels = source.labels[good]
             _write(path, fingerprint, images, labels, skipped)
             kept = images, labels, skipped
+    _check_skipped(source, kept[2], skip_limit(len(source), max_skipped))
     return ArrayDataset(source.info, source.split, source.classes, *kept)
 
 
 def decode_all(
     source: StreamDataset, size: int, *, workers: int | None = None, max_skipped: int | None = None
 ) -> tuple[UInt8Array, Int64Array, list[Skipped]]:
-    """Decodes every picture in `workers` processes (default: one a core).
+    """Decodes every image in `workers` processes (default: one per core).
 
-    Returns the pictures, their indices in `source`, and those left out because they cannot be read.
+    Returns the images, their indices in `source`, and those left out because they cannot be read.
     """
     total = len(source)
     if workers is None:
@@ -96,12 +105,7 @@ def decode_all(
                     bad[start + position] = Skipped(source.sample_name(start + position), reason)
                 progress.advance(count)
                 send(slot)
-            if len(bad) > limit:
-                named = "; ".join(f"{name} ({why})" for name, why in list(bad.values())[:3])
-                raise DatasetError(
-                    f"{len(bad)} pictures of {source.name} could not be read, more than `max_skipped` "
-                    f"(={limit}); among them {named}"
-                )
+            _check_skipped(source, list(bad.values()), limit)
     progress.close()
     if not bad:
         return images, np.arange(total, dtype=np.int64), []
@@ -109,11 +113,24 @@ def decode_all(
     return images[good], good, [bad[index] for index in sorted(bad)]
 
 
-def _fingerprint(source: FolderDataset, size: int) -> str:
+def _check_skipped(source: StreamDataset, skipped: list[Skipped], limit: int) -> None:
+    if len(skipped) > limit:
+        named = "; ".join(f"{name} ({why})" for name, why in skipped[:3])
+        raise DatasetError(
+            f"{len(skipped)} images of {source.name} could not be read, more than `max_skipped` "
+            f"(={limit}); among them {named}"
+        )
+
+
+def _fingerprint(source: FolderDataset, size: int, by_time: bool = False) -> str:
     """Changes when the list of files, their labels, or what is made of them changes."""
     digest = hashlib.sha256(f"1 {size} {source.info.channels}\n".encode())
     digest.update("\n".join(source.paths).encode())
     digest.update(source.labels.tobytes())
+    if by_time:
+        for path in source.paths:
+            status = os.stat(source.root / path)
+            digest.update(f"{status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
@@ -162,12 +179,8 @@ def _write(
         "sha256": _checksum(images, labels),
         "skipped": json.dumps([list(entry) for entry in skipped]),
     }
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
+    with suppress(OSError, SafetensorError), replacing(path, flush=False) as temporary:
         save_file({"images": images, "labels": labels}, temporary, metadata)
-        os.replace(temporary, path)
-    except (OSError, SafetensorError):
-        temporary.unlink(missing_ok=True)
 
 
 def _checksum(images: UInt8Array, labels: Int64Array) -> str:

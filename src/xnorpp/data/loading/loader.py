@@ -6,6 +6,7 @@ moved to the device whole and augmented there; streamed sets are decoded by work
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -13,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xnorpp.data.dataset import ArrayDataset, Augment, Dataset, Skipped, UInt8Array
+from xnorpp.data.dataset import ArrayDataset, Augment, DatasetError, DatasetInfo, Skipped, UInt8Array
 from xnorpp.data.loading.order import Share
-from xnorpp.runtime.format.preprocess import Preprocess
+from xnorpp.data.own import AnyDataset, BatchesDataset, IndexedDataset
+from xnorpp.runtime.format.preprocess import Preprocess, normalise_constants
 
 Batch = tuple[Tensor, Tensor]
 
@@ -39,7 +41,7 @@ class Loader(Protocol):
 
 
 def make_loader(
-    dataset: Dataset,
+    dataset: AnyDataset,
     *,
     batch_size: int,
     train: bool,
@@ -50,6 +52,7 @@ def make_loader(
     workers: int = 0,
     augment: Augment | Mapping[str, Any] | str | None = None,
     size: int | None = None,
+    enlarge: str = "once",
     channels_last: bool = False,
     fast_decode: bool = False,
     max_skipped: int | None = None,
@@ -60,15 +63,22 @@ def make_loader(
     `batch_size` is one process's batch. Training shuffles, augments (`augment`: None for the data set's
     default, "none", or a table with crop, pad, flip) and drops the last incomplete batch; testing keeps the
     order, crops the centre and covers every sample once over all ranks. `size`: the side fed to the network,
-    by default the data set's. `channels_last`: the batch's memory format. For streamed sets: `workers`
+    by default the data set's. `enlarge`: an in-memory set with a larger `size` is enlarged whole and "once",
+    or each "batch" on the device, after crop and flip, whose padding is then in the data set's own pixels.
+    `channels_last`: the batch's memory format. For streamed sets: `workers`
     decoding processes (0: decode in this one), `prefetch` batches ahead, `fast_decode` (see `decode`), and
-    `max_skipped`, how many unreadable pictures are tolerated (default 1 %, from 1 to 100).
+    `max_skipped`, how many unreadable images are tolerated (default 1 %, from 1 to 100). A user's own
+    indexable data is read by `workers` processes too; a user's own loader gives the batches it has.
     """
+    if isinstance(dataset, (IndexedDataset, BatchesDataset)):
+        return _own_loader(
+            dataset, batch_size, train, torch.device(device), seed, rank, world_size, workers, augment, size
+        )
     share = Share(len(dataset), batch_size, train, rank, world_size)
     chosen = Augment.parse(augment if train else "none", dataset.info.default_augment)
     place = torch.device(device)
     if isinstance(dataset, ArrayDataset):
-        return ArrayLoader(dataset, share, chosen, place, seed, size, channels_last)
+        return ArrayLoader(dataset, share, chosen, place, seed, size, channels_last, enlarge=enlarge)
     from xnorpp.data.loading.stream import StreamLoader
 
     return StreamLoader(
@@ -86,15 +96,48 @@ def make_loader(
     )
 
 
+def _own_loader(
+    dataset: IndexedDataset | BatchesDataset,
+    batch_size: int,
+    train: bool,
+    device: torch.device,
+    seed: int,
+    rank: int,
+    world_size: int,
+    workers: int,
+    augment: Augment | Mapping[str, Any] | str | None,
+    size: int | None,
+) -> Loader:
+    from xnorpp.data.loading.batches import BatchesLoader
+    from xnorpp.data.loading.indexed import IndexedLoader
+
+    if train and Augment.parse(augment, dataset.info.default_augment) != dataset.info.default_augment:
+        raise DatasetError(
+            f"`augment` (={augment!r}) is for image files and arrays of uint8 images; {dataset.where()} "
+            "augments its own samples"
+        )
+    if size is not None and tuple(dataset.shape[1:]) != (size, size):
+        raise DatasetError(
+            f"`size` (={size}) is for image files and arrays of uint8 images; {dataset.where()} gives "
+            f"samples of shape {tuple(dataset.shape)}"
+        )
+    if isinstance(dataset, BatchesDataset):
+        return BatchesLoader(dataset, train, device, seed, world_size)
+    share = Share(len(dataset), batch_size, train, rank, world_size)
+    return IndexedLoader(dataset, share, device, seed, workers)
+
+
 class Normaliser:
     """uint8 (N, H, W, C) on a device to float32 (N, C, H, W).
 
     `(x / 255 - mean) / std`, as `Preprocess.normalise`.
     """
 
-    def __init__(self, preprocess: Preprocess, device: torch.device, channels_last: bool) -> None:
-        self.mean = torch.tensor(preprocess.mean, dtype=torch.float32, device=device)
-        self.std = torch.tensor(preprocess.std, dtype=torch.float32, device=device)
+    def __init__(
+        self, preprocess: Preprocess | DatasetInfo, device: torch.device, channels_last: bool
+    ) -> None:
+        constants = normalise_constants(preprocess.mean, preprocess.std)
+        self.mean, self.std = (torch.from_numpy(one).to(device) for one in constants)
         self.channels_last = channels_last
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -114,16 +157,22 @@ class ArrayLoader:
         seed: int,
         size: int | None,
         channels_last: bool,
+        *,
+        enlarge: str = "once",
     ) -> None:
         self.share, self.augment, self.device, self.seed = share, augment, device, seed
         self.batch_size, self.samples = share.batch_size, len(dataset)
         self.skipped = list(dataset.skipped)
         images = dataset.images
+        self.enlarged: int | None = None
         if size is not None and images.shape[1:3] != (size, size):
-            images = _resize(images, size)
+            if enlarge == "batch" and size > max(images.shape[1:3]):
+                self.enlarged = size
+            else:
+                images = _resize(images, size)
         self.images = torch.from_numpy(images).to(device)
         self.labels = torch.from_numpy(dataset.labels).to(device)
-        self._normalise = Normaliser(dataset.info.preprocess(images.shape[1]), device, channels_last)
+        self._normalise = Normaliser(dataset.info, device, channels_last)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -133,7 +182,10 @@ class ArrayLoader:
         steps = self.share.order(self.seed, epoch)
         for step in range(start_step, len(steps)):
             indices = to_device(steps[step], self.device)
-            yield self._normalise(self._pick(indices, epoch, step)), self.labels[indices]
+            images = self._pick(indices, epoch, step)
+            if self.enlarged is not None:
+                images = enlarge_batch(images, self.enlarged)
+            yield self._normalise(images), self.labels[indices]
 
     def _pick(self, indices: Tensor, epoch: int, step: int) -> Tensor:
         pad = self.augment.pad if self.augment.crop else 0
@@ -162,6 +214,36 @@ def crop_and_flip(images: Tensor, indices: Tensor, tops: Tensor, lefts: Tensor, 
     rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
     windows = images[indices[:, None, None], rows[:, :, None], columns[:, None, :]]
     return windows.mul_(inside[:, :, :, None])
+
+
+def enlarge_batch(images: Tensor, size: int) -> Tensor:
+    """uint8 (N, H, W, C) to whole numbers in float32, (N, size, size, C), exactly as Pillow enlarges
+    bilinearly: along rows, then along columns, each rounded, with weights of 22 bits. Float64 holds every
+    product and sum.
+    """
+    height, width = images.shape[1:3]
+    planes = images.permute(0, 3, 1, 2).double()
+    planes = _round_weighted(planes @ _pillow_weights(width, size, images.device).T)
+    planes = _round_weighted(_pillow_weights(height, size, images.device) @ planes)
+    return planes.float().permute(0, 2, 3, 1)
+
+
+_WEIGHT_BITS = 22
+
+
+def _round_weighted(sums: Tensor) -> Tensor:
+    return sums.add_(2 ** (_WEIGHT_BITS - 1)).div_(2**_WEIGHT_BITS).floor_()
+
+
+@functools.cache
+def _pillow_weights(before: int, after: int, device: torch.device) -> Tensor:
+    """Pillow's bilinear weights in its whole numbers, (after, before): a triangle of width 2 around each
+    centre, cut off at the borders and normalised.
+    """
+    centres = (np.arange(after) + 0.5) * (before / after)
+    weights = np.maximum(0.0, 1.0 - np.abs(np.arange(before) + 0.5 - centres[:, None]))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return torch.from_numpy(np.floor(weights * 2**_WEIGHT_BITS + 0.5)).to(device)
 
 
 def to_device(values: np.ndarray[Any, Any], device: torch.device) -> Tensor:

@@ -1,19 +1,19 @@
-"""Pictures decoded and resized once, before the first epoch, instead of in every one.
+"""Images decoded and resized once, before the first epoch, instead of in every one.
 
-Decoding ImageNet's JPEG files takes a core 3 milliseconds a picture, and a fast GPU wants twenty thousand a
-second. The paper resizes every picture to 256x256 before it crops, so those pixels can be kept: as shards of
-raw pictures, which a core reads more than ten times as fast. 192 KiB a picture, 250 GB for ImageNet.
+Decoding ImageNet's JPEG files takes a core 3 milliseconds per image, and a fast GPU wants twenty thousand a
+second. The paper resizes every image to 256x256 before it crops, so those pixels can be kept: as shards of
+raw images, which a core reads more than ten times as fast. 192 KiB per image, 250 GB for ImageNet.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from xnorpp.data.catalog import load_dataset
 from xnorpp.data.dataset import ArrayDataset, DatasetError
 from xnorpp.data.formats.shards import write_shards
+from xnorpp.runtime.files import write_atomically
 
 _MARK = "prepared.json"
 
@@ -30,7 +30,7 @@ def prepare(name: str, root: str | Path | None, folder: str | Path, *, workers: 
         found = json.loads(mark.read_text(encoding="utf-8"))
         if found.get("dataset") != name:
             raise DatasetError(
-                f'`prepare` (="{out}") holds pictures of {found.get("dataset")}, not of {name}; '
+                f'`prepare` (="{out}") holds images of {found.get("dataset")}, not of {name}; '
                 "choose another folder"
             )
         return out
@@ -44,7 +44,5 @@ def prepare(name: str, root: str | Path | None, folder: str | Path, *, workers: 
             )
         write_shards(dataset, out, format="npy", workers=workers)
         sizes[split] = len(dataset)
-    temporary = mark.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"dataset": name, **sizes}, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, mark)
+    write_atomically(mark, (json.dumps({"dataset": name, **sizes}, indent=1) + "\n").encode())
     return out

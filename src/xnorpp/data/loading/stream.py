@@ -1,7 +1,7 @@
 """Streaming a set too large for memory: worker processes decode ahead into shared memory, the device
 normalises.
 
-An unreadable picture is named once in `skipped`. In training its place is taken by the next readable sample
+An unreadable image is named once in `skipped`. In training its place is taken by the next readable sample
 in the data set's order (with that sample's label and the same crop), so that the batch stays full and does
 not depend on timing or on the number of workers; in testing it is left out. More than `max_skipped` of them
 end the run.
@@ -76,7 +76,9 @@ class StreamLoader:
         self._bad: set[int] = set()
         self._limit = skip_limit(len(dataset), max_skipped)
         preprocess = dataset.info.preprocess(size)
-        self._geometry = Geometry(preprocess.resize, preprocess.crop, preprocess.channels, fast_decode)
+        self._geometry = Geometry(
+            dataset.info.resize_for(preprocess.side), preprocess.side, preprocess.channels, fast_decode
+        )
         self._normalise = Normaliser(preprocess, device, channels_last)
         self._slots = min(prefetch, max(1, share.steps)) + 1 if workers else 1
         self._workers = workers
@@ -205,7 +207,7 @@ class StreamLoader:
         if len(self.skipped) > self._limit:
             named = "; ".join(f"{name} ({why})" for name, why in self.skipped[-3:])
             raise DatasetError(
-                f"{len(self.skipped)} pictures of {self.dataset.name} could not be read, more than "
+                f"{len(self.skipped)} images of {self.dataset.name} could not be read, more than "
                 f"`max_skipped` (={self._limit}); the last are {named}"
             )
 
@@ -220,7 +222,7 @@ class StreamLoader:
             if following not in self._bad:
                 batch.indices[position] = following
                 return True
-        raise DatasetError(f"no picture of {self.dataset.name} can be read")
+        raise DatasetError(f"no image of {self.dataset.name} can be read")
 
     def _collect(self, pool: WorkerPool, batch: _Pending) -> Batch:
         """The batch on the device. A GPU copies and normalises it on a stream of its own, beside the step

@@ -20,7 +20,7 @@ from xnorpp.runtime.decode import Blob, CorruptImageError, decode_blob
 
 
 class Geometry(NamedTuple):
-    """How every picture of a task is made.
+    """How every image of a task is made.
 
     Resized to `resize`, cropped to `crop`, `channels`; see `decode` for `fast`.
     """
@@ -36,7 +36,7 @@ class Geometry(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One picture: where it is, and the crop's corner."""
+    """One image: where it is, and the crop's corner."""
 
     blob: Blob
     top: int
@@ -75,7 +75,7 @@ class Answer(NamedTuple):
 
 
 def perform(task: Task, memory: UInt8Array) -> Answer:
-    """Decodes a task's pictures. Where one cannot be decoded, the memory is left as it is."""
+    """Decodes a task's images. Where one cannot be decoded, the memory is left as it is."""
     geometry = task.geometry
     count, side = len(task.items), geometry.crop
     stop = task.offset + count * geometry.bytes_per_image

@@ -14,27 +14,34 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from xnorpp.paper.accuracy.runs import ON_GPU, Run
+from xnorpp.paper.accuracy.runs import ON_GPU, WITHOUT_HASH, Run
 from xnorpp.paper.recorded import read_file
+from xnorpp.runtime.errors import FAILED, XnorppError
+from xnorpp.training.identity import code_hash, settings_hash
 from xnorpp.training.recipe.config import Recipe
 from xnorpp.training.recipe.library import load_recipe
 from xnorpp.training.records.journal import read_metrics
-from xnorpp.training.records.record import append_rows, today
+from xnorpp.training.records.record import append_rows, describe_hardware, source_commit, today
 
 RESULTS = "accuracy.jsonl"
 FINAL = "model.safetensors"
 LOOK = 1.0  # seconds between looks at the running processes
 TELL = 20.0  # seconds between lines about them
-SAVES = 4  # checkpoints a run: a kill loses a quarter at most
+SAVES = 4  # checkpoints per run: a kill loses a quarter at most
+# Hashes of earlier code that trains exactly as today's does, such as from before files were moved.
+# E1 to E3 are trained by the code of the tag `claim-runs`, whose hash is the one below.
+ACCEPTED_CODE: tuple[str, ...] = ("1b0b68696e55",)
 
 
-class QueueError(RuntimeError):
+class QueueError(XnorppError, RuntimeError):
     """Some runs failed; the message names them and where their output is."""
+
+    exit_code = FAILED
 
 
 @dataclass
@@ -47,17 +54,32 @@ class Going:
     started: float
 
 
-def done_keys(results: Path, runs: Sequence[Run]) -> set[str]:
-    """The keys of those runs whose results are there: with as many epochs as the recipe has now, and those of
-    a quick look for a quick look only.
+def done_keys(results: Path, runs: Sequence[Run], accept: Collection[str] = ()) -> set[str]:
+    """The keys of those runs whose results are there: finished, with the settings that the run has now, by
+    the code of today or by code whose hash is in `accept` or `ACCEPTED_CODE`; those of a quick look for a
+    quick look only.
+
+    Rows of the first experiments (`WITHOUT_HASH`) carry no hashes; they count if they have as many epochs as
+    the run.
     """
-    there = {(row.get("key"), row.get("epochs"), bool(row.get("quick"))) for row in read_results(results)}
+    code = {code_hash(), *ACCEPTED_CODE, *accept}
+    known: set[tuple[Any, ...]] = set()
+    for row in read_results(results):
+        if not row.get("finished", True):
+            continue
+        name = row.get("key"), bool(row.get("quick"))
+        if row.get("code") is None:
+            known.add((*name, row.get("epochs")))
+        elif row["code"] in code:
+            known.add((*name, row.get("settings_hash")))
 
-    def wanted(run: Run) -> tuple[str, int, bool]:
-        epochs = load_recipe(run.recipe, run.settings).schedule.epochs
-        return run.key, epochs, bool(dict(run.facts).get("quick"))
+    def done(run: Run) -> bool:
+        recipe = recipe_of(run, Path(), on_gpu=False)
+        name = run.key, bool(dict(run.facts).get("quick"))
+        older = run.experiment in WITHOUT_HASH and (*name, recipe.schedule.epochs) in known
+        return older or (*name, settings_hash(recipe)) in known
 
-    return {run.key for run in runs if wanted(run) in there}
+    return {run.key for run in runs if done(run)}
 
 
 def read_results(results: Path) -> list[dict[str, Any]]:
@@ -87,25 +109,36 @@ def run_queue(
     jobs: int = 1,
     device: str = "auto",
     minutes: float | None = None,
+    accept: Collection[str] = (),
     say: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Do the runs whose results are missing, in order, `jobs` at a time; the rows that were added.
 
-    `folder` holds one folder a run. After `minutes` the running ones are stopped (they can be resumed) and no
-    other is begun.
+    `folder` holds one folder per run. After `minutes`, or at SIGTERM, the running ones are stopped and no
+    other is begun; how far each had come is recorded in a row of its own with `finished` false. They can be
+    resumed. `accept`: hashes of code whose results count (`done_keys`). Runs of a source tree with
+    uncommitted changes are refused, unless they are a quick look.
     """
     if jobs < 1:
         raise ValueError(f"`jobs` (={jobs}) must be at least 1")
-    have = done_keys(results, runs)
+    have = done_keys(results, runs, accept)
     waiting = [run for run in runs if run.key not in have]
     say(f"{len(runs) - len(waiting)} of {len(runs)} runs are in {results / RESULTS}; {len(waiting)} to do")
+    _refuse_changes(waiting)
     on_gpu = _uses_gpu(device) if waiting else False
     deadline = time.monotonic() + 60 * minutes if minutes else float("inf")
     going: list[Going] = []
     rows: list[dict[str, Any]] = []
     failed: list[str] = []
     told = 0.0
-    with _stopping(going):
+
+    def cut_off(one: Going, code: int | None) -> None:
+        if code == 0:  # it finished before it could be stopped
+            rows.append(_record(one, results, folder, say))
+        else:
+            _record_unfinished(one, results, folder, on_gpu, say)
+
+    with _stopping(going, cut_off):
         while waiting or going:
             for one in [g for g in going if g.process.poll() is not None]:
                 going.remove(one)
@@ -185,9 +218,57 @@ def _record(one: Going, results: Path, folder: Path, say: Callable[[str], None])
     run, out = one.run, folder / one.run.key
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     recipe, metrics = summary["recipe"], summary["metrics"]
-    recipe["loss"]["teacher"] = run.teacher or ""  # a key, not a path of the machine it was trained on
     row = {
         "kind": "accuracy",
+        "finished": True,
+        **_described(run, recipe),
+        "model": summary["model"],
+        "metrics": metrics,
+        "seconds": summary["seconds"],
+        "images_per_second": summary["step"] * recipe["data"]["batch_size"] / max(summary["seconds"], 1e-9),
+        "commit": summary["commit"],
+        "code": summary["code"],
+        "settings_hash": summary["settings_hash"],
+        "hardware": summary["hardware"],
+    }
+    append_rows(results / RESULTS, [row])
+    took = time.monotonic() - one.started
+    rate = row["images_per_second"]
+    say(f"finished: {run.key}: top-1 {metrics['top1']:.2f} %, {rate:,.0f} img/s, {took:.0f} s")
+    return row
+
+
+def _record_unfinished(
+    one: Going, results: Path, folder: Path, on_gpu: bool, say: Callable[[str], None]
+) -> None:
+    """How far a run had come that was stopped. A kind of its own, so that no table takes it for a result."""
+    import torch
+
+    run = one.run
+    recipe = recipe_of(run, folder, on_gpu)
+    steps = [row for row in read_metrics(folder / run.key / "metrics.jsonl") if row["kind"] == "train"]
+    last = steps[-1] if steps else {}
+    row = {
+        "kind": "unfinished",
+        "finished": False,
+        **_described(run, recipe.to_dict()),
+        "epoch": last["epoch"] + 1 if last else 0,
+        "step": last.get("step", 0),
+        "metrics": {"batch_loss": last["loss"]} if last else {},
+        "seconds": time.monotonic() - one.started,
+        "commit": source_commit(),
+        "code": code_hash(),
+        "settings_hash": settings_hash(recipe),
+        "hardware": describe_hardware(torch.device("cuda") if on_gpu else None),
+    }
+    append_rows(results / RESULTS, [row])
+    say(f"stopped: {run.key} in epoch {row['epoch']} of {row['epochs']}")
+
+
+def _described(run: Run, recipe: dict[str, Any]) -> dict[str, Any]:
+    """What a row has of the run, whether it finished or not."""
+    recipe["loss"]["teacher"] = run.teacher or ""  # a key, not a path of the machine it was trained on
+    return {
         "key": run.key,
         "experiment": run.experiment,
         "row": run.row,
@@ -195,23 +276,21 @@ def _record(one: Going, results: Path, folder: Path, say: Callable[[str], None])
         "dataset": run.dataset,
         "recipe": run.recipe,
         "settings": recipe,
-        "model": summary["model"],
         "seed": run.seed,
         "epochs": recipe["schedule"]["epochs"],
         "split": "held" if run.held else "test",
-        "metrics": metrics,
-        "seconds": summary["seconds"],
-        "images_per_second": summary["step"] * recipe["data"]["batch_size"] / max(summary["seconds"], 1e-9),
-        "commit": summary["commit"],
         "date": today(),
-        "hardware": summary["hardware"],
         **dict(run.facts),
     }
-    append_rows(results / RESULTS, [row])
-    took = time.monotonic() - one.started
-    rate = row["images_per_second"]
-    say(f"finished: {run.key}: top-1 {metrics['top1']:.2f} %, {rate:,.0f} img/s, {took:.0f} s")
-    return row
+
+
+def _refuse_changes(runs: Sequence[Run]) -> None:
+    """Results must come from code that can be found again."""
+    if source_commit().endswith("+changes") and not all(dict(run.facts).get("quick") for run in runs):
+        raise QueueError(
+            "the source tree or its recipes have uncommitted changes; commit them before training, or take "
+            "--quick for a look"
+        )
 
 
 def _progress(out: Path) -> str:
@@ -236,8 +315,10 @@ def _uses_gpu(device: str) -> bool:
 
 
 @contextlib.contextmanager
-def _stopping(going: list[Going]) -> Iterator[None]:
-    """Ends the running processes when the queue ends early, whatever the reason."""
+def _stopping(going: list[Going], cut_off: Callable[[Going, int | None], None]) -> Iterator[None]:
+    """Ends the running processes when the queue ends early, whatever the reason, and then calls `cut_off`
+    with each and its exit status, None if it had to be stopped.
+    """
     previous = signal.getsignal(signal.SIGTERM)
 
     def end(*_: object) -> None:
@@ -248,6 +329,7 @@ def _stopping(going: list[Going]) -> Iterator[None]:
     try:
         yield
     finally:
+        ended = {one.run.key: one.process.poll() for one in going}
         for one in going:
             one.process.terminate()
         for one in going:
@@ -257,5 +339,6 @@ def _stopping(going: list[Going]) -> Iterator[None]:
                 os.kill(one.process.pid, signal.SIGKILL)
                 one.process.wait()
             one.log.close()
+            cut_off(one, ended[one.run.key])
         with contextlib.suppress(ValueError):
             signal.signal(signal.SIGTERM, previous)

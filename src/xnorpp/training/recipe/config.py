@@ -8,32 +8,27 @@ in one sentence.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from xnorpp.data.dataset import Augment
+from xnorpp.nn.methods import BINARY_INPUT_METHODS, METHODS
+from xnorpp.runtime.choices import nearest_first
+from xnorpp.runtime.errors import XnorppError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # pragma: no cover
     import tomli as tomllib
 
-METHODS = ("real", "binaryconnect", "bnn", "xnor", "xnor++")
 
-
-class RecipeError(ValueError):
+class RecipeError(XnorppError, ValueError):
     """A recipe that cannot be used; the message is one sentence that names the key."""
-
-
-def nearest(name: str, valid: Iterable[str]) -> list[str]:
-    """The valid names, the one most like `name` first."""
-    return sorted(valid, key=lambda other: (-difflib.SequenceMatcher(None, name, other).ratio(), other))
 
 
 def _key(
@@ -59,7 +54,7 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class ModelPart:
-    name: str = _key("resnet18", "network; `xnorpp models` lists them")
+    name: str = _key("resnet18", "network; `xnorpp models` lists them, package.module:function is your own")
     method: str = _key("xnor++", "how its inner layers are made binary", choices=METHODS)
     scale: str = _key("default", "shape of the scale factors; `default` is the method's own")
     options: dict[str, Any] = field(
@@ -70,17 +65,38 @@ class ModelPart:
 
 @dataclass(frozen=True)
 class DataPart:
-    dataset: str = _key("digits", "data set; `xnorpp datasets` lists them")
-    size: int = _key(0, "side of the pictures in pixels; 0: the data set's own", low=0)
-    batch_size: int = _key(128, "pictures a step, over all processes and accumulated parts together", low=1)
+    dataset: str = _key(
+        "digits", "data set; `xnorpp datasets` lists them, package.module:function is your own"
+    )
+    size: int = _key(0, "side of the images in pixels; 0: the data set's own", low=0)
+    enlarge: str = _key(
+        "once",
+        "in-memory sets with a larger `size`: enlarge all images once, or each batch on the device",
+        choices=("once", "batch"),
+    )
+    batch_size: int = _key(128, "images per step, over all processes and accumulated parts together", low=1)
     augment: dict[str, Any] = field(
         default_factory=dict, metadata={"doc": "crop, pad and flip where they differ from the data set's own"}
     )
     holdout: float = _key(0.0, "share of the training set held out and evaluated on instead of the test set",
                           low=0, high=0.9)  # fmt: skip
-    workers: int = _key(0, "processes that decode pictures (streamed data sets)", low=0)
+    workers: int = _key(0, "processes that decode images (streamed data sets)", low=0)
+    max_skipped: int = _key(
+        -1, "unreadable images that are tolerated; -1: 1 % of the set, at least 1, at most 100", low=-1
+    )
+    channels: int = _key(
+        0, "channels of the images of a folder: 1 or 3; 0: the data set's own", low=0, high=4
+    )
+    mean: tuple[float, ...] = _key(
+        (), "mean that uint8 images are normalised with; empty: the data set's own"
+    )
+    std: tuple[float, ...] = _key((), "standard deviation, like `mean`", low=1e-6)
+    options: dict[str, Any] = field(
+        default_factory=dict,
+        metadata={"doc": "options that only this data set has, such as imagenet's labels"},
+    )
     prepare: str = _key(
-        "", "folder to keep streamed pictures in, decoded and resized once; empty: decode in each epoch"
+        "", "folder to keep streamed images in, decoded and resized once; empty: decode in each epoch"
     )
 
 
@@ -101,7 +117,7 @@ class OptimizerPart:
 class SchedulePart:
     name: str = _key("step", "shape of the learning rate", choices=("step", "cosine", "linear", "constant"))
     epochs: int = _key(80, "passes over the training set", low=1)
-    step_epochs: int = _key(25, "`step`: epochs between drops", low=1)
+    step_epochs: float = _key(25.0, "`step`: epochs between drops, whole or not", low=0.01)
     factor: float = _key(0.1, "`step`: what each drop multiplies by", low=0, high=1)
     final_lr: float = _key(0.0, "`cosine` and `linear`: learning rate at the end", low=0)
     warmup_epochs: float = _key(0.0, "linear warm-up from zero", low=0)
@@ -143,6 +159,9 @@ class RunPart:
     save_epochs: int = _key(1, "epochs between checkpoints", low=1)
     save_steps: int = _key(0, "steps between checkpoints inside an epoch; 0: only at its end", low=0)
     keep: int = _key(2, "checkpoints kept; the previous one is the way back from a damaged one", low=2)
+    eval_train: bool = _key(
+        False, "at the end, evaluate on training images too (as many as the test set has), not augmented"
+    )
     eval_epochs: int = _key(1, "epochs between evaluations; the last epoch always has one", low=1)
     log_steps: int = _key(50, "steps between lines in metrics.jsonl", low=1)
     tensorboard: bool = _key(True, "write TensorBoard events, where it is installed")
@@ -208,11 +227,10 @@ def unknown_key(key: str) -> RecipeError:
     valid = list(recipe_keys())
     last = key.rsplit(".", 1)[-1]
     exact = [name for name in valid if name.rsplit(".", 1)[-1] == last]
-    best = exact or nearest(key, valid)[:1]
+    best = exact or nearest_first(key, valid)[:1]
     if not exact and "." not in key:
-        best = [
-            max(valid, key=lambda name: difflib.SequenceMatcher(None, last, name.rsplit(".", 1)[-1]).ratio())
-        ]
+        by_last = {name.rsplit(".", 1)[-1]: name for name in reversed(valid)}
+        best = [by_last[nearest_first(last, by_last)[0]]]
     return RecipeError(
         f"`{key}` is not a recipe key; did you mean {' or '.join(f'`{name}`' for name in best)}?"
     )
@@ -258,7 +276,7 @@ def _checked(key: str, value: Any, kind: Any, rules: Mapping[str, Any]) -> Any:
         raise RecipeError(f"`{key}` (={value!r}) must be {_WORDS[origin]}.")
     if rules.get("choices") and value not in rules["choices"]:
         raise RecipeError(
-            f"`{key}` (={value!r}) must be one of {', '.join(nearest(value, rules['choices']))}."
+            f"`{key}` (={value!r}) must be one of {', '.join(nearest_first(value, rules['choices']))}."
         )
     low, high = rules.get("low"), rules.get("high")
     if isinstance(value, float) and not math.isfinite(value):
@@ -286,10 +304,11 @@ def _check_together(recipe: Recipe) -> None:
             f"`schedule.first_stage_epochs` (={schedule.first_stage_epochs}) must be smaller than "
             f"`schedule.epochs` (={schedule.epochs}), which counts both stages."
         )
-    if schedule.first_stage_epochs and recipe.model.method in ("real", "binaryconnect"):
+    if schedule.first_stage_epochs and recipe.model.method not in BINARY_INPUT_METHODS:
         raise RecipeError(
-            f"`model.method` (={recipe.model.method!r}) must have binary activations (bnn, xnor, xnor++) for "
-            f"`schedule.first_stage_epochs` (={schedule.first_stage_epochs})."
+            f"`model.method` (={recipe.model.method!r}) must have binary activations "
+            f"({', '.join(BINARY_INPUT_METHODS)}) for `schedule.first_stage_epochs` "
+            f"(={schedule.first_stage_epochs})."
         )
     if recipe.loss.teacher and not recipe.loss.temperature:
         raise RecipeError("`loss.temperature` (=0.0) must be above 0 when there is a teacher.")
@@ -311,9 +330,12 @@ def apply_override(table: dict[str, Any], override: str) -> None:
     _put(table, key, value)
 
 
+_TABLES = (["model", "options"], ["data", "augment"], ["data", "options"])
+
+
 def _put(table: dict[str, Any], key: str, value: Any) -> None:
     parts = key.split(".")
-    if key not in recipe_keys() and parts[:2] not in (["model", "options"], ["data", "augment"]):
+    if key not in recipe_keys() and parts[:2] not in _TABLES:
         raise unknown_key(key)
     for part in parts[:-1]:
         table = table.setdefault(part, {})

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from xnorpp.runtime.choices import nearest_first
 from xnorpp.training.recipe.config import (
     Recipe,
     RecipeError,
     apply_override,
     merge,
-    nearest,
     parse_toml,
     recipe_keys,
 )
@@ -87,6 +87,49 @@ def load_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return Recipe.from_dict(table)
 
 
+def as_recipe(recipe: Recipe | Mapping[str, Any] | str | Path | None) -> Recipe:
+    """A recipe from whatever `train` takes.
+
+    Args:
+        recipe: A `Recipe`; the name of one, or of a TOML file; a table of what differs from the defaults, as
+            a TOML file would hold it (`extends` too), with sections inside or dotted keys; None: the
+            defaults.
+
+    Raises:
+        RecipeError: There is no such recipe, or one of its values cannot be used.
+        TypeError: It is something else.
+
+    Example:
+        >>> as_recipe({"extends": "digits-small-case4", "schedule.epochs": 3}).schedule.epochs
+        3
+    """
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, (str, Path)):
+        return load_recipe(recipe)
+    if recipe is None:
+        return Recipe.from_dict({})
+    if not isinstance(recipe, Mapping):
+        raise TypeError(
+            f"`recipe` is {type(recipe).__name__}; a name, a file, a table or what `load_recipe` gives is "
+            "needed"
+        )
+    table: dict[str, Any] = {}
+    for key, value in recipe.items():
+        *sections, last = str(key).split(".")
+        nested: Any = value
+        for name in reversed([*sections, last]):
+            nested = {name: nested}
+        table = merge(table, nested)
+    parent = table.pop("extends", None)
+    if parent is not None:
+        inherited = _resolve(str(parent), ())
+        for key in ("paper", "name", "about"):  # a table is another recipe than the one it starts from
+            inherited.pop(key, None)
+        table = merge(inherited, table)
+    return Recipe.from_dict(table)
+
+
 def _resolve(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
     if name in seen:
         raise RecipeError(f"`extends` goes round in a circle: {' -> '.join((*seen, name))}.")
@@ -139,5 +182,5 @@ def _toml(value: Any) -> str:
 
 
 def unknown_recipe(name: str) -> str:
-    near = nearest(name, [*list_recipes(), *paper_rows()])
+    near = nearest_first(name, [*list_recipes(), *paper_rows()])
     return f"There is no recipe {name!r}; the nearest are {', '.join(near[:5])} (`xnorpp recipes` lists all)."

@@ -21,7 +21,8 @@ def learning_rate(schedule: SchedulePart, optimizer: OptimizerPart, step: int, s
     """The learning rate of step `step` (from 0). Each of two stages runs through the whole schedule.
 
     With progress p in [0, 1) over the steps after the warm-up:
-    step: lr * factor**floor(epoch / step_epochs), the drops counted in whole epochs as the paper does;
+    step: lr * factor**floor(epoch / step_epochs), the epoch a fraction, so that a shorter run may drop at the
+    same fractions of its steps (whole `step_epochs` drop between epochs, as in the paper);
     cosine: final + (lr - final) * (1 + cos(pi p)) / 2;   linear: lr + (final - lr) p;   constant: lr.
     The warm-up multiplies by (step + 1) / warm-up steps.
     """
@@ -37,7 +38,7 @@ def learning_rate(schedule: SchedulePart, optimizer: OptimizerPart, step: int, s
         return lr * (step + 1) / warmup
     progress = (step - warmup) / max(1, length - warmup)
     if schedule.name == "step":
-        return lr * schedule.factor ** (step // steps_per_epoch // schedule.step_epochs)
+        return lr * schedule.factor ** int(step / (schedule.step_epochs * steps_per_epoch))
     if schedule.name == "cosine":
         return final + (lr - final) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     if schedule.name == "linear":

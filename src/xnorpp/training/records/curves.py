@@ -1,4 +1,4 @@
-"""The picture at the end of a run: loss and accuracy over the steps."""
+"""The image at the end of a run: loss and accuracy over the steps."""
 
 from __future__ import annotations
 

@@ -10,11 +10,9 @@ moment the process dies at, a reader finds the old set of files or the new one.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
-import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,14 +24,23 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-FORMAT = "xnorpp-checkpoint"
-PACKED_FORMAT = "xnorpp"  # of a packed model, which is a safetensors file too
+from xnorpp.runtime import files
+from xnorpp.runtime.errors import FAILED, XnorppError
+from xnorpp.runtime.files import CHECKPOINT_FORMAT, PACKED_FORMAT
+
+FORMAT = CHECKPOINT_FORMAT
 VERSION = "1"
 FINAL_NAME = "model.safetensors"
 
 
-class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written or read; the message is for the person at the keyboard."""
+class CheckpointError(XnorppError, RuntimeError):
+    """A checkpoint that cannot be read; the message is one sentence for the user."""
+
+
+class CheckpointWriteError(CheckpointError):
+    """A checkpoint that cannot be written; the system's error is its cause."""
+
+    exit_code = FAILED
 
 
 @dataclass(frozen=True)
@@ -79,38 +86,15 @@ def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Temporary file, flush to disk, rename, flush the folder; on an error the old file stays and the new
-    one goes.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write a file of a run whole or not at all; its folder is made. On an error the old file stays."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            _write(file.fileno(), content)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _flush_folder(path.parent)
+        files.write_atomically(path, content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise CheckpointError(
+        raise CheckpointWriteError(
             f"{path} could not be written ({len(content)} bytes): {error.strerror or error}; "
             "files written before it are untouched."
         ) from error
-
-
-def _write(descriptor: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view[: 1 << 24]) :]
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
@@ -160,15 +144,6 @@ def _read(path: Path) -> Checkpoint:
     )
 
 
-def file_format(path: str | Path) -> str | None:
-    """The `format` that a safetensors file gives itself; None for any other file, or where there is none."""
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            return (file.metadata() or {}).get("format")
-    except (OSError, safetensors.SafetensorError):
-        return None
-
-
 def packed_instead(path: str | Path) -> CheckpointError:
     """The error where a packed model was given for a checkpoint."""
     return CheckpointError(f"{path} is a packed model; a checkpoint is needed.")
@@ -178,19 +153,55 @@ def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn.Module, dict[str, Any]]:
-    """The trained network of a checkpoint (file or run folder), in evaluation mode, and what is known about
-    it. Its weights are real where they were in training: in the first of two stages.
+def load_model(
+    path: str | Path, device: str | torch.device = "cpu", *, model: Any = None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The trained network of a checkpoint.
+
+    Its weights are real where they were in training: in the first of two stages.
+
+    Args:
+        path: A checkpoint, or a run's folder.
+        device: Where the network goes.
+        model: The network itself, where it is a user's: an `nn.Module`, which gets the weights, a function
+            that returns one, or `package.module:function`. A checkpoint never imports or calls what it names.
+
+    Returns:
+        The network in evaluation mode, and what is known about it.
+
+    Raises:
+        CheckpointError: The file cannot be read, or its weights do not fit `model`.
+        ValueError: The network is a user's and `model` is not given.
     """
-    from xnorpp.models import create_model
     from xnorpp.nn import set_stage
+    from xnorpp.training.network import dry_run, rebuild
 
     checkpoint = load_checkpoint(path)
-    model = create_model(**checkpoint.model_config)
-    model.load_state_dict(checkpoint.weights)
+    config = checkpoint.model_config
+    made = rebuild(config, checkpoint.path, model)
+    if model is not None:  # lazy modules have no weights to fill before
+        place = next((one.device for one in made.parameters()), torch.device("cpu"))
+        dry_run(made, torch.zeros((2, config["in_channels"], *config["input_size"]), device=place))
+    model = made
+    set_weights(model, checkpoint.weights, checkpoint.path)
     if in_first_stage(checkpoint.meta):
         set_stage(model, weights_binary=False)
     return model.to(device).eval(), checkpoint.meta
+
+
+def set_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
+    """`load_state_dict` with an error of one sentence where names or shapes differ."""
+    own = model.state_dict()
+    for name in [*weights, *own]:
+        if name not in weights or name not in own:
+            lacking = "the checkpoint" if name in own else "the network"
+            raise CheckpointError(f"The weights in {path} do not fit the network: {lacking} has no `{name}`.")
+        if weights[name].shape != own[name].shape:
+            raise CheckpointError(
+                f"The weights in {path} do not fit the network: `{name}` has the shape "
+                f"{tuple(weights[name].shape)} there and {tuple(own[name].shape)} in the network."
+            )
+    model.load_state_dict(weights)
 
 
 def in_first_stage(meta: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from xnorpp.training.recipe.config import Recipe, RecipeError
 # cuDNN's choice of algorithms change roundings at most).
 FREE_TO_CHANGE = {
     "name", "about", "data.workers", "run.save_epochs", "run.save_steps", "run.keep", "run.log_steps",
-    "run.eval_epochs", "run.tensorboard", "run.threads", "run.cuda_graph",
+    "run.eval_epochs", "run.eval_train", "run.tensorboard", "run.threads", "run.cuda_graph",
     "run.cudnn_benchmark",
 }  # fmt: skip
 
@@ -31,7 +31,7 @@ def check_same_recipe(new: Recipe, old: Recipe, out: Path) -> None:
     """A `RecipeError` that names the first key in which the run in `out` differs. The network's options are
     left to `check_same_network`, which knows the defaults of the run's time.
     """
-    mine, theirs = _flat(new.to_dict()), _flat(old.to_dict())
+    mine, theirs = flat(new.to_dict()), flat(old.to_dict())
     changed = [
         key
         for key in sorted({*mine, *theirs})
@@ -52,18 +52,33 @@ def check_same_network(new: dict[str, Any], old: dict[str, Any], out: Path) -> N
     complete (`model.config`), so a default that changed since the run began shows too.
     """
     for key in sorted({*new} & {*old}):
-        if new[key] != old[key]:
+        if new[key] != old[key] and key != "module":
+            if "module" in old:  # a user's own network, which has no options
+                raise RecipeError(
+                    f"The network's `{key}` is {new[key]!r} here and {old[key]!r} in the run in {out}; a run "
+                    "is resumed with the network and the data it was started with."
+                )
             raise RecipeError(
                 f"`model.options.{key}` is {new[key]!r} here and {old[key]!r} in the run in {out}; "
                 f"to go on with the network it was started with, add --set model.options.{key}={old[key]}."
             )
 
 
-def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def check_same_data(new: int, old: int, out: Path) -> None:
+    """A `RecipeError` where the data gives another number of steps an epoch than in the run in `out`."""
+    if new != old:
+        raise RecipeError(
+            f"The data gives {new} steps an epoch here and gave {old} in the run in {out}; a run is resumed "
+            "with the data it was started with."
+        )
+
+
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A recipe's tables as dotted keys."""
+    found: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, dict) and value:
-            flat.update(_flat(value, f"{prefix}{key}."))
+            found.update(flat(value, f"{prefix}{key}."))
         else:
-            flat[prefix + key] = value
-    return flat
+            found[prefix + key] = value
+    return found

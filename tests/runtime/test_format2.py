@@ -127,7 +127,7 @@ def test_any_height_and_width() -> None:
             for name in expected:
                 np.testing.assert_array_equal(answers[name], expected[name])
                 close(run(program, x)[name], expected[name])
-    assert len(model._sizes) <= 4  # type: ignore[attr-defined]
+    assert len(model.engine._sizes) <= 4  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="of which height and width may be others"):
         model(np.zeros((1, 4, 9, 7), np.float32))
     with pytest.raises(ValueError, match="of which height and width may be others"):

@@ -125,7 +125,7 @@ def test_several_outputs_come_by_name(model: PackedModel, monkeypatch: pytest.Mo
 
 def test_the_shapes_of_outputs() -> None:
     program = random_program(0)
-    assert outputs_of(program) == {program.output: program.values[program.output].shape}
+    assert outputs_of(program) == {"output": program.values[program.output].shape}
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,12 @@ def preprocess_of(program: Program) -> Preprocess:
             f"the model's input has the shape {shape}, which is not an image of 1 to 4 channels and one "
             "size; call the model with an array"
         )
+    stored = program.preprocess or {}
+    if {"crop", "resize"} & stored.keys():  # a size of its own, where the input allows any
+        shape = tuple(-1 if axis in program.free_axes else n for axis, n in enumerate(shape))
     channels, height, width = shape
     known = {"mean": program.mean, "std": program.std}
-    return Preprocess.from_dict({**known, **(program.preprocess or {})}, (channels, height, width))
+    return Preprocess.from_dict({**known, **stored}, (channels, height, width))
 
 
 def outputs_of(program: Program) -> dict[str, tuple[int, ...]]:

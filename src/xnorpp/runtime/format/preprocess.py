@@ -103,9 +103,7 @@ class Preprocess:
         return {key: value for key, value in plain.items() if _DEFAULTS.get(key) != value}
 
     @classmethod
-    def from_dict(
-        cls, values: Mapping[str, Any], input_shape: tuple[int, int, int] | None = None
-    ) -> Preprocess:
+    def from_dict(cls, values: Mapping[str, Any], input_shape: tuple[int, ...] | None = None) -> Preprocess:
         """The fields as a file stores them.
 
         Args:
@@ -172,7 +170,7 @@ class Preprocess:
             raise ValueError(f"`crop` (={self.crop}) must be a square here")
         return height
 
-    def check_input(self, shape: tuple[int, int, int]) -> None:
+    def check_input(self, shape: tuple[int, ...]) -> None:
         """Raise a ValueError unless this produces a network's input of `shape` (channels, height, width).
 
         A height or width of -1 stands for any.

@@ -50,13 +50,12 @@ def load(
         limits: What a file may ask for: its bytes, memory, and the work of one image.
 
     Raises:
-        ImportError: The native core, which reads and runs files, is not built; the message tells how to.
+        ImportError: The native core, which reads and runs files, is not built; the message explains how to build it.
         ProgramError: The file is damaged, needs more than `limits` allow, or has a pre-processing that is
             wrong or does not fit its input.
         ValueError: An argument is wrong.
         RuntimeError: The system does not start the threads.
         CudaError: There is no GPU that can be used.
-        CoreMissing: The native core, which reads and runs files, is not built (an ImportError).
     """
     check_settings(EngineSettings(threads, isa, device, limits))  # before a large file is read
     program = source if isinstance(source, Program) else read(source, limits.file_bytes)

@@ -351,3 +351,23 @@ def test_a_network_takes_a_binarization() -> None:
     assert named.config["method"] == "bnn"
     with pytest.raises(ValueError, match="must not be given together"):
         create_model("small", binarization="bnn", method="xnor")
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_BLOCK)
+@pytest.mark.parametrize("method", ["bnn", "real"])
+def test_a_batch_norm_after_each_layer(name: str, method: str) -> None:
+    """What a layer without scales adds to its shortcut then has the size of the shortcut."""
+    normed = build(name, method=method, norm_after=True)
+    assert normed.config["norm_after"] is True
+    norms = [
+        path for path, _ in normed.named_modules() if path.endswith(("act1.norm", "act2.norm", "act.norm"))
+    ]
+    assert len(norms) == len(list(binary_layers(build(name, method="bnn"))))
+    sizes: dict[str, float] = {}
+    for path in norms:
+        module = normed.get_submodule(path)
+        module.register_forward_hook(lambda _, __, out, path=path: sizes.update({path: out.std().item()}))
+    normed(picture(normed, 8)).sum().backward()
+    assert all(size == pytest.approx(1, abs=0.1) for size in sizes.values())
+    assert set(sizes) == set(norms)
+    assert all(p.grad is not None for p in normed.parameters())

@@ -85,6 +85,8 @@ def test_packed_equals_trained(name: str, method: str, scale: str | None) -> Non
         {"padding_value": -1, "center_weights": True},
         {"padding_value": 1, "scale": "channel_spatial"},
         {"method": "bnn", "padding_value": -1, "activation": "hardtanh"},
+        {"method": "bnn", "activation": "identity", "norm_after": True},
+        {"norm_after": True, "downsample": "binary"},
     ],
     ids=lambda options: "-".join(f"{key}={value}" for key, value in options.items()),
 )

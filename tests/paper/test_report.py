@@ -28,7 +28,8 @@ def run(row: str, seed: int, top1: float, **more: Any) -> Row:
     return {
         "kind": "accuracy", "experiment": "table1", "row": row, "network": "resnet18", "seed": seed,
         "dataset": "tiny_imagenet", "recipe": row, "settings": {}, "epochs": 80, "split": "test",
-        "metrics": {"top1": top1, "top5": top1 + 20, "loss": 1.0}, "seconds": 600.0,
+        "metrics": {"top1": top1, "top5": top1 + 20, "loss": 1.0, "train_top1": 50.0, "train_loss": 0.5},
+        "seconds": 600.0,
         "images_per_second": 1e4, "commit": "abc", "date": "2026-01-01", "hardware": HARDWARE, **more,
     }  # fmt: skip
 
@@ -280,7 +281,7 @@ def test_drawing_finds_what_is_out_of_date_and_only_that(
     assert capsys.readouterr().out == "out of date: table1.svg, table3.svg, README.md, results.md\n"
     assert "40.00" not in (checkout / "README.md").read_text(encoding="utf-8")
     assert cli.main(arguments) == 0
-    assert "40.00 ± 0.30" in (checkout / "README.md").read_text(encoding="utf-8")
+    assert "40.00 ± 0.30" in (checkout / "docs" / "results.md").read_text(encoding="utf-8")
     page = (checkout / "docs" / "results.md").read_text(encoding="utf-8")
     assert "<!-- drawn: elsewhere -->\nkept\n<!-- end -->" in page
     assert cli.main([*arguments, "--check"]) == 0
@@ -291,7 +292,14 @@ def test_drawing_finds_what_is_out_of_date_and_only_that(
     assert "table1.svg" in capsys.readouterr().out
     assert cli.main(arguments) == 0
     assert cli.main([*arguments, "--check"]) == 0
-    assert "40.25 ± 0.56" in (checkout / "README.md").read_text(encoding="utf-8")
+    assert "40.25 ± 0.56" in (checkout / "docs" / "results.md").read_text(encoding="utf-8")
+    assert "40.25" not in (checkout / "README.md").read_text(encoding="utf-8"), "it shows E1"
+    with (checkout / "results" / "accuracy.jsonl").open("a", encoding="utf-8") as file:
+        for seed in range(10, 15):
+            file.write(json.dumps(run("case4", seed, 30.0 + seed, experiment="claim")) + "\n")
+    assert cli.main([*arguments, "--check"]) == 1
+    assert cli.main(arguments) == 0
+    assert "Case 4, top-1 % | 42.00 ± 1.58 (5 seeds)" in (checkout / "README.md").read_text(encoding="utf-8")
 
 
 def test_quick_prints_and_writes_nothing(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:

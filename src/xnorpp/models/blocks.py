@@ -55,6 +55,9 @@ class Options:
             layers real): the 1x1 convolution of a shortcut that changes the shape, after a 2x2 average
             pooling.
         sign_shift: A learned shift per channel before each sign, as in ReActNet.
+        norm_after: A further batch norm after each inner layer, before its activation, as in the public
+            network of Bethge et al. Without scales, it is what brings the sums of a binary convolution to the
+            size of the shortcut they are added to.
     """
 
     binarization: Binarization = DEFAULT
@@ -62,6 +65,7 @@ class Options:
     shortcut: str = "conv"
     downsample: str = "real"
     sign_shift: bool = False
+    norm_after: bool = False
 
     def __post_init__(self) -> None:
         if self.activation is None:
@@ -140,8 +144,14 @@ def before(options: Options, channels: int, *, spatial: bool = True) -> nn.Modul
 
 
 def after(options: Options, channels: int, *, spatial: bool = True) -> nn.Module:
-    """What follows the layer: the activation, unless it stands before it already."""
-    return activation(options, channels, spatial=spatial) if options.binarizes_input else nn.Identity()
+    """What follows the layer: with `norm_after` a batch norm, then the activation, unless it stands before
+    the layer already.
+    """
+    act = activation(options, channels, spatial=spatial) if options.binarizes_input else nn.Identity()
+    if not options.norm_after:
+        return act
+    norm = nn.BatchNorm2d(channels) if spatial else nn.BatchNorm1d(channels)
+    return nn.Sequential(OrderedDict(norm=norm, act=act))
 
 
 def inner_conv(
@@ -182,7 +192,7 @@ def downsample(options: Options, inputs: int, outputs: int, stride: int, size: S
     """The shortcut where the shape changes: 2x2 average pooling (for stride 2), then a 1x1 convolution.
 
     real input (also of binaryconnect):  pool, convolution, batch norm
-    binary input:                        pool, batch norm, [shift,] sign, convolution, scale
+    binary input:                        pool, batch norm, [shift,] sign, convolution, scale[, batch norm]
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     if stride != 1:
@@ -201,6 +211,8 @@ def downsample(options: Options, inputs: int, outputs: int, stride: int, size: S
         if options.sign_shift:
             layers["shift"] = ChannelShift(inputs)
         layers["conv"] = inner_conv(options, inputs, outputs, 1, size)
+        if options.norm_after:
+            layers["norm_after"] = nn.BatchNorm2d(outputs)
     return nn.Sequential(layers)
 
 

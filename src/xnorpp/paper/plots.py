@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from xnorpp.paper import published
+from xnorpp.paper.accuracy import intervals
 from xnorpp.paper.accuracy import plots as accuracy_plots
 from xnorpp.paper.accuracy.plots import OTHER, OURS
 from xnorpp.paper.layers.figure1 import theory
@@ -141,21 +142,44 @@ def accuracy_plot(name: str) -> Callable[[Sequence[Row], Path], None]:
     def plot(rows: Sequence[Row], path: Path) -> None:
         data = accuracy_plots.PANELS[name](rows)
         most = max((len(panel["bars"]) for panel in data), default=1)
-        figure, axes = _panels(len(data), 5, height=max(2.0, 0.8 + 0.3 * most))
-        for axis, panel in zip(axes, data):
-            accuracy_plots.draw(axis, panel, data)
-        _save(figure, path, data)
+        _draw_panels(data, accuracy_plots.draw, path, width=5, height=max(2.0, 0.8 + 0.3 * most))
 
     return plot
+
+
+def claim_plot(rows: Sequence[Row], path: Path) -> None:
+    """E1: every comparison with its interval, one panel per measure."""
+    _draw_panels(intervals.claim_panels(rows), intervals.draw_comparisons, path, width=4.2, height=2.6)
+
+
+def short_plot(rows: Sequence[Row], path: Path) -> None:
+    """E2 and E1: what learned scales gain, against the length of training."""
+    _draw_panels(intervals.length_panels(rows), intervals.draw_lengths, path, width=4.6, height=3.4)
 
 
 Data = Callable[[Sequence[Row]], Any]
 PLOTS: dict[str, tuple[Data, Callable[[Sequence[Row], Path], None]]] = {
     **{name: (panels, accuracy_plot(name)) for name, panels in accuracy_plots.PANELS.items()},
+    "claim": (intervals.claim_panels, claim_plot),
+    "short": (intervals.length_panels, short_plot),
     "table2": (table2_data, table2_plot),
     "figure1": (figure1_data, figure1_plot),
     "speed": (speed_data, speed_plot),
 }
+
+
+def _draw_panels(
+    data: list[dict[str, Any]],
+    draw: Callable[[Any, dict[str, Any], list[dict[str, Any]]], None],
+    path: Path,
+    *,
+    width: float,
+    height: float,
+) -> None:
+    figure, axes = _panels(len(data), width, height)
+    for axis, panel in zip(axes, data):
+        draw(axis, panel, data)
+    _save(figure, path, data)
 
 
 def _panels(count: int, width: float, height: float = 3.6, columns: int = 3) -> tuple[Any, Any]:

@@ -90,9 +90,12 @@ class Seeds:
 
     def text(self, digits: int = 2) -> str:
         """mean ± deviation (seeds); a single seed has no deviation."""
-        if len(self) == 1:
-            return f"{self.mean:.{digits}f} (1 seed)"
-        return f"{self.mean:.{digits}f} ± {self.deviation:.{digits}f} ({len(self)} seeds)"
+        return f"{self.spread(digits)} ({len(self)} seed{'s' * (len(self) > 1)})"
+
+    def spread(self, digits: int = 2) -> str:
+        """mean ± deviation, for a table whose title has the seeds."""
+        deviation = f" ± {self.deviation:.{digits}f}" if len(self) > 1 else ""
+        return f"{self.mean:.{digits}f}{deviation}"
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from xnorpp.paper.accuracy.choices import ablation_block, trials_block
+from xnorpp.paper.accuracy.claim import claim_block, enlarged_block, readme_block, short_block
 from xnorpp.paper.accuracy.tables import (
-    readme_block,
     runs_block,
     shipped_block,
     table1_block,
     table3_block,
+    table3_revised_block,
 )
 from xnorpp.paper.layers.tables import (
     figure1_block,
@@ -51,9 +52,13 @@ BLOCKS: dict[str, Draw] = {
     "paper_short": readme_block,
     "speed_short": speed_block,
     "best": with_plot("shipped", shipped_block),
+    "claim": with_plot("claim", claim_block),
+    "short": with_plot("short", short_block),
+    "enlarged": enlarged_block,
     "table1": with_plot("table1", table1_block),
     "table2": with_plot("table2", table2_block),
     "table3": with_plot("table3", table3_block),
+    "table3_revised": table3_revised_block,
     "figure1": with_plot("figure1", figure1_block),
     "storage": storage_block,
     "ablation": with_plot("ablation", ablation_block),

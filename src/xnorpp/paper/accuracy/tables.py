@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from xnorpp.paper import published
-from xnorpp.paper.accuracy.runs import EXPERIMENTS
-from xnorpp.paper.layers.tables import NOT_MEASURED, claims, markdown
+from xnorpp.paper.accuracy.runs import CLAIM_SEEDS, EXPERIMENTS, REVISED_ROWS
+from xnorpp.paper.layers.tables import NOT_MEASURED, markdown
 from xnorpp.paper.recorded import Row, Seeds, accuracy, of_kind, welch
 
 DATASETS = {"tiny_imagenet": "Tiny-ImageNet-200", "cifar10": "CIFAR-10"}
@@ -33,6 +33,10 @@ def top5(row: Row) -> float:
 
 def loss(row: Row) -> float:
     return float(row["metrics"]["loss"])
+
+
+def train_top1(row: Row) -> float:
+    return float(row["metrics"]["train_top1"])
 
 
 def by_row(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -58,23 +62,41 @@ def by_epochs(chosen: Sequence[Row]) -> dict[int, dict[str, list[Row]]]:
     return {length: by_row([row for row in chosen if row["epochs"] == length]) for length in lengths}
 
 
+def complete(found: dict[str, list[Row]], seeds: Sequence[int]) -> dict[str, list[Row]]:
+    """The rows that have all of these seeds, each with these seeds only; without seeds, all rows as they are.
+
+    A row enters a comparison once its planned seeds are there, so that no mean is over a choice of them.
+    """
+    if not seeds:
+        return found
+    planned = {name: [run for run in runs if int(run["seed"]) in seeds] for name, runs in found.items()}
+    return {name: runs for name, runs in planned.items() if len(runs) == len(seeds)}
+
+
+def replaced_rows(rows: Sequence[Row], dataset: str) -> set[str]:
+    """The rows of Table 1 that E1 measured again, by better means."""
+    found = by_row(accuracy(rows, experiment="claim", dataset=dataset, network="resnet18", epochs=EPOCHS))
+    return set(complete(found, CLAIM_SEEDS))
+
+
 def table1_block(rows: Sequence[Row]) -> str:
     """One table per data set and schedule: mean ± deviation over seeds, and the paper's on ImageNet."""
     parts = []
     for dataset, name in DATASETS.items():
         for epochs, found in table1_groups(rows, dataset).items():
+            replaced = replaced_rows(rows, dataset) if epochs == EPOCHS else set()
             real = Seeds.of(found["real"], top1).mean if "real" in found else None
             body = []
             for row in TABLE1:
-                printed = published.RESNET18.get(row)
-                paper = f"{printed[0]} / {printed[1]}" if printed else "not printed"
+                name_of_row = published.METHODS[row] + " (superseded by E1)" * (row in replaced)
+                paper = printed_accuracy(row)
                 if row not in found:
-                    body.append([published.METHODS[row], NOT_MEASURED, "", "", "", paper])
+                    body.append([name_of_row, NOT_MEASURED, "", "", "", paper])
                     continue
                 seeds = Seeds.of(found[row], top1)
                 behind = f"{seeds.mean - real:+.2f}" if real is not None and row != "real" else ""
                 others = [Seeds.of(found[row], top5).text(), Seeds.of(found[row], loss).text(3)]
-                body.append([published.METHODS[row], seeds.text(), *others, behind, paper])
+                body.append([name_of_row, seeds.text(), *others, behind, paper])
             head = ["method", "top-1 %", "top-5 %", "test loss", "minus real, top-1",
                     "paper, ImageNet: top-1 / top-5 %"]  # fmt: skip
             parts.append(f"**ResNet-18 on {name}, {epochs} epochs**\n\n{markdown(head, body)}")
@@ -82,8 +104,16 @@ def table1_block(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
-# (label, rows, rows to subtract): the comparisons of the paper's claim, and of learned with analytic scales.
-COMPARISONS = (
+def printed_accuracy(row: str) -> str:
+    """What the paper prints for a row of ResNet-18, top-1 / top-5 % on ImageNet."""
+    printed = published.RESNET18.get(row)
+    return f"{printed[0]} / {printed[1]}" if printed else "not printed"
+
+
+# (label, rows, rows to subtract)
+Comparison = tuple[str, tuple[str, ...], tuple[str, ...]]
+# Those of the paper's claim, and of learned with analytic scales.
+COMPARISONS: tuple[Comparison, ...] = (
     ("Case 4 minus XNOR-Net with K", ("case4",), ("xnor",)),
     ("Case 4 minus XNOR-Net without K", ("case4",), ("xnor-alpha",)),
     ("Case 4 minus Case 1", ("case4",), ("case1",)),
@@ -95,34 +125,59 @@ COMPARISONS = (
 )
 
 
-def differences(found: dict[str, list[Row]]) -> str:
-    """Differences of means with their intervals and p-values, for three measures, and the paper's top-1."""
+def sides(
+    found: dict[str, list[Row]], comparison: Comparison
+) -> tuple[Sequence[Row], Sequence[Row], bool] | None:
+    """The runs of both sides of a comparison, and whether every row has two seeds, which a test needs; None
+    where a row is missing.
+    """
+    _, ours, others = comparison
+    if not set(ours) | set(others) <= set(found):
+        return None
+    first, second = ([row for name in names for row in found[name]] for names in (ours, others))
+    return first, second, min(len(found[name]) for name in (*ours, *others)) > 1
+
+
+def printed_difference(comparison: Comparison) -> str:
+    """What the paper's numbers give for a comparison of two rows, top-1 points."""
+    _, ours, others = comparison
+    printed = published.RESNET18
+    both = len(ours) == len(others) == 1 and ours[0] in printed and others[0] in printed
+    return f"{printed[ours[0]][0] - printed[others[0]][0]:+.1f}" if both else "not printed"
+
+
+NOTE = "In brackets: the 95 % interval and p of Welch's t-test, which needs two seeds of every row."
+
+
+def differences(
+    found: dict[str, list[Row]], comparisons: Sequence[Comparison] = COMPARISONS, *, paper: bool = True
+) -> str:
+    """Differences of means with their intervals and p-values, for three measures; with `paper` its top-1 too,
+    and what the brackets are.
+    """
     body = []
-    for label, ours, others in COMPARISONS:
-        if not set(ours) | set(others) <= set(found):
-            body.append([label, NOT_MEASURED, "", "", "", ""])
+    for comparison in comparisons:
+        both = sides(found, comparison)
+        if both is None:
+            body.append([comparison[0], NOT_MEASURED, "", "", "", *[""] * paper])
             continue
-        first, second = ([row for name in names for row in found[name]] for names in (ours, others))
-        seeds = min(len(found[name]) for name in (*ours, *others))
+        first, second, test = both
         cells = [
-            _difference(first, second, read, digits, test=seeds > 1)
+            difference(first, second, read, digits, test=test)
             for read, digits in ((top1, 2), (top5, 2), (loss, 3))
         ]
-        printed = published.RESNET18
-        both = len(ours) == len(others) == 1 and ours[0] in printed and others[0] in printed
-        paper = f"{printed[ours[0]][0] - printed[others[0]][0]:+.1f}" if both else "not printed"
-        body.append([label, f"{len(first)} and {len(second)}", *cells, paper])
-    head = ["difference of means", "runs", "top-1, points", "top-5, points", "test loss",
-            "paper, ImageNet: top-1"]  # fmt: skip
-    return (
-        markdown(head, body) + "\n\nIn brackets: the 95 % interval and p of Welch's t-test, which needs two "
-        "seeds of every row."
-    )
+        runs = f"{len(first)} and {len(second)}"
+        body.append([comparison[0], runs, *cells, *[printed_difference(comparison)] * paper])
+    head = ["difference of means", "runs", "top-1, points", "top-5, points", "test loss"]
+    if not paper:
+        return markdown(head, body)
+    return markdown([*head, "paper, ImageNet: top-1"], body) + f"\n\n{NOTE}"
 
 
-def _difference(
+def difference(
     first: Sequence[Row], second: Sequence[Row], read: Callable[[Row], float], digits: int, *, test: bool
 ) -> str:
+    """A difference of means, with its interval and p-value if `test`."""
     a, b = Seeds.of(first, read), Seeds.of(second, read)
     text = f"{a.mean - b.mean:+.{digits}f}"
     interval = welch(a, b) if test else None
@@ -151,6 +206,38 @@ def table3_block(rows: Sequence[Row]) -> str:
             head = ["method", "top-1 %", "top-5 %", "paper, ImageNet: top-1 / top-5 %"]
             parts.append(f"**{title} on Tiny-ImageNet-200, {epochs} epochs**\n\n{markdown(head, body)}")
     return "\n\n".join(parts)
+
+
+def table3_revised_block(rows: Sequence[Row]) -> str:
+    """Table 3 again, one seed each: what was run of it."""
+    found = {
+        network: by_row(accuracy(rows, experiment="table3-revised", dataset="tiny_imagenet", network=network))
+        for network in ("alexnet", "resnet18")
+    }
+    parts = []
+    for network, wanted, change in (
+        ("alexnet", REVISED_ROWS, "batch norm measured without dropout"),
+        ("resnet18", ("bethge",), "a batch norm after each convolution"),
+    ):
+        title = f"**{published.NETWORKS[network][0]} on Tiny-ImageNet-200, {change}**"
+        if not found[network]:
+            parts.append(f"{title}: {NOT_MEASURED}.")
+            continue
+        body = [[published.METHODS[row], *_measures(found[network].get(row))] for row in wanted]
+        head = ["method", "top-1 %", "top-5 %", "test loss", "training top-1 %"]
+        parts.append(f"{title}\n\n{markdown(head, body)}")
+    return "\n\n".join(parts)
+
+
+def _measures(runs: Sequence[Row] | None) -> list[str]:
+    if not runs:
+        return [NOT_MEASURED, "", "", ""]
+    return [
+        Seeds.of(runs, top1).text(),
+        Seeds.of(runs, top5).text(),
+        Seeds.of(runs, loss).text(3),
+        Seeds.of(runs, train_top1).text(),
+    ]
 
 
 def shipped_models(rows: Sequence[Row]) -> dict[str, Row | None]:
@@ -269,10 +356,11 @@ def runs_block(rows: Sequence[Row]) -> str:
     for row in sorted(
         found,
         key=lambda row: (
-            order.get(row["experiment"], 9),
+            order.get(row["experiment"], len(order)),
             row["dataset"],
             row["network"],
             row["row"],
+            row["epochs"] if row["experiment"] == "short" else 0,
             row["seed"],
         ),
     ):
@@ -306,23 +394,7 @@ def runs_block(rows: Sequence[Row]) -> str:
         "commit",
     ]
     parts = [markdown(head, body)] if body else []
+    stopped = len({row["key"] for row in of_kind(rows, "unfinished")} - {row.get("key") for row in found})
+    parts += [f"Stopped before their end, and in no table: {stopped}."] * bool(stopped)
     parts += [f"- {row['name']}, {row['date']}, was not shipped: {row['refused']}." for row in refused]
     return "\n\n".join(parts)
-
-
-def readme_block(rows: Sequence[Row]) -> str:
-    """The table in the README: our results and what the paper prints."""
-    epochs, found = next(iter(table1_groups(rows, "tiny_imagenet").items()))
-    body = []
-    for row in ("xnor-alpha", "xnor", "case1", "case4", "real"):
-        printed = published.RESNET18.get(row)
-        ours = Seeds.of(found[row], top1).text() if row in found else NOT_MEASURED
-        body.append(
-            [
-                f"Table 1, ResNet-18: {published.METHODS[row].partition(':')[0]}, top-1 %",
-                ours,
-                f"{printed[0]} (ImageNet)" if printed else "not printed",
-            ]
-        )
-    head = ["", f"ours (Tiny-ImageNet-200, {epochs} epochs)", "paper"]
-    return markdown(head, [*body, *claims(rows)])

@@ -60,6 +60,8 @@ from xnorpp.training.state.checkpoint import (
     write_atomically,
 )
 from xnorpp.training.state.initial import initialise
+from xnorpp.training.state.lock import one_run
+from xnorpp.training.state.restore import check_resumable, stored_recipe
 from xnorpp.training.state.resume import check_same_network, check_same_recipe, seed_for
 from xnorpp.training.statistics import measure_statistics
 from xnorpp.training.teacher import load_teacher, missing_teacher, training_loss
@@ -132,6 +134,12 @@ class _Run:
     def go(
         self, data: str | Path | None, resume: bool, init_from: str | Path | None, download: bool
     ) -> dict[str, Any]:
+        with one_run(self.out, active=self.world.leader):
+            return self._go(data, resume, init_from, download)
+
+    def _go(
+        self, data: str | Path | None, resume: bool, init_from: str | Path | None, download: bool
+    ) -> dict[str, Any]:
         self.no_graph = check_graph(self.recipe, self.world.device, self.world.size)
         found = self._find_checkpoint(resume)
         self._build(data, download, init_from, found)
@@ -174,7 +182,7 @@ class _Run:
             clear_temporary(self.out)
         found = newest_checkpoint(self.out)
         if found is not None:
-            check_same_recipe(self.recipe, Recipe.from_dict(found.meta["recipe"]), self.out)
+            check_same_recipe(self.recipe, stored_recipe(found), self.out)
         return found
 
     def _build(
@@ -229,6 +237,7 @@ class _Run:
             )
 
     def _restore(self, found: Checkpoint) -> None:
+        check_resumable(found, self.total, self.model, self.optimizer, scaled=self.scaler is not None)
         restore_optimizer(self.model, self.optimizer, found.optimizer)
         if self.scaler is not None and "scaler" in found.meta:
             self.scaler.load_state_dict(found.meta["scaler"])

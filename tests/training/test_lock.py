@@ -98,9 +98,9 @@ def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointWriteError, match=r"`out` .* cannot be written to: Not a directory"):
-        with one_run(tmp_path / "file" / "run"):
-            pass
+    refused = pytest.raises(CheckpointWriteError, match=r"`out` .* cannot be written to: Not a directory")
+    with refused, one_run(tmp_path / "file" / "run"):
+        pass
 
 
 def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +110,6 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
-    with pytest.warns(UserWarning, match="cannot be locked .* nothing prevents a second run"):
-        with one_run(tmp_path / "run"):
-            pass
+    warned = pytest.warns(UserWarning, match="cannot be locked .* nothing prevents a second run")
+    with warned, one_run(tmp_path / "run"):
+        pass

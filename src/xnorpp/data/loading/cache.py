@@ -12,7 +12,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -175,12 +175,14 @@ def _checksum(images: UInt8Array, labels: Int64Array) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process decodes, the others on this machine wait and then find the kept file."""
-    import fcntl
+    """One process decodes, the others on this machine wait and then find the kept file.
 
-    with open(path.with_name(path.name + ".lock"), "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)
+    Where the lock file cannot be made, on a full disk for one, each of them decodes.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError, ImportError):
+            import fcntl
+
+            lock = stack.enter_context(open(path.with_name(path.name + ".lock"), "a"))
+            fcntl.flock(lock, fcntl.LOCK_EX)  # closing the file releases it
+        yield

@@ -16,15 +16,14 @@ import json
 import math
 import os
 import stat
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.runtime.files import write_atomically
 from xnorpp.runtime.format.ops import MAX_ELEMENTS, MAX_EXTENT, ProgramError, Value, infer
 
 __all__ = ["INPUT", "Op", "Program", "ProgramError", "Value", "read", "write"]
@@ -220,25 +219,7 @@ def encode(program: Program) -> bytes:
 def write(program: Program, path: str | os.PathLike[str]) -> int:
     """Write a packed file and return its size. Whole or not at all: a new file takes the old one's place."""
     blob = encode(program)
-    target = Path(path)
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except OSError as error:  # names the folder: the temporary file means nothing to a caller
-        raise OSError(error.errno, error.strerror, str(target.parent)) from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(blob)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes it private; a model file is an ordinary file
-        os.replace(temporary, target)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is not None:
-            raise OSError(error.errno, error.strerror, str(target)) from None
-        raise
+    write_atomically(path, blob)
     return len(blob)
 
 

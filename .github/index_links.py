@@ -2,8 +2,9 @@
 
     python .github/index_links.py https://HOST/OWNER/NAME v0.2.0
 
-Relative links of README.md become absolute, at that tag or branch, and pyproject.toml gets the addresses of the
-repository. Run by the workflow that builds the wheels: the sources name no host, so a fork's links are its own.
+Relative links of README.md become absolute, at that tag or branch, and pyproject.toml gets the addresses of
+the repository. Run by the workflow that builds the wheels: the sources name no host, so a fork's links are
+its own.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from xnorpp.data.loading.workers import WorkerPool
 from xnorpp.data.places import cache_path
 from xnorpp.data.progress import Progress
 from xnorpp.runtime.files import replacing
+from xnorpp.runtime.machine import available_cores
 
 _ITEMS_A_TASK = 256
 _IN_ONE_PROCESS = 4096
@@ -66,7 +67,7 @@ def decode_all(
     """
     total = len(source)
     if workers is None:
-        workers = 0 if total < _IN_ONE_PROCESS else len(os.sched_getaffinity(0))
+        workers = 0 if total < _IN_ONE_PROCESS else available_cores()
     geometry = Geometry(size, size, source.info.channels)
     images = np.empty((total, size, size, source.info.channels), np.uint8)
     limit = skip_limit(total, max_skipped)

@@ -7,13 +7,16 @@ READY := $(VENV)/.ready
 TORCH := torch==2.13.0
 NATIVE := CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: setup demo test check coverage bench bench-tools docs wheel clean
+.PHONY: setup demo test check coverage bench bench-tools soak fuzz sanitize docs wheel clean
 
 setup: $(READY)
 
-$(VENV)/.tools: pyproject.toml
+$(VENV)/.made:
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	touch $@
+
+$(VENV)/.tools: pyproject.toml | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --group dev
 	touch $@
@@ -22,7 +25,14 @@ $(READY): $(VENV)/.tools $(NATIVE)
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[train]'
 	touch $@
 
-demo: setup
+# The demo alone: torch and the package, none of the tools for tests, checks and documents. A venv that `make setup` has
+# prepared is used as it is.
+$(VENV)/.demo: pyproject.toml $(NATIVE) | $(VENV)/.made
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet -e '.[train]'
+	touch $@
+
+demo: $(if $(wildcard $(READY)),$(READY),$(VENV)/.demo)
 	$(BIN)/xnorpp demo
 
 test: setup
@@ -58,11 +68,28 @@ bench: bench-tools
 	$(BIN)/xnorpp bench --threads 1,2
 	$(BIN)/xnorpp bench --threads 1,2 --avx2-only
 
+# Half an hour of mixed load; appends its report to results/soak.jsonl.
+soak: setup
+	$(BIN)/python benchmarks/soak.py
+
+# 100,000 damaged files, read and run by the native engine.
+fuzz: setup
+	$(BIN)/python benchmarks/fuzz_files.py --engine native
+
+# The native tests, and the fuzzing of the whole engine, under AddressSanitizer and UndefinedBehaviorSanitizer.
+sanitize: setup
+	$(BIN)/python benchmarks/sanitize.py
+
 docs: setup
 	$(BIN)/mkdocs build --strict
 
-wheel: setup
-	$(BIN)/python -m build --wheel --no-isolation --outdir dist
+# Needs no torch and no development tools: the build fetches what pyproject.toml lists, into a place of its own.
+$(VENV)/.build: | $(VENV)/.made
+	$(BIN)/python -m pip install --quiet 'build>=1.2'
+	touch $@
+
+wheel: $(VENV)/.build
+	$(BIN)/python -m build --wheel --outdir dist
 
 clean:
 	rm -rf build dist site .coverage* .pytest_cache .mypy_cache .ruff_cache

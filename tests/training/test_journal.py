@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from xnorpp.training.recipe.config import Recipe
 from xnorpp.training.records import record
 from xnorpp.training.records.curves import draw_curves
 from xnorpp.training.records.journal import Journal, read_metrics, time_left
+from xnorpp.training.state.checkpoint import CheckpointWriteError
 
 
 def _journal(out: Path, **more: Any) -> Journal:
@@ -58,7 +61,7 @@ def _without(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 def test_tensorboard_and_matplotlib_may_be_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _without(monkeypatch, "torch.utils.tensorboard")
+    _without(monkeypatch, "tensorboard.compat.proto")
     with _journal(tmp_path, tensorboard=True) as journal:
         journal.row("train", 1, loss=1.0)
     assert not (tmp_path / "tensorboard").exists()
@@ -115,3 +118,34 @@ def test_without_git_the_version_stands_for_the_commit(monkeypatch: pytest.Monke
     assert record.source_commit().startswith("xnorpp-")
     monkeypatch.undo()
     record.source_commit.cache_clear()
+
+
+def test_the_event_file_is_one_that_tensorboard_reads(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with _journal(tmp_path, tensorboard=True) as journal:
+        for step in range(1, 6):
+            journal.row("train", step, loss=1.0 / step, epoch=0)
+    with _journal(tmp_path, tensorboard=True, from_step=3) as journal:
+        journal.row("train", 4, loss=7.0)
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    seen = [(event.step, round(event.value, 3)) for event in events.Scalars("train/loss")]
+    assert seen == [(1, 1.0), (2, 0.5), (3, 0.333), (4, 7.0)]
+
+
+def test_a_row_that_does_not_fit_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+
+    def full(handle: int, content: bytes) -> int:
+        if len(content) > 5:
+            return write(handle, bytes(content[:5]))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with _journal(tmp_path) as journal:
+        journal.row("train", 1, loss=1.0)
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(CheckpointWriteError, match=r"metrics.jsonl could not be written: No space left"):
+            journal.row("train", 2, loss=0.5)
+        monkeypatch.undo()
+        journal.row("train", 3, loss=0.25)
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 3]

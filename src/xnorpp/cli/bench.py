@@ -97,7 +97,9 @@ def bench(arguments: list[str]) -> int:
     print(machine_text(describe_machine()), flush=True)
     rows = complete(_measure(given, threads, against), seed=0)
     if given.json:
-        Path(given.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        from xnorpp.runtime.files import write_atomically
+
+        write_atomically(given.json, (json.dumps(rows, indent=2) + "\n").encode())
     if given.append:
         append_rows(given.append, rows)
     if given.plot:

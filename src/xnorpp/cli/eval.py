@@ -270,4 +270,6 @@ def _evaluate_packed(given: Namespace) -> int:
 
 def _write_json(path: str | None, result: dict[str, Any]) -> None:
     if path is not None:
-        Path(path).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        from xnorpp.runtime.files import write_atomically
+
+        write_atomically(path, (json.dumps(result, indent=2) + "\n").encode())

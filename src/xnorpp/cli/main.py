@@ -131,6 +131,8 @@ def _status(error: Exception) -> int | None:
         return own
     if isinstance(error, ModuleNotFoundError):
         return 2 if (error.name or "").partition(".")[0] != "xnorpp" else None
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return 1  # the input was fine
     return 2 if isinstance(error, (ValueError, OSError)) else None
 
 
@@ -142,6 +144,7 @@ def _sentence(error: Exception) -> str:
         text = {
             errno.ENOENT: f"there is no file or folder {error.filename}",
             errno.EISDIR: f"{error.filename} is a folder, and a file is needed",
+            errno.ENOSPC: f"{error.filename} could not be written: {error.strerror}",
         }.get(error.errno or 0, f"{error.filename} cannot be used: {error.strerror}")
     return text if text.endswith((".", ")", "?")) else text + "."
 

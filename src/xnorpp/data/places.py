@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from xnorpp.data.dataset import DatasetInfo, DatasetNotFoundError
@@ -54,5 +55,6 @@ def cache_path(data: Path, file: str) -> Path:
         pass
     digest = hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:16]
     folder = cache_home() / f"{data.name}-{digest}"
-    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):  # no room: what is to be written there is not stored
+        folder.mkdir(parents=True, exist_ok=True)
     return folder / file

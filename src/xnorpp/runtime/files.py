@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
 import json
 import os
 import secrets
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO
 PACKED_FORMAT = "xnorpp"  # `format` in the metadata of a packed model
 CHECKPOINT_FORMAT = "xnorpp-checkpoint"  # the same of a checkpoint; both are safetensors files
 MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors library
+_DISK_ERRORS = (errno.ENOSPC, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 _CHUNK = 1 << 24
 
 _IMAGES = (
@@ -124,7 +126,9 @@ def replacing(path: str | os.PathLike[str], *, flush: bool = True) -> Iterator[P
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename == str(temporary):
+        if isinstance(error, OSError) and (
+            error.filename == str(temporary) or (error.filename is None and error.errno in _DISK_ERRORS)
+        ):
             raise OSError(error.errno, error.strerror, str(target)) from None
         raise
 

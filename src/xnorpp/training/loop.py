@@ -50,6 +50,8 @@ from xnorpp.training.state.checkpoint import (
     set_weights,
 )
 from xnorpp.training.state.initial import initialise
+from xnorpp.training.state.lock import one_run
+from xnorpp.training.state.restore import check_resumable, stored_recipe
 from xnorpp.training.state.resume import (
     check_same_data,
     check_same_network,
@@ -77,6 +79,12 @@ class _Run(Outcome):
         self.last_epoch_loss: Tensor | None = None
 
     def go(
+        self, data: str | Path | None, resume: bool, init_from: str | Path | None, download: bool
+    ) -> dict[str, Any]:
+        with one_run(self.out, active=self.world.leader):
+            return self._go(data, resume, init_from, download)
+
+    def _go(
         self, data: str | Path | None, resume: bool, init_from: str | Path | None, download: bool
     ) -> dict[str, Any]:
         self.no_graph = check_graph(self.recipe, self.world.device, self.world.size)
@@ -121,7 +129,7 @@ class _Run(Outcome):
             clear_temporary(self.out)
         found = newest_checkpoint(self.out)
         if found is not None:
-            check_same_recipe(self.recipe, Recipe.from_dict(found.meta["recipe"]), self.out)
+            check_same_recipe(self.recipe, stored_recipe(found), self.out)
         return found
 
     def _build(
@@ -176,6 +184,7 @@ class _Run(Outcome):
             )
 
     def _restore(self, found: Checkpoint) -> None:
+        check_resumable(found, self.total, self.model, self.optimizer, scaled=self.scaler is not None)
         restore_optimizer(self.model, self.optimizer, found.optimizer)
         if self.scaler is not None and "scaler" in found.meta:
             self.scaler.load_state_dict(found.meta["scaler"])

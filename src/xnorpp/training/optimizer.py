@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from xnorpp.nn import parameter_groups
 from xnorpp.training.recipe.config import OptimizerPart
 
+NO_STATE = "none"
+
 
 def make_optimizer(model: nn.Module, options: OptimizerPart, device: torch.device) -> torch.optim.Optimizer:
     """Adam, AdamW or SGD; the fused kernels on a GPU, which can also skip an update without waiting for the
@@ -43,13 +45,25 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimiser's state as tensors named `PARAMETER/KEY`. Everything else in it follows from the
     recipe.
+
+    A parameter that has no state, because it never had a gradient, gets an empty tensor named
+    `PARAMETER/none`: a state that is missing is not mistaken for one that never was.
     """
     found: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if value is not None:
-                found[f"{name}/{key}"] = torch.as_tensor(value)
+        state = {key: value for key, value in optimizer.state.get(parameter, {}).items() if value is not None}
+        for key, value in state.items():
+            found[f"{name}/{key}"] = torch.as_tensor(value)
+        if not state:
+            found[f"{name}/{NO_STATE}"] = torch.zeros(0)
     return found
+
+
+def state_keys(optimizer: torch.optim.Optimizer) -> set[str]:
+    """What the optimiser stores about a parameter that it has updated."""
+    if isinstance(optimizer, torch.optim.SGD):
+        return {"momentum_buffer"} if optimizer.param_groups[0]["momentum"] else set()
+    return {"step", "exp_avg", "exp_avg_sq"}
 
 
 def restore_optimizer(
@@ -62,6 +76,8 @@ def restore_optimizer(
     fused = any(group.get("fused") for group in optimizer.param_groups)
     for full, tensor in tensors.items():
         name, _, key = full.rpartition("/")
+        if key == NO_STATE:
+            continue
         parameter = parameters[name]
         if key != "step" or fused:
             tensor = tensor.to(parameter.device)

@@ -1,21 +1,17 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009): the official binary batches and the official python batches.
 
-A python batch is a pickle, and a pickle can run code when it is read. It is read here by an unpickler that
-knows dictionaries, lists, strings, numbers and byte arrays only: the names numpy's arrays are pickled under
-lead to a stand-in that accepts plain uint8 data, and every other name is an error.
+A python batch is a pickle, and a pickle can run code when it is read; `plain_pickle` reads plain data only.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from xnorpp.data.dataset import ArrayDataset, Augment, DatasetError, DatasetInfo, Int64Array, UInt8Array
 from xnorpp.data.download import Archive, fetch, unpack
+from xnorpp.data.formats.plain_pickle import PlainArray, read_python_batch
 from xnorpp.data.places import candidates, data_home, not_found
 
 _HOW = (
@@ -61,6 +57,7 @@ ARCHIVES = {
     "cifar100": Archive(_URL + "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
 }
 _PIXELS = 3 * 32 * 32
+_MAX_NAMES = 1 << 16  # bytes of the file of class names
 
 
 def load(info: DatasetInfo, root: str | Path | None, split: str, *, download: bool = False) -> ArrayDataset:
@@ -110,8 +107,13 @@ def _read_python(name: str, path: Path) -> tuple[UInt8Array, Int64Array]:
     batch = read_python_batch(path)
     labels = batch.get(b"labels" if name == "cifar10" else b"fine_labels")
     data = batch.get(b"data")
-    pixels = data.array if isinstance(data, _PlainArray) else None
-    if pixels is None or not isinstance(labels, list) or pixels.shape != (len(labels), _PIXELS):
+    pixels = data.array if isinstance(data, PlainArray) else None
+    if (
+        pixels is None
+        or not isinstance(labels, list)
+        or pixels.shape != (len(labels), _PIXELS)
+        or not all(type(label) is int and 0 <= label < 256 for label in labels)
+    ):
         raise DatasetError(
             f"{path} is not a {name} python batch (N labels and a uint8 array of N x {_PIXELS})"
         )
@@ -122,77 +124,14 @@ def _class_names(name: str, place: Path) -> tuple[str, ...]:
     if name == "cifar10":
         return _CIFAR10_CLASSES
     text, meta = place / "fine_label_names.txt", place / "meta"
+    names: tuple[str, ...] = ()
     if text.is_file():
-        names = tuple(text.read_text().split())
+        with text.open("rb") as file:
+            names = tuple(file.read(_MAX_NAMES).decode("utf-8", "replace").split())
     elif meta.is_file():
-        labels = read_python_batch(meta).get(b"fine_label_names", [])
-        names = tuple(label.decode("ascii") if isinstance(label, bytes) else str(label) for label in labels)
-    else:
-        names = ()
+        labels = read_python_batch(meta).get(b"fine_label_names")
+        if isinstance(labels, list) and all(isinstance(label, (bytes, str)) for label in labels):
+            names = tuple(
+                label if isinstance(label, str) else label.decode("utf-8", "replace") for label in labels
+            )
     return names if len(names) == 100 else tuple(str(i) for i in range(100))
-
-
-class _PlainArray:
-    """Stands in for numpy.ndarray while unpickling: takes uint8 values and a shape, nothing else."""
-
-    array: UInt8Array
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, dtype, column_major, data = state
-        if not (isinstance(dtype, _PlainType) and dtype.code in (b"u1", "u1", b"|u1", "|u1")):
-            raise pickle.UnpicklingError("it holds an array that is not uint8")
-        values = np.frombuffer(data if isinstance(data, bytes) else data.encode("latin-1"), np.uint8)
-        self.array = values.reshape(tuple(shape), order="F" if column_major else "C")
-
-
-class _PlainType:
-    """Stands in for numpy.dtype.
-
-    Remembers the code; byte order and flags of one-byte values do not matter.
-    """
-
-    def __init__(self, code: Any, *flags: Any) -> None:
-        self.code = code
-
-    def __setstate__(self, state: Any) -> None:
-        return None
-
-
-def _plain_array(*_: Any) -> _PlainArray:
-    return _PlainArray()
-
-
-def _latin1(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes in old pickle protocols: `_codecs.encode(text, "latin1")`."""
-    return text.encode("latin-1")
-
-
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _plain_array,
-    ("numpy._core.multiarray", "_reconstruct"): _plain_array,
-    ("numpy", "ndarray"): _PlainArray,
-    ("numpy", "dtype"): _PlainType,
-    ("_codecs", "encode"): _latin1,
-}
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _ALLOWED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR batch needs") from None
-
-
-def read_python_batch(path: Path) -> dict[bytes, Any]:
-    """The dictionary of an official python batch, with bytes keys.
-
-    A file that asks for more than plain data is refused.
-    """
-    try:
-        loaded = _PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-    except Exception as error:
-        raise DatasetError(f"{path} is not a plain CIFAR python batch: {error}") from error
-    if not isinstance(loaded, dict):
-        raise DatasetError(f"{path} is not a plain CIFAR python batch: it holds a {type(loaded).__name__}")
-    return {key.encode() if isinstance(key, str) else key: value for key, value in loaded.items()}

@@ -40,10 +40,11 @@ from xnorpp.data.dataset import (
     UInt8Array,
     skip_limit,
 )
+from xnorpp.data.formats.shard_card import CARD, MAX_LABEL_BYTES, check_count, read_card, read_label
 from xnorpp.data.loading.cache import decode_all
 from xnorpp.data.places import cache_path, not_found
 from xnorpp.runtime.decode import Blob, fit
-from xnorpp.runtime.files import replacing
+from xnorpp.runtime.files import replacing, write_atomically
 from xnorpp.runtime.format.preprocess import as_image
 
 SHARDS = DatasetInfo(
@@ -61,7 +62,8 @@ SHARDS = DatasetInfo(
     "xnorpp.data.write_shards makes them from another data set",
 )
 _ENDINGS = ("jpg", "jpeg", "png", "webp", "npy")
-_CARD = "dataset.json"
+_MAX_KEY = 1024  # characters; all keys of an index take the room of the longest
+_INDEX = ("labels", "offsets", "sizes", "keys")
 _SPLIT_WORDS = {"train": ("train", "training"), "test": ("val", "valid", "validation", "test")}
 
 
@@ -109,22 +111,20 @@ def load(
     The number of classes is `classes`, or what the folder's dataset.json says, or the largest label plus one.
     """
     paths = _shard_paths(info, root, split)
-    card = _read_card(Path(paths[0]).parent)
+    card = read_card(Path(paths[0]).parent)
     parts = [_index(Path(path)) for path in paths]
     labels = np.concatenate([part["labels"] for part in parts])
     if not len(labels):
         raise DatasetError(f"the {len(paths)} shards of {root} hold no samples")
-    names = tuple(card.get("classes", ()))
-    count = classes if classes is not None else len(names) or int(labels.max()) + 1
+    names = card.classes
+    count = check_count(classes if classes is not None else len(names) or max(int(labels.max()) + 1, 1))
     if len(names) != count:
         names = tuple(str(label) for label in range(count))
     if labels.min() < 0 or labels.max() >= count:
         raise DatasetError(f"labels from {labels.min()} to {labels.max()} do not fit `classes` (={count})")
     sizes = {f"{split}_size": len(labels)}
-    known = {key: tuple(card[key]) for key in ("mean", "std") if key in card}
-    sides = {key: int(card[key]) for key in ("image_size", "resize", "channels") if key in card}
     return ShardDataset(
-        info=replace(info, classes=count, **sizes, **known, **sides),  # type: ignore[arg-type]
+        info=replace(info, classes=count, **{**card.fields, **sizes}),
         split=split,
         classes=names,
         labels=labels,
@@ -188,19 +188,6 @@ def expand_braces(pattern: str) -> list[str]:
     return ["".join(parts) for parts in itertools.product(*choices)]
 
 
-def _read_card(folder: Path) -> dict[str, Any]:
-    path = folder / _CARD
-    if not path.is_file():
-        return {}
-    try:
-        card = json.loads(path.read_text())
-    except ValueError as error:
-        raise DatasetError(f"{path} is not JSON ({error})") from error
-    if not isinstance(card, dict):
-        raise DatasetError(f"{path} must hold a JSON object")
-    return card
-
-
 def _index(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Labels, offsets, sizes and keys of one shard.
 
@@ -209,17 +196,28 @@ def _index(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     status = path.stat()
     mark = hashlib.sha256(f"1 {path.name} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
     kept = cache_path(path.parent, f"{path.stem}-{mark}.npz")
-    names = ("labels", "offsets", "sizes", "keys")
     if kept.is_file():
         try:
             with np.load(kept, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in names}
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+                index = {name: arrays[name] for name in _INDEX}
+            if _fits(index, status.st_size):
+                return index
+        except (OSError, ValueError, KeyError, EOFError, MemoryError, SyntaxError, zipfile.BadZipFile):
             pass  # damaged: read the shard again
     index = _scan(path)
     with suppress(OSError), replacing(kept, flush=False) as temporary, temporary.open("wb") as file:
         np.savez(file, **index)  # type: ignore[arg-type]
     return index
+
+
+def _fits(index: dict[str, np.ndarray[Any, Any]], size: int) -> bool:
+    """Whether a stored index can be one of a shard of `size` bytes."""
+    labels, offsets, sizes, keys = (index[name] for name in _INDEX)
+    if any(numbers.dtype != np.int64 or numbers.ndim != 1 for numbers in (labels, offsets, sizes)):
+        return False
+    if keys.dtype.kind != "U" or not labels.shape == offsets.shape == sizes.shape == keys.shape:
+        return False
+    return bool(((offsets >= 0) & (sizes >= 0) & (offsets <= size) & (sizes <= size - offsets)).all())
 
 
 def _scan(path: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -234,17 +232,25 @@ def _scan(path: Path) -> dict[str, np.ndarray[Any, Any]]:
                 if not member.isfile() or not stem:
                     continue
                 key, extension = (f"{folder}/{stem}" if folder else stem), extension.lower()
+                if extension in (*_ENDINGS, "cls", "json") and (len(key) > _MAX_KEY or member.issparse()):
+                    why = "is sparse" if member.issparse() else f"is longer than {_MAX_KEY} characters"
+                    raise DatasetError(f"{path}: the member {key[:60]} {why}, which is not supported")
                 if extension in _ENDINGS:
                     images[key] = (member.offset_data, member.size)
                 elif extension in ("cls", "json"):
                     content = shard.extractfile(member)
                     assert content is not None
-                    label = _label(content.read(), extension)
+                    try:
+                        label = read_label(content.read(MAX_LABEL_BYTES + 1), extension)
+                    except ValueError as error:
+                        raise DatasetError(f"{path}: {member.name} {error}") from None
                     if label is None:
                         unlabelled[key] = member.name
                     elif extension == "cls" or key not in labels:
                         labels[key] = label
-    except tarfile.TarError as error:
+    except DatasetError:
+        raise
+    except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
         raise DatasetError(f"{path} is not a complete, uncompressed tar file ({error})") from error
     bare = next((key for key in images if key not in labels), None)
     if bare in unlabelled:
@@ -259,16 +265,6 @@ def _scan(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         "sizes": np.array([size for _, size in images.values()], np.int64),
         "keys": np.array(list(images), np.str_),
     }
-
-
-def _label(content: bytes, extension: str) -> int | None:
-    try:
-        if extension == "cls":
-            return int(content)
-        values = json.loads(content)
-        return int(values["label"] if "label" in values else values["cls"])
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def write_shards(
@@ -331,7 +327,7 @@ def write_shards(
         "mean": list(info.mean),
         "std": list(info.std),
     }
-    (out / _CARD).write_text(json.dumps(card, indent=1) + "\n")
+    write_atomically(out / CARD, (json.dumps(card, indent=1) + "\n").encode(), flush=False)
     return written
 
 

@@ -12,7 +12,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,7 @@ from xnorpp.data.loading.workers import WorkerPool
 from xnorpp.data.places import cache_path
 from xnorpp.data.progress import Progress
 from xnorpp.runtime.files import replacing
+from xnorpp.runtime.machine import available_cores
 
 _ITEMS_A_TASK = 256
 _IN_ONE_PROCESS = 4096
@@ -74,7 +75,7 @@ def decode_all(
     """
     total = len(source)
     if workers is None:
-        workers = 0 if total < _IN_ONE_PROCESS else len(os.sched_getaffinity(0))
+        workers = 0 if total < _IN_ONE_PROCESS else available_cores()
     geometry = Geometry(size, size, source.info.channels)
     images = np.empty((total, size, size, source.info.channels), np.uint8)
     limit = skip_limit(total, max_skipped)
@@ -191,12 +192,14 @@ def _checksum(images: UInt8Array, labels: Int64Array) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process decodes, the others on this machine wait and then find the kept file."""
-    import fcntl
+    """One process decodes, the others on this machine wait and then find the kept file.
 
-    with open(path.with_name(path.name + ".lock"), "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)
+    Where the lock file cannot be made, on a full disk for one, each of them decodes.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError, ImportError):
+            import fcntl
+
+            lock = stack.enter_context(open(path.with_name(path.name + ".lock"), "a"))
+            fcntl.flock(lock, fcntl.LOCK_EX)  # closing the file releases it
+        yield

@@ -1,4 +1,4 @@
-"""The image at the end of a run: loss and accuracy over the steps."""
+"""The plot at the end of a run: loss and accuracy over the steps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from xnorpp.runtime.files import replacing
 from xnorpp.training.recipe.config import Recipe
 
 
@@ -31,5 +32,6 @@ def draw_curves(rows: Sequence[dict[str, Any]], recipe: Recipe, path: Path) -> b
     accuracy.legend()
     for axes in (loss, accuracy):
         axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
+    with replacing(path, flush=False) as temporary:
+        figure.savefig(temporary, dpi=110, format="png")
     return True

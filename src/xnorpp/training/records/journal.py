@@ -1,4 +1,4 @@
-"""What a run tells while it goes: metrics.jsonl, TensorBoard, the progress bar."""
+"""What a run reports while it trains: metrics.jsonl, TensorBoard, the progress bar."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from xnorpp.training.records.append import AppendedFile
+from xnorpp.training.records.board import open_board
 from xnorpp.training.state.checkpoint import write_atomically
 
 
@@ -38,9 +40,9 @@ class Journal:
         path = out / "metrics.jsonl"
         kept = [row for row in read_metrics(path) if row["step"] <= from_step]
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
-        self._file = path.open("a", encoding="utf-8")
+        self._file = AppendedFile(path)
         if tensorboard:
-            self._board = _open_tensorboard(out / "tensorboard", from_step)
+            self._board = open_board(out / "tensorboard", from_step)
         if not quiet and sys.stderr.isatty():  # pragma: no cover
             from tqdm import tqdm
 
@@ -52,11 +54,9 @@ class Journal:
         """One line of metrics.jsonl, and the same numbers to TensorBoard."""
         if self._file is None:
             return
-        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        self._file.flush()
+        self._file.append((json.dumps({"kind": kind, "step": step, **values}) + "\n").encode())
         if self._board is not None:
-            for name, value in values.items():
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+            self._board.add({f"{kind}/{name}": value for name, value in values.items()}, step)
 
     def advance(self, images: int, note: str = "") -> None:
         if self._bar is not None:  # pragma: no cover
@@ -84,7 +84,7 @@ class Journal:
 
 
 class Clock:
-    """Images a second since the last look, evaluation not counted."""
+    """Images per second since the last call, evaluation not counted."""
 
     def __init__(self, images_per_step: int) -> None:
         self.images_per_step = images_per_step
@@ -101,15 +101,6 @@ class Clock:
         rate = self.steps * self.images_per_step / max(seconds, 1e-9)
         self.restart()
         return rate
-
-
-def _open_tensorboard(folder: Path, from_step: int) -> Any:
-    """TensorBoard's writer, or nothing where it is not installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder), purge_step=from_step + 1)
 
 
 def time_left(seconds: float) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ def _read(path: Path) -> Checkpoint:
         raise CheckpointError(f"The checkpoint {path} is damaged or truncated ({error}).") from None
     if header.get("checksum") != _checksum(tensors, header.get("meta", "")):
         raise CheckpointError(f"The checkpoint {path} is damaged: its checksum does not match its content.")
-    meta = json.loads(header["meta"])
+    meta = _checked_meta(path, header.get("meta", ""))
     return Checkpoint(
         path=path,
         model_config=meta["model"],
@@ -142,6 +143,23 @@ def _read(path: Path) -> Checkpoint:
         optimizer=_below("optimizer/", tensors),
         meta=meta,
     )
+
+
+def _checked_meta(path: Path, text: str) -> dict[str, Any]:
+    """The JSON of a checkpoint. A checksum does not show who wrote a file: its content is checked."""
+    try:
+        meta = json.loads(text)
+    except (ValueError, RecursionError):
+        raise CheckpointError(f"The checkpoint {path} is damaged: its metadata is not JSON.") from None
+    if not isinstance(meta, dict) or not isinstance(meta.get("model"), dict):
+        raise CheckpointError(f"The checkpoint {path} does not describe its network (`model`).")
+    step = meta.get("step", 0)
+    if type(step) is not int or step < 0:
+        raise CheckpointError(f"The checkpoint {path} has the step {step!r:.40}; a whole number is needed.")
+    named = re.fullmatch(r"step-(\d+)\.safetensors", path.name)
+    if named and "step" in meta and int(named[1]) != step:
+        raise CheckpointError(f"The checkpoint {path} holds step {step}, and its name is another one's.")
+    return meta
 
 
 def packed_instead(path: str | Path) -> CheckpointError:

@@ -1,0 +1,99 @@
+"""What a stranger meets before the code: metadata, links, citation, workflows."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from xnorpp.training.recipe.config import tomllib
+
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+REPOSITORY = "https://host.example/owner/name"
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def _links() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("index_links", ROOT / ".github" / "index_links.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_metadata_names_its_authors_and_the_paper() -> None:
+    assert PROJECT["authors"] == [{"name": "The xnorpp contributors"}]
+    assert all(url.startswith("https://") for url in PROJECT["urls"].values())
+
+
+def test_a_package_index_gets_no_relative_link() -> None:
+    links = _links()
+    text = links.absolute((ROOT / "README.md").read_text(encoding="utf-8"), REPOSITORY, "v1")
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert len(targets) > 10
+    assert [target for target in targets if not target.startswith(("https://", "http://", "#"))] == []
+    assert f"{REPOSITORY}/blob/v1/docs/" in text
+    assert links.absolute("![a](b.svg) [c](https://d) [e](#f)", REPOSITORY, "v1") == (
+        f"![a]({REPOSITORY}/raw/v1/b.svg) [c](https://d) [e](#f)"
+    )
+    urls = tomllib.loads(links.with_urls((ROOT / "pyproject.toml").read_text(encoding="utf-8"), REPOSITORY))
+    assert urls["project"]["urls"]["Repository"] == REPOSITORY
+    assert urls["project"]["urls"]["Paper"] == PROJECT["urls"]["Paper"]
+
+
+def test_the_citation_is_of_this_version_and_of_the_paper() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "title", "message", "authors", "version", "references"} <= set(citation)
+    assert str(citation["version"]) == PROJECT["version"]
+    assert citation["references"][0]["title"].startswith("XNOR-Net++")
+    assert citation["references"][0]["url"] == PROJECT["urls"]["Paper"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_are_whole(path: Path) -> None:
+    workflow: dict[Any, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        assert "runs-on" in job
+        for step in job["steps"]:
+            assert ("uses" in step) != ("run" in step)
+            for script in re.findall(r"(?:python )?(\.(?:ci|github)/[\w./]+)", step.get("run", "")):
+                assert (ROOT / script).is_file(), script
+            for target in re.findall(r"\bmake (\w+)", step.get("run", "")):
+                assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
+
+
+def test_every_python_that_is_promised_is_tested_and_built() -> None:
+    promised = {entry.rpartition(" ")[2] for entry in PROJECT["classifiers"] if ":: Python :: 3." in entry}
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8"))
+    assert set(workflow["jobs"]["test"]["strategy"]["matrix"]["python"]) == promised
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    built = {f"3.{number}" for number in re.findall(r"cp3(\d+)-", tools["cibuildwheel"]["build"])}
+    assert built == promised
+    assert f"{sys.version_info.major}.{sys.version_info.minor}" in promised
+
+
+@pytest.mark.parametrize("name", ["SECURITY.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE"])
+def test_the_policies_are_there_and_name_no_invented_address(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert len(text) > 500
+    assert not re.search(r"[\w.]+@[\w.]+\.\w+", text)
+
+
+def test_the_security_policy_names_what_exists() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in ("fuzz", "sanitize", "soak"):
+        assert f"`make {target}`" in text
+        assert re.search(rf"^{target}: ", makefile, re.MULTILINE)
+    for pattern in re.findall(r"`(tests/[\w/*.]+)`", text):
+        assert list(ROOT.glob(pattern)), pattern

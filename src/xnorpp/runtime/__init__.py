@@ -50,7 +50,7 @@ def load(
         limits: What a file may ask for: its bytes, memory, and the work of one image.
 
     Raises:
-        ImportError: The native core, which reads and runs files, is not built; the message tells how to.
+        ImportError: The native core, which reads and runs files, is not built; the message shows how to.
         ProgramError: The file is damaged, needs more than `limits` allow, or has a pre-processing that is
             wrong or does not fit its input.
         ValueError: An argument is wrong.

@@ -270,7 +270,7 @@ def build_driver(folder: Path) -> Path:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or "c++"
     flags = ["-std=c++17", "-ffp-contract=off", "-fsanitize=address,undefined", "-w", "-pthread"]
     flags += ["-fno-sanitize-recover=undefined"]
-    sources = [root / "tests/native/fuzz.cpp", *sorted((root / "csrc/core").glob("*.cpp"))]
+    sources = [root / "tests/native/fuzz.cpp", *sorted((root / "csrc/core").rglob("*.cpp"))]
     sources += [root / f"csrc/kernels/{name}.cpp" for name in ("generic", "dispatch")]
     program = folder / "fuzz"
     objects = [folder / f"{source.stem}.o" for source in sources]

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "conv_build.h"
-#include "pieces.h"
-#include "process.h"
-#include "thread_pool.h"
+#include "threads/pieces.h"
+#include "threads/process.h"
+#include "threads/thread_pool.h"
 
 namespace xnorpp {
 
@@ -108,7 +108,15 @@ class Engine {
     }
     size_t memory() const;  // bytes of weights, constants and contexts
 
-    struct Call;
+    // One image on its way through the network.
+    struct Call {
+        Context *context;
+        bool picture;
+        const void *x;
+        float *const *y;  // of each output, for the first image of the batch
+        long image = 0;   // in the batch
+        double *times = nullptr;  // of each step's end, where somebody asks
+    };
 
   private:
     Resources &resources() const;

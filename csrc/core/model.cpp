@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "operations.h"
-#include "plan.h"
-#include "stem.h"
+#include "program/operations.h"
+#include "program/plan.h"
+#include "program/stem.h"
 
 namespace xnorpp {
 namespace {

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "engine.h"
-#include "program.h"
+#include "program/program.h"
 
 namespace xnorpp {
 

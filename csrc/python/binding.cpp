@@ -17,9 +17,9 @@
 #endif
 
 #include "../core/model.h"
-#include "../core/operations.h"
-#include "../core/plan.h"
-#include "../core/stem.h"
+#include "../core/program/operations.h"
+#include "../core/program/plan.h"
+#include "../core/program/stem.h"
 #include "../kernels/dispatch.h"
 
 namespace nb = nanobind;

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "../../csrc/core/json.h"
+#include "../../csrc/core/program/json.h"
 #include "../../csrc/core/model.h"
-#include "../../csrc/core/plan.h"
-#include "../../csrc/core/program.h"
+#include "../../csrc/core/program/plan.h"
+#include "../../csrc/core/program/program.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-"""The plan of a program, made by the native core for every engine (`csrc/core/plan.h`), as plain data.
+"""The plan of a program, made by the native core for every engine (`csrc/core/program/plan.h`), as plain data.
 
 A **step** is one pass over memory: a *producer* (a convolution, a pool, ...) makes a number for every channel
 and pixel, and an *epilogue* of micro-operations runs on that number while it is in a register:

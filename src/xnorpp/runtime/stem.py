@@ -1,6 +1,6 @@
 """The first convolution on the bytes of an image: its whole-numbered filters, the same for every engine.
 
-`csrc/core/stem.h` has the formula and how filters are rounded. A file of version 2 holds the rounded filters
+`csrc/core/program/stem.h` has the formula and how filters are rounded. A file of version 2 holds the rounded filters
 where its writer wants them (`add_byte_filters`), and every engine, the reference included, follows it.
 
 Which stems. Rounded filters are other filters: a value near zero gets another sign, and in a network of small

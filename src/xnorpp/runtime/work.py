@@ -1,5 +1,5 @@
 """How much one image costs, roughly, and how many threads that is worth; the core counts
-(`csrc/core/plan.h`).
+(`csrc/core/program/plan.h`).
 
 Measured with AVX-512 a microsecond is some 22,000 to 45,000 units over the listed networks. That is good
 enough to tell a network of 0.03 ms, where threads wait for each other longer than they work, from one of 0.3

@@ -1,4 +1,4 @@
-"""The operation set of packed programs, as the native core has it (`csrc/core/operations.cpp`).
+"""The operation set of packed programs, as the native core has it (`csrc/core/program/operations.cpp`).
 
 One row for an operation: its inputs, attributes and tensors, a shape rule and a cost. `infer` checks one
 operation against the values it reads; reading a file does the same for all of them before anything else looks

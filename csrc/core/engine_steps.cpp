@@ -1,0 +1,202 @@
+// How each kind of step runs: its pieces, in the order a thread takes them.
+#include <cmath>
+
+#include "engine.h"
+#include "transpose.h"
+
+namespace xnorpp {
+
+// One picture from the caller's layout to ours.
+void Engine::picture_in(const Call &call, Pieces pieces) const {
+    const ValueSpec &v = values_[(size_t)input_];
+    float *to = (float *)(call.context->arena.as() + v.offset);
+    for (Share rows; pieces.next(rows, v.h);)
+        for (int y = rows.begin; y < rows.end; y++) {
+            float *row = to + (size_t)y * v.w * v.stride;
+            if (!call.picture) {
+                transpose((const float *)call.x + (size_t)y * v.w, (size_t)v.pixels(), v.c, v.w, row, (size_t)v.stride);
+                continue;
+            }
+            const size_t columns = table_.size() / 256;  // one for each channel, or one for all
+            for (int c = 0; c < v.c; c++) {
+                const uint8_t *from = (const uint8_t *)call.x + (size_t)y * v.w * v.c + c;
+                const float *floats = table_.data() + (columns == 1 ? 0 : c);
+                for (int i = 0; i < v.w; i++) row[(size_t)i * v.stride + c] = floats[(size_t)from[(size_t)i * v.c] * columns];
+            }
+        }
+}
+
+void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces) const {
+    const Step &step = steps_[index];
+    const bool picture = call.picture && step.picture;
+    const ConvStore &store = picture ? *step.picture : *step.conv;
+    const Conv &k = store.conv;
+    const void *in = picture ? call.x : call.context->arena.as() + values_[(size_t)step.in].offset;
+    const Epilogue &e = call.context->epilogues[index];
+    char *scratch = call.context->scratch[(size_t)thread].as();
+    const ConvFunction run = function_of(kernels_, store.source);
+    int blocks = k.groups == 1 ? k.blocks_per_group : 1;
+    if (pieces.alone()) return run(k, e, in, 0, k.oh, 0, blocks, scratch, nullptr);
+    const Split &split = splits_[index];
+    Share share;
+    if (split.by_row) {
+        while (pieces.next(share, split.most)) run(k, e, in, share.begin, share.end, 0, blocks, scratch, nullptr);
+        return;
+    }
+    // Pieces in the order of threads, then bands, then a thread's blocks: it brings each band into its scratch once.
+    blocks /= split.width;
+    const int height = step.conv->conv.band, bands = split.count / blocks;
+    Prepared prepared;
+    while (pieces.next(share, split.most))
+        for (int at = share.begin; at < share.end;) {
+            int owner = 0;
+            while (at >= share_of(blocks, owner, threads_).end * bands) owner++;
+            const Share own = share_of(blocks, owner, threads_);
+            const int width = own.end - own.begin, place = at - own.begin * bands;
+            const int band = place / width, first = place % width;
+            const int count = width - first < share.end - at ? width - first : share.end - at;
+            const int y0 = band * height, y1 = y0 + height < k.oh ? y0 + height : k.oh;
+            const int b0 = (own.begin + first) * split.width, b1 = b0 + count * split.width;
+            run(k, e, in, y0, y1, b0, b1, scratch, k.band == height ? &prepared : nullptr);
+            at += count;
+        }
+}
+
+// Rows of the convolution go to a small ring, and each row of the pool is taken from it at once.
+void Engine::run_conv_pool(const Call &call, size_t index, int thread, Pieces &pieces) const {
+    const Step &step = steps_[index], &next = steps_[index + 1];
+    const bool picture = call.picture && step.picture;
+    const ConvStore &store = picture ? *step.picture : *step.conv;
+    const Conv &k = store.conv;
+    const void *in = picture ? call.x : call.context->arena.as() + values_[(size_t)step.in].offset;
+    const int stride = (int)round_up((size_t)step.c, 16), ring = next.pool.kh;
+    char *scratch = (char *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
+    float *lines = (float *)scratch;
+    float *pooled = (float *)(scratch + round_up((size_t)ring * step.w * stride * 4, kLine));
+    char *rest = (char *)pooled + round_up((size_t)next.w * stride * 4, kLine);
+    const ConvFunction run = function_of(kernels_, store.source);
+    Epilogue e = call.context->epilogues[index];
+    e.out_stride = stride;
+    int done = 0, last = -1;  // rows of the convolution below `done` are in the ring or gone, where the rows follow each other
+    for (Share rows; pieces.next(rows, splits_[index].most);)
+        for (int y = rows.begin; y < rows.end; last = y++) {
+            const int first = y * next.pool.sh - next.pool.ph;
+            const int begin = first < 0 ? 0 : first, end = first + next.pool.kh < step.h ? first + next.pool.kh : step.h;
+            if (y != last + 1) done = 0;
+            for (int r = begin > done ? begin : done; r < end; r++) {
+                e.out = lines + ((long)(r % ring) - r) * step.w * stride;  // pixel r*w + x lands in its line
+                run(k, e, in, r, r + 1, 0, k.groups == 1 ? k.blocks_per_group : 1, rest, nullptr);
+            }
+            done = end > done ? end : done;
+            kernels_.pool_row(next.pool, lines, stride, ring, y, pooled);
+            kernels_.finish(call.context->epilogues[index + 1], pooled, stride, y * next.w, next.w);
+        }
+}
+
+// The same over a picture, where the pool takes the maxima of whole sums: two rows of the convolution at a time, which
+// the ring of four lines holds side by side.
+void Engine::run_pooled_sums(const Call &call, size_t index, int thread, Pieces &pieces) const {
+    constexpr int kRing = 4;
+    const Step &step = steps_[index], &next = steps_[index + 1];
+    const Conv &k = step.picture->conv;
+    const int stride = (int)round_up((size_t)step.c, 16);
+    char *scratch = (char *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
+    int32_t *lines = (int32_t *)scratch;
+    char *rest = scratch + round_up((size_t)kRing * next.w * stride * 4, kLine);
+    const Epilogue &first = call.context->epilogues[index];
+    Epilogue e = call.context->epilogues[index + 1];  // what is left of the first one stands in front of the pool's
+    e.mult = first.mult, e.add = first.add, e.act = first.act, e.slope = first.slope, e.lo = first.lo, e.hi = first.hi;
+    e.toward = step.toward.as<const int32_t>();
+    Epilogue sums{};
+    sums.channels = step.c, sums.out_stride = stride, sums.toward = e.toward;
+    Prepared prepared;
+    int done = 0, last = -1;  // rows of the convolution below `done` are in the ring or gone, where the rows follow each other
+    for (Share rows; pieces.next(rows, splits_[index].most);)
+        for (int y = rows.begin; y < rows.end; last = y++) {
+            const int begin = y > 0 ? 2 * y - 1 : 0, end = 2 * y + 2 < step.h ? 2 * y + 2 : step.h;
+            if (y != last + 1) done = 0;
+            for (int r = begin > done ? begin : done, count; r < end; r += count) {
+                count = r % 2 == 0 && r + 1 < end ? 2 : 1;
+                sums.sums = lines + ((long)(r % kRing) - r) * next.w * stride;  // line r lands in its place
+                kernels_.conv_pooled(k, sums, call.x, r, r + count, rest, &prepared);
+            }
+            done = end;
+            kernels_.pool_lines(next.pool, k, e, lines, stride, kRing, y);
+        }
+}
+
+// Steps that make one row at a time from a float or bit value.
+void Engine::run_rows(const Call &call, size_t index, int thread, Pieces &pieces) const {
+    const Step &step = steps_[index];
+    const ValueSpec &v = values_[(size_t)step.in];
+    const char *in = call.context->arena.as() + v.offset;
+    const float *floats = (const float *)in;
+    const Epilogue &e = call.context->epilogues[index];
+    float *row = (float *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
+    const int stride = (int)round_up((size_t)step.c, 16);
+    const auto make = [&](int y) {
+        switch (step.kind) {
+            case StepKind::Pointwise:
+                return kernels_.finish(e, floats + (size_t)y * v.w * v.stride, v.stride, y * v.w, v.w);
+            case StepKind::AbsMean:
+                kernels_.abs_mean(floats + (size_t)y * v.w * v.stride, v.w, v.stride, v.c, row, stride);
+                break;
+            case StepKind::Signs:
+                for (int x = 0; x < v.w; x++)
+                    for (int c = 0; c < v.c; c++) {
+                        const uint8_t *bits = (const uint8_t *)in + ((size_t)y * v.w + x) * v.stride;
+                        row[(size_t)x * stride + c] = bits[c / 8] >> c % 8 & 1 ? 1.0f : -1.0f;
+                    }
+                break;
+            case StepKind::Pad:
+                for (int x = 0; x < step.w; x++)
+                    for (int c = 0; c < step.c; c++) {
+                        const int fc = c - step.pad[0], fy = y - step.pad[2], fx = x - step.pad[4];
+                        const bool inside = fc >= 0 && fc < v.c && fy >= 0 && fy < v.h && fx >= 0 && fx < v.w;
+                        row[(size_t)x * stride + c] = inside ? floats[((size_t)fy * v.w + fx) * v.stride + fc] : step.pad_value;
+                    }
+                break;
+            default: kernels_.pool_row(step.pool, floats, v.stride, 0, y, row); break;
+        }
+        kernels_.finish(e, row, stride, y * step.w, step.w);
+    };
+    for (Share rows; pieces.next(rows, splits_[index].most);)
+        for (int y = rows.begin; y < rows.end; y++) make(y);
+}
+
+// Steps with one pixel of output.
+void Engine::run_single(const Call &call, size_t index, int thread, Pieces &pieces) const {
+    const Step &step = steps_[index];
+    const ValueSpec &v = values_[(size_t)step.in];
+    const float *in = (const float *)(call.context->arena.as() + v.offset);
+    float *row = (float *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
+    for (Share share; pieces.next(share, 1);) {
+        if (step.kind == StepKind::GlobalMean) {
+            kernels_.global_mean(in, v.pixels(), v.stride, v.c, row);
+        } else if (step.kind == StepKind::Flatten) {  // the logical order is channel, row, column
+            const int pixels = v.pixels();
+            transpose(in, (size_t)v.stride, pixels, v.c, row, (size_t)pixels);
+        } else {
+            float most = in[0], sum = 0;
+            for (int c = 1; c < v.c; c++) most = in[c] > most || in[c] != in[c] ? in[c] : most;
+            for (int c = 0; c < v.c; c++) sum += row[c] = std::exp(in[c] - most);
+            for (int c = 0; c < v.c; c++) row[c] /= sum;
+        }
+        kernels_.finish(call.context->epilogues[index], row, (int)round_up((size_t)step.c, 16), 0, 1);
+    }
+}
+
+void Engine::run_step(const Call &call, size_t index, int thread, Pieces pieces) const {
+    if (fused_pool_[index] && call.picture && steps_[index].toward.as()) return run_pooled_sums(call, index, thread, pieces);
+    if (fused_pool_[index]) return run_conv_pool(call, index, thread, pieces);
+    if (index > 0 && fused_pool_[index - 1]) return;
+    switch (steps_[index].kind) {
+        case StepKind::Conv: return run_conv(call, index, thread, pieces);
+        case StepKind::GlobalMean:
+        case StepKind::Flatten:
+        case StepKind::Softmax: return run_single(call, index, thread, pieces);
+        default: return run_rows(call, index, thread, pieces);
+    }
+}
+
+}  // namespace xnorpp

@@ -287,8 +287,8 @@ def write_shards(
     """Writes a data set as shards `train-000000.tar` ... (`val-` for a test split) with a dataset.json.
 
     Images are resized here once (`resize`, default the data set's own: ImageNet's 256), by `workers`
-    processes (default: one per core), which makes training several times cheaper on the CPU: the paper resizes
-    to 256x256 first anyhow. "npy" keeps those pixels exactly (192 KiB per image); "jpg" encodes them again at
+    processes (default: one per core), which makes training several times cheaper on the CPU: the paper
+    resizes to 256x256 first anyhow. "npy" keeps those pixels exactly (192 KiB per image); "jpg" encodes them again at
     `quality` without chroma subsampling. The order is shuffled by a fixed seed, so that a shard holds all
     kinds of classes. Unreadable images are named in a warning and left out, at most `max_skipped` of them.
     Returns the shards' paths.

@@ -1,4 +1,4 @@
-# Everything a person types. `make demo` and `make test` work on a fresh machine with Python 3.11 and a C++ compiler.
+# Everything a developer types. `make demo` and `make test` work on a fresh machine with Python and a C++ compiler.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -35,21 +35,21 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/mkdocs build --strict --quiet
 
-# Line coverage of nn, train and data over the tests that exercise them, in every process that these start.
+# Line coverage of nn, training and data over the tests that exercise them, in every process that these start.
 COVERAGE := $(CURDIR)/build/coverage
 coverage: setup
 	rm -rf $(COVERAGE) && mkdir -p $(COVERAGE)/parts
 	COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(COVERAGE)/parts/data OMP_NUM_THREADS=1 \
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q tests/nn tests/models tests/data tests/train tests/test_cli.py tests/test_deploy_commands.py
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q tests/nn tests/models tests/convert tests/data tests/training tests/cli
 	$(BIN)/python tests/combine_coverage.py $(COVERAGE)/parts $(COVERAGE)/joined
 	$(BIN)/python -m coverage report --data-file=$(COVERAGE)/joined --fail-under=90 \
-	--include='*/xnorpp/nn/*,*/xnorpp/train/*,*/xnorpp/data/*'
+	--include='*/xnorpp/nn/*,*/xnorpp/training/*,*/xnorpp/data/*'
 
 bench-tools: setup
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[bench]'
 
-# Timings: alone on the machine, please. The CPU engine is timed twice, as the machine is and with AVX-512 hidden
-# from every engine.
+# Timings need an otherwise idle machine. The CPU engine is timed twice: with all instruction sets, and with AVX-512
+# hidden from every engine.
 bench: bench-tools
 	$(BIN)/python benchmarks/train_step.py
 	$(BIN)/xnorpp bench --startup

@@ -106,7 +106,7 @@ def network(name: str, method: str) -> nn.Module:
         return create_model("small", method=method, input_size=8, num_classes=10, in_channels=1, width=16)
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1, bias=False),
-        PreActivationBlock(Options(method=method), 16, 32, 2, (8, 8)),
+        PreActivationBlock(Options.of(method=method), 16, 32, 2, (8, 8)),
         nn.BatchNorm2d(32),
         nn.ReLU(),
         nn.AdaptiveAvgPool2d(1),

@@ -98,7 +98,15 @@ def cut(program: Program, value: str) -> Program:
     ops = [*reversed(ops), Op("signs", "signs", (value,), "signs of it")]
     names = {name for op in ops for name in op.tensors.values()}
     tensors = {name: tensor for name, tensor in program.tensors.items() if name in names}
-    return Program(program.input_shape, tuple(ops), "signs of it", tensors, program.mean, program.std)
+    return Program(
+        program.input_shape,
+        tuple(ops),
+        "signs of it",
+        tensors,
+        program.mean,
+        program.std,
+        version=program.version,
+    )
 
 
 def cpu_signs(program: Program, x: np.ndarray, names: list[str]) -> dict[str, np.ndarray]:

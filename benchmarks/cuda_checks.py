@@ -42,7 +42,16 @@ def check_blocks() -> dict[str, float]:
             torch.manual_seed(size)
             out = (size - 1) // stride + 1
             norm, act = nn.BatchNorm2d(inputs).to(DEVICE), nn.PReLU(outputs).to(DEVICE)
-            conv = BinaryConv2d(inputs, outputs, 3, stride, 1, output_size=(out, out)).to(DEVICE)
+            conv = BinaryConv2d(
+                inputs,
+                outputs,
+                3,
+                stride,
+                1,
+                bias=False,
+                scale="channel_height_width",
+                output_size=(out, out),
+            ).to(DEVICE)
             conv = conv.to(memory_format=torch.channels_last)
             unit = fused.Unit(norm, conv, act)
             x = torch.randn(32 if CUDA else 4, inputs, size, size, device=DEVICE).bfloat16()

@@ -66,7 +66,7 @@ def make_program(images: np.ndarray) -> Program:
     """Random weights; every batch norm has the statistics of the pictures."""
     from xnorpp.bench.networks import DEFAULT
     from xnorpp.models import create_model
-    from xnorpp.packing import pack
+    from xnorpp.packing import pack_program
 
     torch.manual_seed(0)
     model = create_model(**DEFAULT)
@@ -81,7 +81,9 @@ def make_program(images: np.ndarray) -> Program:
         for piece in x.split(24):
             model(piece)
     preprocess = {"resize": 256, "crop": 224, "mean": list(MEAN), "std": list(STD), "channels": 3}
-    return pack(model.eval(), 224, preprocess=preprocess, meta={"model": dict(DEFAULT), "weights": "random"})
+    return pack_program(
+        model.eval(), 224, preprocess=preprocess, meta={"model": dict(DEFAULT), "weights": "random"}
+    )
 
 
 def timed_tilings(model: CudaModel) -> list[list[Any]]:
@@ -195,10 +197,10 @@ def main() -> None:
             if given.skip_torch or time.perf_counter() - BEGIN > given.limit:
                 say(f"left out for time: torch {modes} {precision} batch {batch}")
                 continue
-            from xnorpp.bench.compare import twin_of
+            from xnorpp.bench.compare import baseline_of
 
-            twin = twin_of(program)
-            rows += torch_rows(twin, program, batch, precisions=(precision,), modes=modes, say=say)
+            baseline = baseline_of(program)
+            rows += torch_rows(baseline, program, batch, precisions=(precision,), modes=modes, say=say)
             found["rows"] = [as_record(row) for row in rows]
             keep()
     summary(found, rows, out, program)

@@ -19,13 +19,16 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from random_programs import Builder
 
 from xnorpp.runtime import load
 from xnorpp.runtime.format.program import INPUT, Program
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "runtime"))
+from random_programs import Builder
 
 
 def small_network() -> Program:

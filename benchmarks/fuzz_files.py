@@ -1,12 +1,14 @@
-"""Feed damaged packed files to the reader and the engine: a clear error or a correct load, nothing else.
+"""Feed damaged packed files of both versions to the reader: a clear error or a correct load, nothing else.
 
     python benchmarks/fuzz_files.py [--count 100000] [--seed 0] [--engine reference|native|none]
+    python benchmarks/fuzz_files.py --sanitized [--count 100000]     # tests/native/fuzz.cpp, built here
 
 Each case takes a good file and damages it: bytes flipped, cut off, appended or moved; or, with the checksum
 made right again so that the deeper checks are reached, the program's JSON, the tensor table or the tensors'
-bytes changed. Passing means: `read` raises `ProgramError` (or a load succeeds and the program plans and runs
-on the engine), within the time limit. Any other exception, a crash or a hang fails the run. With the native
-engine built under AddressSanitizer and UndefinedBehaviorSanitizer the same command shows reads out of bounds.
+bytes changed; or its JSON is huge or deep. Passing means: `read` raises `ProgramError` (or a load succeeds
+and the program plans and runs on the engine), within the time limit. Any other exception, a crash or a hang
+fails the run. With --sanitized the files go through reader, planner and generic kernels in a program
+without Python that is built with AddressSanitizer and UndefinedBehaviorSanitizer and counts memory.
 """
 
 from __future__ import annotations
@@ -14,18 +16,24 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from xnorpp.runtime import ReferenceModel, load
-from xnorpp.runtime.format.program import Program, ProgramError, _checksum, encode, read
+from xnorpp.runtime.format.program import Op, Program, ProgramError, _checksum, encode, read
 from xnorpp.runtime.plan import make_plan
+from xnorpp.runtime.stem import add_byte_filters
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "runtime"))
 from random_programs import random_program
@@ -146,6 +154,28 @@ def change_header(blob: bytes, rng: np.random.Generator) -> bytes:
     return join(header, data) if isinstance(header, dict) else blob
 
 
+def many_values(blob: bytes, rng: np.random.Generator) -> bytes:
+    """JSON that asks for much memory: many values, deep lists, long texts, many keys."""
+    count = int(rng.integers(1, 1 << int(rng.integers(4, 21))))
+    parts: tuple[Callable[[], Any], ...] = (
+        lambda: [0] * count,
+        lambda: [[]] * count,
+        lambda: [{"": ""}] * (count // 4),
+        lambda: "x" * count,
+        lambda: dict.fromkeys(map(str, range(count // 8))),
+        lambda: json.loads("[" * min(count, 900) + "]" * min(count, 900)),
+    )
+    value = parts[int(rng.integers(len(parts)))]()
+    header, data = split(blob)
+    program = json.loads(header["__metadata__"]["program"])
+    if rng.random() < 0.5:
+        program[["meta", "labels", "ops", "outputs", "opset", "tensors"][int(rng.integers(6))]] = value
+        header["__metadata__"]["program"] = json.dumps(program)
+    else:
+        header[["__metadata__", "x", next(iter(header))][int(rng.integers(3))]] = value
+    return join(header, data)
+
+
 def change_data(blob: bytes, rng: np.random.Generator) -> bytes:
     header, data = split(blob)
     return join(header, flip_bytes(data, rng) if data else data)
@@ -155,6 +185,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *(flip_bytes, cut, append, move, header_length),
     *(change_program, change_program, change_program, change_header, change_header, change_data),
 )
+RARE: tuple[Mutation, ...] = (many_values,)  # one case in a hundred: they are large
 
 
 def check(blob: bytes, engine: str) -> str:
@@ -181,20 +212,93 @@ def run_loaded(program: Program, engine: str) -> None:
     make_plan(program)
     if engine == "none" or program.work > SMALL_WORK:
         return
-    model = ReferenceModel(program) if engine == "reference" else load(program, threads=1)
+    try:
+        model = ReferenceModel(program) if engine == "reference" else load(program, threads=1)
+    except ProgramError as error:
+        if "`limits`" in str(error) or "cannot be run here" in str(error):
+            return
+        raise AssertionError(f"a checked program was refused: {error}") from None
     x = np.random.default_rng(0).standard_normal((2, *program.input_shape)).astype(np.float32)
     with np.errstate(all="ignore"):
         y = model(x)
-    assert y.shape == (2, *program.values[program.output].shape)
+    outputs = y if program.more_outputs else {program.output_name: y}
+    for name, value in program.outputs.items():
+        assert outputs[name].shape == (2, *program.values[value].shape)
+
+
+def good_files(count: int) -> list[bytes]:
+    """Files to damage: every other one of version 1, the others with what version 2 adds."""
+    files = []
+    for index in range(count):
+        program = random_program(1000 + index, length=3 + index % 12, largest=20)
+        floats = [name for name, value in program.values.items() if value.kind == "f32" and name != "input"]
+        if index % 2 == 0:
+            program = replace(program, version=1)
+        elif index % 4 == 1:
+            more = {f"o{i}": name for i, name in enumerate(floats[:3])}
+            program = replace(program, more_outputs=more, temperature=1.5, labels=None)
+        else:
+            sized = {"row", "col", "map", "full"}
+            free = () if any(sized & set(op.tensors) for op in program.ops) else (1, 2)
+            program = replace(program, free_axes=free, meta={"a": [1, {"b": None}]})
+        files.append(encode(program))
+    return [*files, encode(stem())]
+
+
+def stem() -> Program:
+    """A large first convolution with whole-numbered filters for bytes."""
+    rng = np.random.default_rng(5)
+    weight = rng.standard_normal((4, 3, 7, 7)).astype(np.float32)
+    attrs = {"stride": [2, 2], "padding": [3, 3], "dilation": [1, 1], "groups": 1}
+    op = Op("conv2d", "stem", ("input",), "y", attrs, {"weight": "w"})
+    return add_byte_filters(Program((3, 9, 8), (op,), "y", {"w": weight}, (0.5,) * 3, (0.2,) * 3))
 
 
 def cases(count: int, seed: int, bases: int = 24) -> Any:
     """Damaged files, the same for the same seed."""
-    blobs = [encode(random_program(1000 + i, length=3 + i % 12, largest=20)) for i in range(bases)]
+    blobs = good_files(bases)
     for index in range(count):
         rng = np.random.default_rng([seed, index])
-        mutation = MUTATIONS[int(rng.integers(len(MUTATIONS)))]
-        yield index, mutation.__name__, mutation(blobs[int(rng.integers(bases))], rng)
+        choices = RARE if index % 100 == 99 else MUTATIONS
+        mutation = choices[int(rng.integers(len(choices)))]
+        yield index, mutation.__name__, mutation(blobs[int(rng.integers(len(blobs)))], rng)
+
+
+def build_driver(folder: Path) -> Path:
+    """tests/native/fuzz.cpp with the core and the generic kernels, under the sanitizers."""
+    root = Path(__file__).resolve().parents[1]
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or "c++"
+    flags = ["-std=c++17", "-ffp-contract=off", "-fsanitize=address,undefined", "-w", "-pthread"]
+    flags += ["-fno-sanitize-recover=undefined"]
+    sources = [root / "tests/native/fuzz.cpp", *sorted((root / "csrc/core").glob("*.cpp"))]
+    sources += [root / f"csrc/kernels/{name}.cpp" for name in ("generic", "dispatch")]
+    program = folder / "fuzz"
+    objects = [folder / f"{source.stem}.o" for source in sources]
+    jobs = []
+    for source, target in zip(sources, objects, strict=True):
+        own = ["-O0"] if source.parent.name == "kernels" else ["-O1"]  # kernels are long to compile
+        jobs.append(subprocess.Popen([compiler, *flags, *own, "-c", source, "-o", target]))
+    ended = [job.wait() for job in jobs]
+    if any(ended):
+        raise RuntimeError("tests/native/fuzz.cpp does not compile")
+    subprocess.run([compiler, *flags, *objects, "-o", program], check=True)
+    return program
+
+
+def run_driver(count: int, seed: int) -> str:
+    """What the sanitized program prints for so many cases; an error where it ended otherwise."""
+    with tempfile.TemporaryDirectory() as folder:
+        driver = build_driver(Path(folder))
+        with subprocess.Popen([driver], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=False) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            for _, _, blob in cases(count, seed):
+                process.stdin.write(len(blob).to_bytes(4, "little") + blob)
+            process.stdin.close()
+            said = process.stdout.read().decode()
+        if process.returncode:
+            raise RuntimeError(f"the sanitized program ended with {process.returncode}")
+    return said.strip()
 
 
 def main() -> int:
@@ -202,7 +306,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", choices=("reference", "native", "none"), default="reference")
+    parser.add_argument("--sanitized", action="store_true", help="through the core under sanitizers")
     arguments = parser.parse_args()
+    if arguments.sanitized:
+        begin = time.perf_counter()
+        print(run_driver(arguments.count, arguments.seed))
+        print(f"{arguments.count} files in {time.perf_counter() - begin:.0f} s, 0 failed")
+        return 0
     if arguments.engine == "native" and load(random_program(0)).isa == "reference":
         raise SystemExit("the native core is not built")
     found: Counter[tuple[str, str]] = Counter()

@@ -17,7 +17,6 @@ import argparse
 import io
 import json
 import os
-import platform
 import tempfile
 import time
 from pathlib import Path
@@ -28,6 +27,7 @@ from PIL import Image, features
 from xnorpp.data import dataset_info, load_dataset, make_loader, write_shards
 from xnorpp.data.dataset import FolderDataset, StreamDataset
 from xnorpp.runtime.decode import decode_blob
+from xnorpp.runtime.machine import processor
 
 
 def picture(seed: int, width: int = 500, height: int = 375) -> bytes:
@@ -136,21 +136,11 @@ def main() -> None:
         "device": arguments.device,
         "images_per_second_loader": {name: round(rate, 1) for name, rate in loaded.items()},
         "cores": cores,
-        "processor": processor(),
+        "processor": processor().name,
         "pillow": Image.__version__,
         "libjpeg_turbo": features.version("libjpeg_turbo"),
     }
     print(json.dumps(report))
-
-
-def processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ import torch
 from xnorpp.data import load_dataset
 from xnorpp.data.dataset import ArrayDataset
 from xnorpp.packing import verify
-from xnorpp.predict import preprocess_of
 from xnorpp.runtime import load
+from xnorpp.runtime.predict import preprocess_of
 from xnorpp.training.packing import pack_checkpoint
 from xnorpp.training.records.record import append_rows, describe_hardware, source_commit
 

@@ -137,14 +137,14 @@ def test_what_the_card_says(folder: Path) -> None:
     assert card["recipe"]["changed"] == {"loss.teacher": "twin/x.safetensors", "model.options.width": 8}
     text = shipped.render_card(card)
     for words in (
-        "digits-small: One-bit small for digits: 8x8 grey pictures, 10 classes",
+        "digits-small: One-bit small for digits: 8x8 grey images, 10 classes",
         f"top-1 {card['accuracy']['packed_top1']:.2f} %",
         f"sha256 {card['file']['sha256']}",
         "seed 3, 2 epochs (22 steps)",
         "--set loss.teacher=twin/x.safetensors",
         "on a GPU in 0.0 minutes, commit 0000",
-        "xnorpp predict --model digits-small picture.png",
-        "No real-valued twin was measured",
+        "xnorpp predict --model digits-small photo.png",
+        "No real-valued baseline was measured",
     ):
         assert words in text
     twin = {"recipe": "the-real-one", "seed": 0, "top1": card["accuracy"]["packed_top1"] + 1.5}
@@ -235,8 +235,11 @@ def test_predict_by_name_and_by_path_are_the_same(
     ("arguments", "words"),
     [
         (["predict"], "give a model: MODEL, a file or a folder, or --model NAME (digits-small, digits-tiny)"),
-        (["predict", "a.png"], "give a model and a picture; 'a.png' alone is one of the two."),
-        (["predict", "--model", "digits-small"], "give a picture for the model digits-small."),
+        (["predict", "a.png"], "missing argument: need a model and at least one image (got only 'a.png')"),
+        (
+            ["predict", "--model", "digits-small"],
+            "missing argument: need at least one image for the model digits-small.",
+        ),
         (["predict", "--model", "digits-small", "x.xnor", "a.png"], "not both."),
         (["predict", "--model", "digits-smal", "a.png"], "those are digits-small, digits-tiny."),
         (["eval"], "give a model: MODEL"),

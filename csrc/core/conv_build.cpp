@@ -196,14 +196,12 @@ ConvStore build_float_conv(const Kernels &kernels, Budget &budget, const ConvSpe
 namespace {
 
 // The numbers that one filter's row of the kernel is multiplied with, in the order of picture_pair.inl; `w` is
-// [channel][kh][7]. Sums of two taps fit because the filters leave room for them.
+// [channel][kh][7]. Sums of two taps fit, see `has_room_for_pairs`.
 void pair_products(const int16_t *w, int kh, std::vector<int16_t> &out) {
     for (int i = 0; i < kh; i++) {
         const auto column = [&](auto value) {
             for (int ch = 0; ch < 3; ch++) {
-                const int product = value(w + ((size_t)ch * kh + i) * 7);
-                if (product != (int16_t)product) throw std::length_error("a picture's filter has no room for sums of its taps");
-                out.push_back((int16_t)product);
+                out.push_back((int16_t)value(w + ((size_t)ch * kh + i) * 7));
             }
         };
         using Taps = const int16_t *;
@@ -216,10 +214,22 @@ void pair_products(const int16_t *w, int kh, std::vector<int16_t> &out) {
     }
 }
 
+// Whether sums of two taps fit into 16 bits. The filters that our packer writes leave room for them; others need not.
+bool has_room_for_pairs(const ConvSpec &s, const int16_t *taps) {
+    for (size_t row = 0; row < (size_t)s.o * s.c * s.kh; row++)
+        for (int j = 0; j + 2 < 7; j++) {
+            const int sum = taps[row * 7 + j] + taps[row * 7 + j + 2];
+            if (sum != (int16_t)sum) return false;
+        }
+    for (size_t i = 0; i < (size_t)s.o * s.c * s.kh * 7; i++)
+        if (taps[i] == INT16_MIN) return false;  // which has no negative
+    return true;
+}
+
 }  // namespace
 
 ConvStore build_picture_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, const PictureSpec &p, const float *bias) {
-    const bool pairs = s.c == 3 && s.kw == 7 && s.sw == 2;
+    const bool pairs = s.c == 3 && s.kw == 7 && s.sw == 2 && has_room_for_pairs(s, p.taps);
     ConvStore store = lay_out(kernels, budget, s, pairs ? Source::PicturePair : Source::Picture);
     Conv &k = store.conv;
     const size_t taps = (size_t)s.kh * s.kw, inputs = taps * s.c;

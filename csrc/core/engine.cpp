@@ -22,7 +22,8 @@ struct Engine::Call {
     Context *context;
     bool picture;
     const void *x;
-    float *y;
+    float *const *y;  // of each output, for the first image of the batch
+    long image = 0;   // in the batch
     double *times = nullptr;  // of each step's end, where somebody asks
 };
 
@@ -87,8 +88,8 @@ bool Engine::fuses_pool(size_t index) const {
     return true;
 }
 
-void Engine::finish(int input, int output, size_t arena_bytes, std::vector<float> table) {
-    input_ = input, output_ = output, table_ = std::move(table);
+void Engine::finish(int input, std::vector<int> outputs, size_t arena_bytes, std::vector<float> table) {
+    input_ = input, outputs_ = std::move(outputs), table_ = std::move(table);
     arena_bytes_ = arena_bytes;
     const size_t values = table_.size(), channels = (size_t)values_.at((size_t)input).c;
     if (values && values != 256 && values != 256 * channels) throw std::logic_error("the table of bytes has a wrong size");
@@ -411,12 +412,15 @@ void Engine::run_step(const Call &call, size_t index, int thread, Pieces pieces)
 }
 
 void Engine::answer(const Call &call) const {
-    const ValueSpec &v = values_[(size_t)output_];
-    const float *from = (const float *)(call.context->arena.as() + v.offset);
-    const int pixels = v.pixels();
-    for (int first = 0; first < pixels; first += 16) {  // sixteen pixels at a time: whole cache lines on both sides
-        const int count = first + 16 < pixels ? 16 : pixels - first;
-        transpose(from + (size_t)first * v.stride, (size_t)v.stride, count, v.c, call.y + first, (size_t)pixels);
+    for (size_t i = 0; i < outputs_.size(); i++) {
+        const ValueSpec &v = values_[(size_t)outputs_[i]];
+        const float *from = (const float *)(call.context->arena.as() + v.offset);
+        const int pixels = v.pixels();
+        float *to = call.y[i] + (size_t)call.image * v.c * pixels;
+        for (int first = 0; first < pixels; first += 16) {  // sixteen pixels at a time: whole cache lines on both sides
+            const int count = first + 16 < pixels ? 16 : pixels - first;
+            transpose(from + (size_t)first * v.stride, (size_t)v.stride, count, v.c, to + first, (size_t)pixels);
+        }
     }
 }
 
@@ -485,23 +489,25 @@ std::vector<double> Engine::step_seconds(const void *x, bool picture) {
 
 std::vector<double> Engine::step_seconds_together(const void *x, bool picture) {
     std::vector<double> times(steps_.size());
-    std::vector<float> out(output_elements());
+    std::vector<std::vector<float>> out;
+    std::vector<float *> y;
+    for (size_t i = 0; i < outputs_.size(); i++) out.emplace_back(output_elements(i)), y.push_back(out.back().data());
     auto context = take_context();
     const double start = wall();
-    const bool together = run_together({context.get(), picture, x, out.data(), times.data()}, threads_);
+    const bool together = run_together({context.get(), picture, x, y.data(), 0, times.data()}, threads_);
     give_context(std::move(context));
     if (!together) return step_seconds(x, picture);
     for (size_t i = times.size(); i-- > 0;) times[i] -= i ? times[i - 1] : start;
     return times;
 }
 
-void Engine::run(const void *x, bool picture, long n, float *y) {
-    const size_t in_bytes = input_elements() * (picture ? 1 : 4), out = output_elements();
+void Engine::run(const void *x, bool picture, long n, float *const *y) {
+    const size_t in_bytes = input_elements() * (picture ? 1 : 4);
     struct Batch {
         Engine *engine;
         const char *x;
-        float *y;
-        size_t in_bytes, out;
+        float *const *y;
+        size_t in_bytes;
         long n;
         bool picture;
         std::atomic<long> next{0};
@@ -512,19 +518,19 @@ void Engine::run(const void *x, bool picture, long n, float *y) {
         std::vector<std::unique_ptr<Context>> ready;  // made here, where running out of memory can be reported
         for (int i = 0; i < most; i++) ready.push_back(take_context());
         for (auto &context : ready) give_context(std::move(context));
-        Batch batch{this, bytes, y, in_bytes, out, n, picture};
+        Batch batch{this, bytes, y, in_bytes, n, picture};
         const auto work = [](void *argument, int) {
             Batch &b = *(Batch *)argument;
             auto context = b.engine->take_context();
             for (long i; (i = b.next.fetch_add(1)) < b.n;)
-                b.engine->walk({context.get(), b.picture, b.x + (size_t)i * b.in_bytes, b.y + (size_t)i * b.out});
+                b.engine->walk({context.get(), b.picture, b.x + (size_t)i * b.in_bytes, b.y, i});
             b.engine->give_context(std::move(context));
         };
         if (threads->run(work, &batch, most)) return;
     }
     auto context = take_context();
     for (long i = 0; i < n; i++) {
-        const Call call{context.get(), picture, bytes + (size_t)i * in_bytes, y + (size_t)i * out};
+        const Call call{context.get(), picture, bytes + (size_t)i * in_bytes, y, i};
         if (!run_together(call, one)) walk(call);
     }
     give_context(std::move(context));

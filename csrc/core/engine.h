@@ -88,12 +88,12 @@ class Engine {
     Budget &budget() { return budget_; }
     // `table` [256][c], or [256] where all channels have the same: the float of each uint8 value, for programs that read
     // the picture as floats; else empty.
-    void finish(int input, int output, size_t arena_bytes, std::vector<float> table);
+    void finish(int input, std::vector<int> outputs, size_t arena_bytes, std::vector<float> table);
     // Starts the threads; throws where the system does not give them. Calls in a forked child start theirs when they need
     // them, and work alone where there are none to be had.
     void start();
-    // n pictures, uint8 [h][w][c] or float [c][h][w] each -> float [c][h][w] each.
-    void run(const void *x, bool picture, long n, float *y);
+    // n images, uint8 [h][w][c] or float [c][h][w] each -> for each output in y, float [c][h][w] each.
+    void run(const void *x, bool picture, long n, float *const *y);
 
     // Processor seconds of each step for one picture on one thread; a step that runs with the next has the time of both.
     std::vector<double> step_seconds(const void *x, bool picture);
@@ -101,8 +101,11 @@ class Engine {
     std::vector<double> step_seconds_together(const void *x, bool picture);
 
     size_t input_elements() const { return (size_t)values_[(size_t)input_].c * values_[(size_t)input_].pixels(); }
-    size_t output_elements() const { return (size_t)values_[(size_t)output_].c * values_[(size_t)output_].pixels(); }
-    const ValueSpec &output() const { return values_[(size_t)output_]; }
+    size_t outputs() const { return outputs_.size(); }
+    size_t output_elements(size_t index) const {
+        const ValueSpec &v = values_[(size_t)outputs_[index]];
+        return (size_t)v.c * v.pixels();
+    }
     size_t memory() const;  // bytes of weights, constants and contexts
 
     struct Call;
@@ -141,7 +144,8 @@ class Engine {
     Buffer weights_;                // of all convolutions
     std::vector<bool> fused_pool_;  // step i runs with step i+1
     std::vector<Split> splits_;     // of every step, and of bringing the picture in
-    int input_ = -1, output_ = -1;
+    int input_ = -1;
+    std::vector<int> outputs_;
     size_t arena_bytes_ = 0, scratch_bytes_ = 0;
     mutable std::atomic<Resources *> resources_;  // of this process, or of the one that it was forked from
 };

@@ -78,7 +78,7 @@ inline I add_ints(I a, const int32_t *p) {
     return a;
 }
 inline I zero_ints() { return I{}; }
-inline F load_sums(const int32_t *p, const int32_t *q) { return each([&](int i) { return (float)(p[i] + q[i]); }); }
+inline F load_sums(const int32_t *p, const int32_t *q) { return each([&](int i) { return (float)(int32_t)((uint32_t)p[i] + (uint32_t)q[i]); }); }
 inline F to_floats(I a) { return each([&](int i) { return (float)a.v[i]; }); }
 inline I load_ints(const int32_t *p) {
     I r;
@@ -108,7 +108,9 @@ inline I dot_pairs(I sum, I a, I w) {
     int16_t x[2 * N], y[2 * N];
     __builtin_memcpy(x, a.v, sizeof x);
     __builtin_memcpy(y, w.v, sizeof y);
-    for (int i = 0; i < N; i++) sum.v[i] += (int32_t)x[2 * i] * y[2 * i] + (int32_t)x[2 * i + 1] * y[2 * i + 1];
+    // A sum on its way may leave 32 bits and come back: unsigned, where that is allowed.
+    for (int i = 0; i < N; i++)
+        sum.v[i] = (int32_t)((uint32_t)sum.v[i] + (uint32_t)((int32_t)x[2 * i] * y[2 * i]) + (uint32_t)((int32_t)x[2 * i + 1] * y[2 * i + 1]));
     return sum;
 }
 

@@ -1,177 +1,52 @@
-// The thin binding: checks sizes, copies constants into the engine, releases the interpreter lock for a call.
+// The thin binding: hands bytes to the core, its descriptions back as plain Python data, and releases the interpreter lock
+// for a call. What each name does is written in the core's headers.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <unistd.h>
 
 #include <exception>
-#include <limits>
-#include <optional>
 #include <stdexcept>
 #if defined(__GLIBCXX__)
 #include <cxxabi.h>
 #endif
 
+#include "../core/model.h"
+#include "../core/operations.h"
+#include "../core/plan.h"
+#include "../core/stem.h"
 #include "../kernels/dispatch.h"
-#include "../core/engine.h"
 
 namespace nb = nanobind;
 using namespace xnorpp;
 
 namespace {
 
-using Floats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
-using Bytes = nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu>;
-using Shorts = nb::ndarray<const int16_t, nb::c_contig, nb::device::cpu>;
-using Words = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
-using Ints = std::vector<int>;
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+PyObject *error_class = nullptr;  // what an Error becomes, see `raise_as`
 
 void require(bool condition, const char *message) {
     if (!condition) throw std::invalid_argument(message);
 }
 
-// A copy with room to whole vectors of channels; `least` is the size it must have.
-Buffer copy(Budget &budget, nb::handle object, size_t least, const char *message) {
-    if (object.is_none()) return {};
-    const auto array = nb::cast<Floats>(object);
-    require(array.size() == least, message);
-    budget.take(round_up(array.size(), 64) * 4);
-    Buffer buffer(round_up(array.size(), 64) * 4);
-    std::memcpy(buffer.as(), array.data(), array.size() * 4);
-    return buffer;
-}
+// A program and the memory that its tensors point to.
+struct Native {
+    Program program;
+    nb::object owner;
+    const uint8_t *bytes = nullptr;  // of the file it was read from, or null
+};
 
-StageKind stage_kind(const std::string &name) {
-    static const std::pair<const char *, StageKind> names[] = {
-        {"map", StageKind::Map},           {"full", StageKind::Full},           {"affine", StageKind::Affine},
-        {"relu", StageKind::Relu},         {"prelu", StageKind::Prelu},
-        {"hardtanh", StageKind::Hardtanh}, {"add_value", StageKind::AddValue},  {"mul_value", StageKind::MulValue},
-        {"mul_pixel", StageKind::MulPixel}, {"store", StageKind::Store},        {"sign", StageKind::Sign},
-    };
-    for (const auto &row : names)
-        if (name == row.first) return row.second;
-    throw std::invalid_argument("unknown stage " + name);
+// file_bytes, memory_bytes, multiply_adds.
+Limits limits_of(const std::tuple<uint64_t, uint64_t, uint64_t> &given) {
+    return {std::get<0>(given), std::get<1>(given), std::get<2>(given)};
 }
-
-// A stage is a dict: kind, and where needed a, b, map, full, flip (float32 arrays), lo, hi, value.
-std::vector<StageSpec> stages_of(Engine &engine, const nb::list &list, int c, int h, int w) {
-    std::vector<StageSpec> stages;
-    Budget &budget = engine.budget();
-    for (nb::handle item : list) {
-        const auto row = nb::cast<nb::dict>(item);
-        const auto get = [&](const char *key) -> nb::object {
-            return row.contains(key) ? nb::object(row[key]) : nb::none();
-        };
-        StageSpec stage;
-        stage.kind = stage_kind(nb::cast<std::string>(get("kind")));
-        const size_t pixels = (size_t)h * w, stride = round_up((size_t)c, 16);
-        const size_t size = stage.kind == StageKind::Map ? pixels : stage.kind == StageKind::Full ? pixels * stride : (size_t)c;
-        stage.a = copy(budget, get("a"), size, "a stage's constants have a wrong size");
-        stage.b = copy(budget, get("b"), (size_t)c, "a stage's summands have a wrong size");
-        stage.map = copy(budget, get("map"), pixels, "a stage's map has a wrong size");
-        stage.full = copy(budget, get("full"), pixels * stride, "a stage's factor has a wrong size");
-        stage.flip = copy(budget, get("flip"), (size_t)c, "a stage's flip mask has a wrong size");
-        if (row.contains("lo")) stage.lo = nb::cast<float>(get("lo")), stage.hi = nb::cast<float>(get("hi"));
-        if (row.contains("value")) {
-            stage.value = nb::cast<int>(get("value"));
-            const ValueSpec &v = engine.value(stage.value);
-            const bool pixel = stage.kind == StageKind::MulPixel;
-            require(v.h == h && v.w == w && v.c == (pixel ? 1 : c), "a stage's value has another shape");
-            require(v.bits == (stage.kind == StageKind::Sign), "a stage's value has another kind");
-        }
-        stages.push_back(std::move(stage));
-    }
-    return stages;
-}
-
-// `window`: c, h, w, o, kh, kw, sh, sw, ph, pw, dh, dw, groups, pad_value.
-void add_conv(Engine &engine, bool bits, int in, const Ints &window, nb::object weight, nb::object bias,
-              nb::object picture, const nb::list &stages, bool feeds_pool) {
-    require(window.size() == 14, "a window has 14 numbers");
-    const ValueSpec &v = engine.value(in);
-    ConvSpec s{window[0], window[1], window[2],  window[3],  window[4],  window[5],  window[6], window[7],
-               window[8], window[9], window[10], window[11], window[12], window[13], bits ? v.stride / 4 : v.stride};
-    require(v.bits == bits && v.c * v.pixels() == s.c * s.h * s.w && v.c == s.c, "a convolution's input has another shape");
-    const size_t taps = (size_t)s.kh * s.kw, fan = (size_t)(s.c / s.groups);
-    Step step;
-    step.kind = StepKind::Conv;
-    step.in = in;
-    step.feeds_pool = feeds_pool;
-    if (bits) {
-        const auto w = nb::cast<Bytes>(weight);
-        require(w.size() == (size_t)s.o * taps * ((fan + 7) / 8), "a convolution's weight has a wrong size");
-        step.conv = std::make_unique<ConvStore>(build_bit_conv(engine.kernels(), engine.budget(), s, w.data()));
-    } else {
-        const auto w = nb::cast<Floats>(weight);
-        require(w.size() == (size_t)s.o * taps * fan, "a convolution's weight has a wrong size");
-        const Buffer b = copy(engine.budget(), bias, (size_t)s.o, "a convolution's bias has a wrong size");
-        step.conv = std::make_unique<ConvStore>(build_float_conv(engine.kernels(), engine.budget(), s, w.data(), b.as<float>()));
-        if (!picture.is_none()) {
-            const auto [q, mean, rest, scale] = nb::cast<std::tuple<Shorts, Words, Words, Floats>>(picture);
-            const size_t filters = (size_t)s.o;
-            require(q.size() == w.size() && mean.size() == filters * taps && rest.size() == filters &&
-                        scale.size() == filters && s.groups == 1 && s.dw == 1,
-                    "a picture's filters have a wrong size");
-            const PictureSpec spec{q.data(), mean.data(), rest.data(), scale.data()};
-            step.picture = std::make_unique<ConvStore>(build_picture_conv(engine.kernels(), engine.budget(), s, spec, b.as<float>()));
-        }
-    }
-    const Conv &k = step.conv->conv;
-    step.c = k.o, step.h = k.oh, step.w = k.ow;
-    step.stages = stages_of(engine, stages, step.c, step.h, step.w);
-    engine.add_step(std::move(step));
-}
-
-// `numbers`: a pool's kh, kw, sh, sw, ph, pw, dh, dw, include_pad; a pad's six edges; nothing otherwise.
-void add_step(Engine &engine, const std::string &kind, int in, const Ints &shape, const Ints &numbers, float value,
-              const nb::list &stages) {
-    static const std::pair<const char *, StepKind> names[] = {
-        {"max_pool2d", StepKind::MaxPool}, {"avg_pool2d", StepKind::AvgPool},      {"box_filter", StepKind::BoxFilter},
-        {"abs_mean", StepKind::AbsMean},   {"global_avg_pool", StepKind::GlobalMean}, {"pointwise", StepKind::Pointwise},
-        {"flatten", StepKind::Flatten},    {"softmax", StepKind::Softmax},         {"pad2d", StepKind::Pad},
-        {"signs", StepKind::Signs},
-    };
-    Step step;
-    bool known = false;
-    for (const auto &row : names)
-        if (kind == row.first) step.kind = row.second, known = true;
-    if (!known) throw std::invalid_argument("unknown step " + kind);
-    const ValueSpec &v = engine.value(in);
-    require(shape.size() == 3, "a shape has 3 numbers");
-    step.in = in;
-    step.c = shape[0], step.h = shape[1], step.w = shape[2];
-    const bool same_pixels = step.h == v.h && step.w == v.w;
-    if (step.kind == StepKind::MaxPool || step.kind == StepKind::AvgPool || step.kind == StepKind::BoxFilter) {
-        require(numbers.size() == 9, "a pool has 9 numbers");
-        step.pool = {v.c, v.h, v.w, step.h, step.w, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5],
-                     numbers[6], numbers[7], step.kind == StepKind::MaxPool, numbers[8] != 0, step.kind == StepKind::BoxFilter};
-        require(step.c == v.c && v.stride == (int)round_up((size_t)v.c, 16), "a pool's input has another layout");
-    } else if (step.kind == StepKind::Pad) {
-        require(numbers.size() == 6, "a pad has 6 numbers");
-        for (size_t i = 0; i < 6; i++) step.pad[i] = numbers[i];
-        step.pad_value = value;
-    } else if (step.kind == StepKind::Flatten) {
-        require(step.c == v.c * v.pixels() && step.h == 1 && step.w == 1, "a flattened value has another size");
-    } else if (step.kind == StepKind::GlobalMean) {
-        require(step.c == v.c && step.h == 1 && step.w == 1, "a pooled value has another shape");
-    } else if (step.kind == StepKind::AbsMean) {
-        require(step.c == 1 && same_pixels, "a channel mean has another shape");
-    } else {
-        require(step.c == v.c && same_pixels, "a pointwise step has another shape than its input");
-    }
-    require(v.bits == (step.kind == StepKind::Signs), "a step's input has another kind");
-    step.stages = stages_of(engine, stages, step.c, step.h, step.w);
-    engine.add_step(std::move(step));
-}
-
-void finish(Engine &engine, int input, int output, size_t arena_bytes, const Floats &table) {
-    engine.budget().take(table.size() * 4);
-    engine.finish(input, output, arena_bytes, std::vector<float>(table.data(), table.data() + table.size()));
-}
+using LimitNumbers = std::tuple<uint64_t, uint64_t, uint64_t>;
 
 // Takes the interpreter lock back. Where the interpreter ends meanwhile, Python before 3.14 ends the calling thread by
 // unwinding its stack, which aborts the process at the first function that promises not to throw (nanobind's do). The
@@ -202,19 +77,240 @@ void unlocked(const Work &work) {
     if (error) std::rethrow_exception(error);
 }
 
+nb::object python(const Json &value) {
+    switch (value.type) {
+        case Json::Type::Null: return nb::none();
+        case Json::Type::Bool: return nb::bool_(value.boolean);
+        case Json::Type::Integer: return nb::int_(value.integer);
+        case Json::Type::Real: return nb::float_(value.real);
+        case Json::Type::Text: return nb::str(value.text().c_str(), value.text().size());
+        case Json::Type::List: {
+            nb::list out;
+            for (const Json &item : value.items()) out.append(python(item));
+            return out;
+        }
+        default: {
+            nb::dict out;
+            for (size_t i = 0; i < value.items().size(); i++) out[nb::str(value.keys()[i].c_str(), value.keys()[i].size())] = python(value.items()[i]);
+            return out;
+        }
+    }
+}
+
+nb::tuple python(const Shape &shape) {
+    nb::list out;
+    for (const int64_t size : shape) out.append(size < 0 ? nb::object(nb::none()) : nb::object(nb::int_(size)));
+    return nb::tuple(out);
+}
+
+template <class T>
+nb::tuple texts(const T &names) {
+    nb::list out;
+    for (const auto &name : names) out.append(nb::str(std::string(name).c_str()));
+    return nb::tuple(out);
+}
+
+// (name, dtype, shape, bytes) of tensors that Python has.
+std::vector<Tensor> tensors_of(const nb::list &rows) {
+    static const std::pair<const char *, Encoding> codes[] = {{"F32", Encoding::Float32}, {"F16", Encoding::Float16},
+                                                              {"U8", Encoding::Untyped},  {"I8", Encoding::Int8},
+                                                              {"I16", Encoding::Int16},   {"I32", Encoding::Int32}};
+    std::vector<Tensor> tensors;
+    for (nb::handle item : rows) {
+        const auto [name, code, shape, bytes] = nb::cast<std::tuple<std::string, std::string, Shape, Bytes>>(item);
+        Tensor tensor;
+        tensor.name = name, tensor.shape = shape, tensor.data = bytes.data(), tensor.bytes = bytes.size();
+        bool known = false;
+        for (const auto &row : codes)
+            if (code == row.first) tensor.encoding = row.second, known = true;
+        if (!known) throw Error("tensor " + quoted(name) + " has dtype " + quoted(code, 20) + "; allowed are F32, F16, U8, I8, I16, I32");
+        for (const int64_t size : shape)
+            if (size < 1) throw Error("tensor " + quoted(name) + " has shape " + text_of(shape) + "; positive sizes are needed");
+        const size_t width = code == "F32" || code == "I32" ? 4 : code == "F16" || code == "I16" ? 2 : 1;
+        require((size_t)tensor.elements() * width == tensor.bytes, "a tensor's bytes are not its shape's size");
+        tensors.push_back(std::move(tensor));
+    }
+    return tensors;
+}
+
+std::unique_ptr<Native> read_file(nb::bytes file, uint64_t file_bytes) {
+    auto native = std::make_unique<Native>();
+    native->bytes = (const uint8_t *)file.c_str();
+    const size_t size = file.size();
+    unlocked([&] { native->program = read_program(native->bytes, size, file_bytes); });
+    native->owner = file;
+    return native;
+}
+
+std::unique_ptr<Native> build(const std::string &text, int version, nb::list tensors) {
+    auto native = std::make_unique<Native>();
+    native->program = parse_program(text, version, tensors_of(tensors), true);
+    native->owner = tensors;
+    return native;
+}
+
+nb::dict describe(const Native &native) {
+    const Program &p = native.program;
+    nb::dict out;
+    out["version"] = p.version, out["opset"] = p.opset;
+    out["input_shape"] = python(p.input_shape), out["example_shape"] = python(p.example_shape);
+    nb::list mean, std;
+    for (const double value : p.mean) mean.append(value);
+    for (const double value : p.std) std.append(value);
+    out["mean"] = nb::tuple(mean), out["std"] = nb::tuple(std);
+    out["preprocess"] = python(p.preprocess), out["meta"] = python(p.meta);
+    out["labels"] = p.has_labels ? nb::object(texts(p.labels)) : nb::object(nb::none());
+    out["temperature"] = p.temperature > 0 ? nb::object(nb::float_(p.temperature)) : nb::object(nb::none());
+    out["work"] = p.work;
+    nb::list ops, tensors;
+    for (const Operation &op : p.ops) {
+        nb::list inputs;
+        nb::dict roles;
+        for (const int input : op.inputs) inputs.append(nb::str(p.names[(size_t)input].c_str()));
+        for (const auto &item : op.tensors) roles[nb::str(item.first.c_str())] = nb::str(p.tensors[(size_t)item.second].name.c_str());
+        ops.append(nb::make_tuple(nb::str(op.op.c_str()), nb::str(op.name.c_str()), nb::tuple(inputs),
+                                  nb::str(p.names[(size_t)op.output].c_str()), python(op.attrs), roles));
+    }
+    for (const Tensor &tensor : p.tensors)
+        tensors.append(nb::make_tuple(nb::str(tensor.name.c_str()), nb::str(name_of(tensor.used_as)), python(tensor.shape), tensor.length,
+                                      native.bytes ? (int64_t)(tensor.data - native.bytes) : -1));
+    nb::dict outputs, values;
+    for (const Output &output : p.outputs) outputs[nb::str(output.name.c_str())] = nb::str(p.names[(size_t)output.value].c_str());
+    for (size_t i = 0; i < p.values.size(); i++)
+        values[nb::str(p.names[i].c_str())] = nb::make_tuple(nb::str(name_of(p.values[i].kind)), python(p.values[i].shape));
+    out["ops"] = ops, out["tensors"] = tensors, out["outputs"] = outputs, out["values"] = values;
+    return out;
+}
+
+nb::list steps(const Native &native) {
+    static const char *const moves[] = {"affine", "relu", "prelu", "hardtanh", "add_value", "mul_value", "store_float", "store_bits"};
+    const Program &p = native.program;
+    const auto name = [&](int value) -> nb::object {
+        return value < 0 ? nb::object(nb::none()) : nb::object(nb::str(p.names[(size_t)value].c_str()));
+    };
+    const auto names = [&](const std::vector<int> &list) {
+        nb::list out;
+        for (const int value : list) out.append(name(value));
+        return nb::tuple(out);
+    };
+    nb::list out;
+    for (const PlanStep &step : make_steps(p)) {
+        nb::list epilogue;
+        for (const Move &move : step.epilogue) epilogue.append(nb::make_tuple(moves[(size_t)move.kind], move.op, name(move.value), move.per_pixel));
+        nb::dict row;
+        row["kind"] = step.kind(p), row["op"] = step.op, row["source"] = name(step.source), row["shape"] = python(step.shape);
+        row["epilogue"] = epilogue, row["reads"] = names(step.reads), row["writes"] = names(step.writes);
+        row["feeds_pool"] = step.feeds_pool, row["joins_pool"] = step.joins_pool, row["bytes"] = step.bytes;
+        out.append(row);
+    }
+    return out;
+}
+
+// Offsets and sizes of stored values for an engine with `sizes` bytes for each value, the arena, and what is in place.
+nb::tuple plan(const Native &native, const nb::dict &sizes, int64_t align) {
+    const Program &p = native.program;
+    std::vector<int64_t> bytes;
+    for (const std::string &name : p.names) bytes.push_back(nb::cast<int64_t>(sizes[name.c_str()]));
+    std::vector<PlanStep> list = make_steps(p);
+    const MemoryPlan memory = plan_memory(p, list, [&](int v) { return bytes[(size_t)v]; }, align);
+    nb::dict offsets;
+    nb::list places;
+    for (size_t i = 0; i < p.names.size(); i++)
+        if (memory.offset[i] >= 0) offsets[nb::str(p.names[i].c_str())] = memory.offset[i];
+    for (const PlanStep &step : list) {
+        nb::dict pairs;
+        for (const auto &pair : step.in_place)
+            pairs[nb::str(p.names[(size_t)pair.first].c_str())] = nb::str(p.names[(size_t)pair.second].c_str());
+        places.append(pairs);
+    }
+    return nb::make_tuple(offsets, memory.arena, places);
+}
+
+// Blocks of (bytes, first step, last step, name) -> their offsets, and the bytes of all.
+std::pair<std::vector<int64_t>, int64_t> place(const std::vector<std::tuple<int64_t, int, int, std::string>> &rows, int64_t align) {
+    require(align > 0, "the alignment must be positive");
+    std::vector<Block> blocks;
+    for (const auto &[bytes, first, last, name] : rows) blocks.push_back({bytes, first, last, name, 0});
+    const int64_t total = place_blocks(blocks, align);
+    std::vector<int64_t> offsets;
+    for (const Block &block : blocks) offsets.push_back(block.offset);
+    return {offsets, total};
+}
+
+template <class T>
+nb::object array(std::vector<T> values, std::initializer_list<size_t> shape) {
+    auto *kept = new std::vector<T>(std::move(values));
+    nb::capsule owner(kept, [](void *p) noexcept { delete (std::vector<T> *)p; });
+    return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), shape, owner));
+}
+
+nb::tuple python(ByteFilters f, size_t c, size_t kh, size_t kw) {
+    const size_t o = f.scale.size();
+    return nb::make_tuple(array(std::move(f.taps), {o, c, kh, kw}), array(std::move(f.mean), {o, kh, kw}), array(std::move(f.rest), {o}),
+                          array(std::move(f.scale), {o}));
+}
+
+nb::tuple step_filters(const Native &native, size_t index) {
+    const Program &p = native.program;
+    const std::vector<PlanStep> list = make_steps(p);
+    require(index < list.size() && list[index].op >= 0 && p.ops[(size_t)list[index].op].tensor("weight") >= 0, "that step has no filters");
+    const auto kernel = window_of(*p.tensor(p.ops[(size_t)list[index].op], "weight"));
+    return python(byte_filters(p, list[index]), (size_t)p.input_shape[0], (size_t)kernel.first, (size_t)kernel.second);
+}
+
+nb::tuple rounded(nb::ndarray<const float, nb::ndim<4>, nb::c_contig, nb::device::cpu> w, const std::vector<double> &mean,
+                  const std::vector<double> &std, int64_t stride) {
+    require(mean.size() == w.shape(1) && std.size() == w.shape(1), "one mean and one std per channel are needed");
+    const std::vector<float> values(w.data(), w.data() + w.size());
+    ByteFilters f = round_filters(values, (int64_t)w.shape(0), (int64_t)w.shape(1), (int64_t)w.shape(2), (int64_t)w.shape(3), mean, std, stride);
+    return python(std::move(f), w.shape(1), w.shape(2), w.shape(3));
+}
+
+// One operation by itself: (kind, shape) of its output, and its cost.
+nb::tuple infer_one(const std::string &name, const std::string &where, const std::vector<std::pair<std::string, Shape>> &inputs,
+                    const std::string &attrs, const nb::list &rows) {
+    Operation op;
+    op.op = name, op.row = find_operation(name);
+    if (!op.row) throw Error(where + ": operation " + quoted(name, 40) + " is unknown to operation set 1");
+    op.attrs = parse_json(attrs.data(), attrs.size(), "`attrs`");
+    std::vector<Tensor> tensors = tensors_of(rows);
+    for (size_t i = 0; i < tensors.size(); i++) op.tensors.emplace_back(tensors[i].name, (int)i);  // named by their roles here
+    std::vector<Value> values;
+    std::vector<const Value *> pointers;
+    for (const auto &[kind, shape] : inputs) values.push_back({kind == "f32" ? Kind::F32 : kind == "bits" ? Kind::Bits : Kind::Int, shape});
+    for (size_t i = 0; i < values.size(); i++) pointers.push_back(&values[i]), op.inputs.push_back((int)i);
+    int64_t work = 0;
+    const Value out = infer(Site{where, op, pointers, tensors, 2}, work);
+    return nb::make_tuple(nb::str(name_of(out.kind)), python(out.shape), work);
+}
+
 template <class T>
 void run(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x,
          nb::ndarray<float, nb::c_contig, nb::device::cpu> y) {
     const size_t n = x.ndim() ? x.shape(0) : 0;
-    require(x.size() == n * engine.input_elements() && y.size() == n * engine.output_elements(), "wrong batch shape");
+    require(engine.outputs() == 1 && x.size() == n * engine.input_elements() && y.size() == n * engine.output_elements(0), "wrong batch shape");
     const void *from = x.data();
-    float *to = y.data();
-    unlocked([&] { engine.run(from, sizeof(T) == 1, (long)n, to); });
+    float *const to = y.data();
+    unlocked([&] { engine.run(from, sizeof(T) == 1, (long)n, &to); });
+}
+
+template <class T>
+void run_all(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x,
+             const std::vector<nb::ndarray<float, nb::c_contig, nb::device::cpu>> &y) {
+    const size_t n = x.ndim() ? x.shape(0) : 0;
+    require(x.size() == n * engine.input_elements() && y.size() == engine.outputs(), "wrong batch shape");
+    std::vector<float *> to;
+    for (size_t i = 0; i < y.size(); i++) {
+        require(y[i].size() == n * engine.output_elements(i), "wrong batch shape");
+        to.push_back((float *)y[i].data());
+    }
+    const void *from = x.data();
+    unlocked([&] { engine.run(from, sizeof(T) == 1, (long)n, to.data()); });
 }
 
 template <class T>
 std::vector<double> step_seconds(Engine &engine, nb::ndarray<const T, nb::c_contig, nb::device::cpu> x, bool together) {
-    require(x.size() == engine.input_elements(), "one picture is timed");
+    require(x.size() == engine.input_elements(), "one image is timed");
     const void *from = x.data();
     std::vector<double> seconds;
     unlocked([&] {
@@ -223,11 +319,36 @@ std::vector<double> step_seconds(Engine &engine, nb::ndarray<const T, nb::c_cont
     return seconds;
 }
 
+nb::list operations() {
+    nb::list out;
+    for (const OperationRow &row : operation_set()) {
+        nb::list inputs;
+        for (const int mask : row.inputs) {
+            std::vector<const char *> kinds;
+            for (const Kind kind : {Kind::F32, Kind::Bits, Kind::Int})
+                if ((int)kind & mask) kinds.push_back(name_of(kind));
+            inputs.append(texts(kinds));
+        }
+        out.append(nb::make_tuple(row.name, nb::tuple(inputs), texts(row.attrs), texts(row.required), texts(row.optional)));
+    }
+    return out;
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
     m.doc() = "The native core of xnorpp.runtime.";
     nb::set_leak_warnings(false);  // a forked child, and a process that ends during a call, leave objects behind
+    nb::register_exception_translator(
+        [](const std::exception_ptr &pointer, void *) {
+            try {
+                std::rethrow_exception(pointer);
+            } catch (const Error &error) {
+                PyErr_SetString(error_class ? error_class : PyExc_ValueError, error.what());
+            }
+        },
+        nullptr);
+    m.def("raise_as", [](nb::object cls) { error_class = cls.release().ptr(); }, "The exception that the core's errors become.");
     m.def("available_isas", &available_isas, "Names of the kernels built and detected, best first.");
     m.def("isa_table", [] {
         std::vector<std::tuple<std::string, bool, bool>> rows;
@@ -235,23 +356,43 @@ NB_MODULE(_core, m) {
             rows.emplace_back(row.name, row.kernels != nullptr, row.kernels != nullptr && row.detected());
         return rows;
     }, "(name, built, detected) of every row of the dispatch table.");
+    m.def("operations", &operations, "(name, inputs, attributes, required and optional tensors) of the operation set.");
+    m.def("engine_operations", &engine_operations, "The operations that the CPU engine covers.");
+    m.def("infer", &infer_one);
+    m.def("place", &place);
+    m.def("round_filters", &rounded);
+    nb::class_<Native>(m, "Program")
+        .def_static("read", &read_file, nb::arg("file"), nb::arg("file_bytes") = kMostFile)
+        .def_static("build", &build, nb::arg("text"), nb::arg("version"), nb::arg("tensors"))
+        .def("describe", &describe)
+        .def("steps", &steps)
+        .def("plan", &plan)
+        .def("byte_step", [](const Native &n, const std::string &rule) {
+            const ByteRule which = rule == "any" ? ByteRule::Any : rule == "large" ? ByteRule::Large : ByteRule::Stated;
+            return byte_step(n.program, make_steps(n.program), which);
+        })
+        .def("byte_filters", &step_filters)
+        .def("with_input", [](const Native &n, const Shape &shape) {
+            auto other = std::make_unique<Native>();
+            other->program = with_input(n.program, shape);
+            other->owner = n.owner, other->bytes = n.bytes;
+            return other;
+        })
+        .def("check_limits", [](const Native &n, const LimitNumbers &limits) { check_limits(n.program, limits_of(limits)); })
+        .def_prop_ro("image_work", [](const Native &n) { return image_work(n.program); })
+        .def_prop_ro("only_filters_read_input", [](const Native &n) { return only_filters_read_input(n.program, make_steps(n.program)); })
+        .def_prop_ro("units", [](const Native &n) { return units_of(n.program, make_steps(n.program)); })
+        .def_prop_ro("threads_worth", [](const Native &n) { return threads_worth(n.program); });
     nb::class_<Engine>(m, "Engine")
-        .def(nb::init<const std::string &, int, double, size_t>(), nb::arg("isa"), nb::arg("threads"),
-             nb::arg("share") = std::numeric_limits<double>::infinity(),
-             nb::arg("memory") = std::numeric_limits<size_t>::max())
+        .def(nb::new_([](const Native &n, const std::string &isa, int threads, double share, const LimitNumbers &limits) {
+            return make_engine(n.program, isa, threads, share, limits_of(limits));
+        }), nb::arg("program"), nb::arg("isa"), nb::arg("threads"), nb::arg("share"), nb::arg("limits"))
         .def_prop_ro("isa", [](const Engine &e) { return std::string(e.kernels().name); })
         .def_prop_ro("memory", &Engine::memory)
-        .def("add_value", [](Engine &e, bool bits, int c, int h, int w, int stride, size_t offset) {
-            require(c > 0 && h > 0 && w > 0 && stride > 0, "a value has positive extents");
-            return e.add_value({bits, c, h, w, stride, offset});
-        })
-        .def("add_conv", &add_conv, nb::arg("bits"), nb::arg("source"), nb::arg("window"), nb::arg("weight"),
-             nb::arg("bias").none(), nb::arg("picture").none(), nb::arg("stages"), nb::arg("feeds_pool"))
-        .def("add_step", &add_step)
-        .def("finish", &finish)
-        .def("start", &Engine::start)
         .def("step_seconds", &step_seconds<uint8_t>, nb::arg("x"), nb::arg("together") = false)
         .def("step_seconds", &step_seconds<float>, nb::arg("x"), nb::arg("together") = false)
         .def("run", &run<uint8_t>)
-        .def("run", &run<float>);
+        .def("run", &run<float>)
+        .def("run_all", &run_all<uint8_t>)
+        .def("run_all", &run_all<float>);
 }

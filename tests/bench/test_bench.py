@@ -22,7 +22,7 @@ from xnorpp.bench import (
     measure_startup,
 )
 from xnorpp.bench.compare import OURS, Comparison, Result
-from xnorpp.bench.engine import Engine, Unavailable, normalise, pictures
+from xnorpp.bench.engine import Engine, Unavailable, random_images
 from xnorpp.bench.layers import chain_program, make_chain
 from xnorpp.bench.plot import plot
 from xnorpp.bench.report import (
@@ -37,6 +37,7 @@ from xnorpp.bench.report import (
 )
 from xnorpp.inspect.stopwatch import Spread
 from xnorpp.runtime import Program, write
+from xnorpp.runtime.format.preprocess import normalise
 from xnorpp.runtime.reference import run
 from xnorpp.training.records.record import append_rows
 
@@ -48,7 +49,7 @@ def small_program() -> Program:
     import torch
 
     from xnorpp.models import create_model
-    from xnorpp.packing import pack
+    from xnorpp.packing import pack_program as pack
 
     torch.manual_seed(0)
     model = create_model("small", input_size=16, width=8, in_channels=1).eval()
@@ -128,12 +129,12 @@ def test_a_missing_peer_is_one_line(small_program: Program, monkeypatch: pytest.
 
 
 def test_without_torch_ours_is_timed_alone(small_program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others run a network that torch makes; without it they are named and left out."""
+    """The others run a network that torch makes; without it they are named and skipped."""
 
     def no_torch(program: Program) -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    monkeypatch.setattr(sys.modules["xnorpp.bench.compare"], "twin_of", no_torch)
+    monkeypatch.setattr(sys.modules["xnorpp.bench.compare"], "baseline_of", no_torch)
     found = compare(
         small_program,
         isa="reference",
@@ -144,7 +145,7 @@ def test_without_torch_ours_is_timed_alone(small_program: Program, monkeypatch: 
     )
     assert [row.engine for row in found.results] == [OURS]
     (line,) = found.left_out
-    assert line.startswith("torch, openvino: left out")
+    assert line.startswith("torch, openvino: skipped")
 
 
 def test_a_peer_that_computes_something_else_is_not_timed(
@@ -163,12 +164,12 @@ def test_a_peer_that_computes_something_else_is_not_timed(
 
 def test_eager_torch_runs_the_twin(small_program: Program) -> None:
     from xnorpp.bench import peers
-    from xnorpp.bench.compare import twin_of
+    from xnorpp.bench.compare import baseline_of
 
-    twin = twin_of(small_program)
+    twin = baseline_of(small_program)
     task = peers.Task(twin, small_program.input_shape, 2, (1,), small_program.mean, small_program.std)
     engine = next(peers.torch_engines(task))
-    images = pictures(2, small_program.input_shape)
+    images = random_images(2, small_program.input_shape)
     floats = normalise(images, task.mean, task.std)
     np.testing.assert_allclose(engine.from_uint8(images), engine.from_float(floats), atol=1e-4)
 
@@ -198,7 +199,7 @@ def test_onnxruntime_takes_pictures_and_floats(monkeypatch: pytest.MonkeyPatch) 
     task = peers.Task(None, (3, 8, 8), 1, (1,), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
     found = {engine.name: engine for engine in peers.onnxruntime_engines(task)}
     assert set(found) == {"onnxruntime fp32", "onnxruntime int8"}
-    images = pictures(1, (3, 8, 8))
+    images = random_images(1, (3, 8, 8))
     floats = normalise(images, task.mean, task.std)
     windows = np.lib.stride_tricks.sliding_window_view(floats[0], (3, 3), axis=(1, 2))
     expected = np.einsum("ocij,chwij->ohw", weight, windows).reshape(1, -1)
@@ -208,7 +209,7 @@ def test_onnxruntime_takes_pictures_and_floats(monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_allclose(found["onnxruntime int8"].from_uint8(images), expected, atol=loose)
 
 
-def test_the_twin_of_a_resnet_has_its_multiply_adds() -> None:
+def test_the_baseline_of_a_resnet_has_its_multiply_adds() -> None:
     import torch
 
     from xnorpp.bench.networks import PostActivationResNet

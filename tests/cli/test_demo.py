@@ -22,8 +22,8 @@ def test_the_demo_trains_both_and_prints_them_side_by_side(
         assert found[kind]["seed"] == 1
         assert (tmp_path / kind / "model.safetensors").exists()
     assert "one bit" in said
-    assert "real-valued twin" in said
+    assert "real-valued baseline" in said
     packed = found["packed"]
-    assert packed["same"] >= 0.999 * packed["pictures"]
+    assert packed["same"] >= 0.999 * packed["images"]
     assert packed["bytes"] == (tmp_path / "digits.xnor").stat().st_size
-    assert f"equal to torch's on {packed['same']} of {packed['pictures']}" in said
+    assert f"equal to torch's on {packed['same']} of {packed['images']}" in said

@@ -1,4 +1,4 @@
-"""The commands behind training, from a checkpoint to labels, as a person types them."""
+"""The commands after training, from a checkpoint to labels, as a person types them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def packed(checkpoint: Path) -> Path:
 def images(tmp_path: Path) -> list[str]:
     rng = np.random.default_rng(0)
     paths = []
-    for index, size in enumerate(((8, 8), (20, 30), (9, 9))):
+    for index, size in enumerate(((8, 8), (25, 30), (9, 9))):
         paths.append(str(tmp_path / f"picture{index}.png"))
         Image.fromarray(rng.integers(0, 256, size, dtype=np.uint8)).save(paths[-1])
     return paths
@@ -135,12 +135,16 @@ def test_what_is_no_checkpoint_is_input_that_cannot_be_used(
         ("bench --layers --startup", "--startup: not allowed with argument --layers"),
         ("bench MODEL --layers", "must not be given with --layers"),
         ("bench MODEL --block default", "`--block` (='default') is for the network without MODEL"),
-        ("bench --block big", "`--block` (='big') must be of paper, default"),
-        ("bench --layers --batch 2", "`--batch` (=2) is for the race of whole networks"),
+        ("bench --block big", "`--block` (='big') must be one of paper, default"),
+        ("bench --layers --batch 2", "`--batch` (=2) is for the comparison of whole networks"),
         ("bench --layers --device cuda", "`device` (='cuda') must be 'cpu' with --layers"),
         ("bench --startup --threads 1,2", "`--threads` (='1,2') must be one number with --startup"),
-        ("bench --startup --plot x.png", "`--plot` (='x.png') is for the race of whole networks"),
-        ("bench --device cuda --rounds 2", "`--rounds` (=2) is for the race of whole networks on the CPU"),
+        ("bench --startup --plot x.png", "`--plot` (='x.png') is for the comparison of whole networks"),
+        (
+            "bench --device cuda --rounds 2",
+            "`--rounds` (=2) is for the comparison of whole networks on the CPU",
+        ),
+        ("bench MODEL --against bogus", "`--against` (='bogus') must be one of "),
         ("bench --device cpu:0", "`device` (='cpu:0') must be 'cpu', 'cuda' or 'cuda:N'"),
         ("bench MODEL --json FOLDER", "must be a file, and is a folder"),
         ("bench MODEL --append FOLDER", "must be a file, and is a folder"),
@@ -167,6 +171,42 @@ def test_an_argument_is_never_ignored(
 def test_a_folder_for_a_packed_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(tmp_path), "picture.png"]) == 2
     assert capsys.readouterr().err == f"xnorpp predict: {tmp_path} is a folder, and a file is needed.\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("predict RUN IMAGE", "RUN is the folder of a training run, and a packed model is needed; pack it "
+         "first: `xnorpp pack RUN -o model.xnor`."),
+        ("predict CHECKPOINT IMAGE", "CHECKPOINT is a checkpoint, and a packed model is needed; pack it"),
+        ("predict IMAGE IMAGE", "IMAGE is an image, and a packed model (.xnor) is needed as MODEL."),
+        ("predict IMAGE", "missing argument: need a model and at least one image (got only 'IMAGE')"),
+        ("predict --model none.xnor IMAGE", "a file is given as MODEL, without the flag, and there is no "
+         "file none.xnor."),
+        ("inspect IMAGE", "IMAGE is an image; a packed model (.xnor), a checkpoint (.safetensors) or the "
+         "folder of a run is needed."),
+        ("eval IMAGE", "IMAGE is an image; a packed model (.xnor), a checkpoint"),
+        ("bench IMAGE", "IMAGE is an image; a packed model (.xnor), a checkpoint"),
+        ("pack CHECKPOINT -o /proc/x.xnor", "`--output` (='/proc/x.xnor') cannot be written: no file can be "
+         "created in /proc ("),
+        ("eval MODEL --json /proc/x.json", "`--json` (='/proc/x.json') cannot be written: no file can be "
+         "created in /proc ("),
+    ],
+)  # fmt: skip
+def test_messages_name_the_cause_and_what_to_do(
+    command: str, words: str, packed: Path, checkpoint: Path, images: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    capsys.readouterr()
+    places = {"MODEL": packed, "CHECKPOINT": checkpoint, "RUN": checkpoint.parent, "IMAGE": images[0]}
+    given = [str(places.get(word, word)) for word in command.split()]
+    words = words.replace("needed as MODEL", "needed as @").replace("given as MODEL", "given as @")
+    for name, place in places.items():
+        words = words.replace(name, str(place))
+    assert main(given) == 2
+    err = capsys.readouterr().err
+    assert words.replace("@", "MODEL") in err
+    assert len(err.strip().splitlines()) == 1
 
 
 def test_predict(packed: Path, images: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,8 +238,8 @@ def test_predict_equals_the_trained_network(packed: Path, checkpoint: Path, imag
     import torch
 
     from xnorpp.data import Preprocess
-    from xnorpp.predict import predict
     from xnorpp.runtime import load
+    from xnorpp.runtime.predict import predict
     from xnorpp.training import load_model
 
     model, meta = load_model(checkpoint)
@@ -241,7 +281,7 @@ def test_eval_of_both_forms_agrees(
     trained = capsys.readouterr().out
     accuracy = [text.partition("top-1 ")[2].partition(" %")[0] for text in (ours, trained)]
     assert float(accuracy[0]) == pytest.approx(float(accuracy[1]), abs=0.3)
-    assert "359 pictures" in ours
+    assert "359 images" in ours
 
 
 def test_eval_writes_what_it_measured(
@@ -252,7 +292,7 @@ def test_eval_writes_what_it_measured(
     assert main(["eval", str(packed), *more, "--threads", "1", "--isa", "generic"]) == 0
     ours = json.loads(out.read_text())
     assert (ours["engine"], ours["threads"], ours["images"]) == ("generic", 1, 359)
-    assert f"359 pictures, generic): top-1 {ours['top1']:.2f} %" in capsys.readouterr().out
+    assert f"359 images, generic): top-1 {ours['top1']:.2f} %" in capsys.readouterr().out
     assert main(["eval", str(checkpoint), *more]) == 0
     trained = json.loads(out.read_text())
     assert trained["top1"] == pytest.approx(ours["top1"], abs=0.3)
@@ -320,8 +360,8 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(capsys.readouterr().out.split())
     assert "examples:" in text
     threads = {
-        "predict": "threads of one call (as many as its work is worth, at most one a core and 8)",
-        "inspect": "threads of --time (1)",
-        "eval": "a packed file, or a shipped model's name",
+        "predict": "threads per call (default: chosen automatically, up to min(cores, 8))",
+        "inspect": "threads for --time (default: 1)",
+        "eval": "a packed file, or the name of a shipped model",
     }
     assert threads.get(command, "") in text

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from xnorpp.cli import main
-from xnorpp.cli.paper import PAPER
-from xnorpp.cli.runs import TRAINING
+from xnorpp.cli.main import main
+from xnorpp.cli.paper.experiments import PAPER
+from xnorpp.cli.paper.runs import TRAINING
 from xnorpp.paper.accuracy.queue import QueueError, recipe_of
 from xnorpp.paper.accuracy.runs import EXPERIMENTS, WITHOUT_HASH, plan
 from xnorpp.training.identity import settings_hash

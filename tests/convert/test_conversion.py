@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from xnorpp.convert import binarize, resize_scales
+from xnorpp import Binarization, unbinarize
+from xnorpp.convert import binarize, real_state_dict, resize_scales
 from xnorpp.models import create_model
-from xnorpp.nn import METHOD_SCALES, METHODS, BinaryConv2d, BinaryLinear
+from xnorpp.nn import METHOD_SCALES, METHODS, BinaryConv1d, BinaryConv2d, BinaryLinear, TanhSign
 
 VARIANTS = [(m, s) for m in METHODS if m != "real" for s in METHOD_SCALES[m] or (None,)]
 
@@ -28,11 +29,15 @@ class Network(nn.Module):
         return self.head(self.mix(self.body(self.stem(x)).mean((2, 3))))
 
 
+def image(height: int = 8, width: int = 8) -> Tensor:
+    return torch.zeros(1, 3, height, width)
+
+
 @pytest.mark.parametrize(("method", "scale"), VARIANTS)
 def test_the_inner_layers_change_and_the_network_still_trains(method: str, scale: str | None) -> None:
     model = Network()
     weights = dict(model.named_parameters())
-    report = binarize(model, method=method, scale=scale, input_size=(10, 8))
+    report = binarize(model, method, scale=scale, example=image(10, 8))
     assert report.changed == ("body.1", "body.3", "mix")
     assert report.left == ("stem", "head")
     assert type(model.stem) is nn.Conv2d
@@ -51,18 +56,21 @@ def test_the_inner_layers_change_and_the_network_still_trains(method: str, scale
 
 def test_geometry_and_settings_are_taken_over() -> None:
     model = Network().double()
-    binarize(model, input_size=10, padding_value=-1, surrogate="tanh", scale="dense", clip_weights=True)
+    config = Binarization(inputs="tanh", padding_value=-1, scale="dense", clip_weights=True)
+    binarize(model, config, example=image(10, 10).double())
     first, second = model.body[1], model.body[3]
     assert (first.kernel_size, first.stride, first.padding) == ((3, 1), (2, 2), (1, 0))
     assert (second.groups, second.dilation, second.padding) == (2, (2, 2), "same")
-    assert (second.padding_value, second.surrogate, second.clip_weights) == (-1, "tanh", True)
+    assert first.binarization == second.binarization == config
+    assert second.binarization.inputs == TanhSign()
+    assert (second.padding_value, second.clip_weights) == (-1, True)
     assert first.output_size == second.output_size == (5, 5)
     assert first.scale.alpha.dtype == torch.float64
     assert model(torch.randn(1, 3, 10, 10).double()).dtype == torch.float64
 
 
 def test_the_report_reads_as_a_table() -> None:
-    text = str(binarize(Network(), input_size=8))
+    text = str(binarize(Network(), scale="channel_height_width", example=image()))
     assert "stem" in text.splitlines()[0]
     assert "first layer, kept real" in text
     assert "last layer, kept real" in text
@@ -70,19 +78,159 @@ def test_the_report_reads_as_a_table() -> None:
     assert text.endswith("3 layers made binary, 2 left as they were")
 
 
-def test_without_a_dry_run_the_listed_order_counts() -> None:
-    report = binarize(Network(), scale="channel")
-    assert report.left == ("head", "mix")
-    with pytest.raises(ValueError, match=r"`input_size` \(=None\) must be given for scale='dense'"):
-        binarize(Network(), scale="dense")
+def test_without_an_example_the_graph_shows_the_order_and_sizes_are_inferred_later() -> None:
+    model = Network()
+    report = binarize(model, scale="dense")
+    assert report.left == ("stem", "head")
+    assert model.body[1].output_size is None
+    model(torch.randn(2, 3, 8, 8))
+    assert model.body[1].output_size == (4, 4)
 
 
-def test_all_layers_on_request_and_some_kept() -> None:
-    report = binarize(Network(), input_size=8, keep_first=False, keep_last=False, keep=["body"])
+class Branching(Network):
+    """torch.fx cannot follow it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.sum() > -1e9 else x
+
+
+def test_a_model_that_cannot_be_traced_counts_in_the_order_it_lists_its_layers() -> None:
+    assert binarize(Branching()).left == ("head", "mix")
+    assert binarize(Branching(), example=image()).left == ("stem", "head")
+
+
+def test_filter_and_overrides_choose_layer_by_layer() -> None:
+    model = Network()
+    report = binarize(
+        model,
+        "bnn",
+        example=image(),
+        filter=lambda path, layer: path != "mix",
+        overrides={"body.1": Binarization(scale="dense"), "body": "real", "he*": "xnor"},
+    )
+    rows = {row.path: row.reason for row in report.rows}
+    assert rows == {
+        "stem": "first layer, kept real",
+        "body.1": "method xnor++, scale dense",
+        "body.3": "kept real on request",
+        "mix": "excluded by the filter",
+        "head": "method xnor, scale alpha",
+    }
+    assert report.changed == ("body.1", "head")
+    with pytest.raises(ValueError, match=r"`overrides` \(='bodi'\) must name a convolution"):
+        binarize(Network(), overrides={"bodi": "real"})
+    with pytest.raises(ValueError, match=r"`method` \(='xnr'\) must be one of"):
+        binarize(Network(), overrides={"body": "xnr"})
+
+
+def test_the_arguments_of_0_1_0_warn_and_work() -> None:
+    with pytest.warns(DeprecationWarning, match="`example=torch.zeros"):
+        report = binarize(Network(), input_size=8, keep_first=False, keep_last=False, keep=["body"])
     assert report.changed == ("stem", "mix", "head")
-    assert {row.reason for row in report.rows if not row.changed} == {"kept on request"}
-    with pytest.raises(ValueError, match=r"`keep` \(='bodi'\)"):
-        binarize(Network(), input_size=8, keep=["bodi"])
+    with pytest.warns(DeprecationWarning, match="write `example`"):
+        report = binarize(Network(), method="bnn", example_input=image())
+    assert report.changed == ("body.1", "body.3", "mix")
+
+
+class Heads(nn.Module):
+    """Two stems, two heads in a dictionary, one of them a sum of two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.body = nn.Conv2d(4, 4, 3, padding=1)
+        self.skip = nn.Conv2d(4, 4, 3, padding=1)
+        self.label, self.more, self.map = nn.Linear(4, 2), nn.Linear(4, 2), nn.Conv2d(4, 1, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = self.body(self.norm(self.left(x) + self.right(x)))
+        x = x + self.skip(x)
+        flat = x.mean((2, 3))
+        return {"label": self.label(flat) + self.more(flat), "map": self.map(x).sigmoid()}
+
+
+@pytest.mark.parametrize("example", [None, torch.zeros(1, 3, 4, 4)])
+def test_all_input_and_output_layers_stay_real(example: Tensor | None) -> None:
+    model = Heads()
+    report = binarize(model, example=example)
+    assert report.changed == ("body", "skip")
+    rows = {row.path: row.reason for row in report.rows}
+    assert rows["left"] == rows["right"] == "input layer, kept real"
+    assert rows["label"] == rows["more"] == rows["map"] == "output layer, kept real"
+    assert example is None or not hasattr(example, "_xnorpp_origins")
+
+
+class ResidualEnd(nn.Module):
+    """Every block reaches the output through the shortcuts; only the last one is the output layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.a, self.b = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, float]:
+        x = self.stem(x)
+        x = x + self.a(x)
+        return (x + self.b(x)).relu_(), 1.0
+
+
+@pytest.mark.parametrize("example", [None, torch.zeros(1, 3, 4, 4)])
+def test_a_residual_sum_at_the_end_keeps_its_last_layer_alone(example: Tensor | None) -> None:
+    assert binarize(ResidualEnd(), example=example).changed == ("a",)
+
+
+def test_sequences_become_binary_too() -> None:
+    model = nn.Sequential(
+        nn.Conv1d(2, 8, 3), nn.BatchNorm1d(8), nn.Conv1d(8, 8, 3, padding=1), nn.Flatten(), nn.Linear(48, 2)
+    )
+    report = binarize(model, scale="channel_spatial", example=torch.randn(2, 2, 8))
+    assert report.changed == ("2",)
+    assert isinstance(model[2], BinaryConv1d)
+    assert model[2].output_size == (1, 6)
+    model(torch.randn(2, 2, 8)).sum().backward()
+
+
+def test_unbinarize_gives_back_torchs_layers_with_the_same_parameters() -> None:
+    model, plain = Network(), Network()
+    before = dict(model.named_parameters())
+    binarize(model, example=image())
+    trained = model.state_dict()
+    report = unbinarize(model)
+    assert report.changed == ("body.1", "body.3", "mix")
+    assert {name: p is before[name] for name, p in model.named_parameters()} == dict.fromkeys(before, True)
+    assert [type(layer) for layer in (*model.body[1::2], model.mix)] == [nn.Conv2d, nn.Conv2d, nn.Linear]
+    plain.load_state_dict(model.state_dict())
+    x = torch.randn(2, 3, 8, 8)
+    assert torch.equal(plain.eval()(x), model.eval()(x))
+    assert set(trained) > set(model.state_dict())
+    with pytest.raises(ValueError, match="cannot be replaced inside itself"):
+        unbinarize(BinaryLinear(2, 2))
+
+
+@pytest.mark.parametrize("scale", METHOD_SCALES["xnor++"])
+def test_a_real_state_dict_loads_into_a_binarized_network_and_back(scale: str) -> None:
+    plain, model = Network(), Network()
+    binarize(model, scale=scale, example=image())
+    state = plain.state_dict()
+    model.load_state_dict(state)
+    torch.testing.assert_close(model.mix.scale.alpha.flatten(), 0.8 * plain.mix.weight.abs().mean(1))
+    expected = 0.8 * plain.body[1].weight.abs().mean((1, 2, 3))
+    torch.testing.assert_close(model.body[1].scale.tensor().mean((1, 2)), expected)
+    assert list(state) == list(plain.state_dict())
+    again = Network()
+    again.load_state_dict(real_state_dict(model))
+    x = torch.randn(2, 3, 8, 8)
+    assert torch.equal(again.eval()(x), plain.eval()(x))
+    with torch.no_grad():
+        model.mix.scale.alpha.fill_(7.0)
+    other = Network()
+    binarize(other, scale=scale)  # its spatial scales take their sizes from the state
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other.eval()(x), model.eval()(x))
+    assert (other.mix.scale.alpha == 7.0).all()
+    partial = {name: value for name, value in model.state_dict().items() if name != "mix.weight"}
+    with pytest.raises(RuntimeError, match=r"mix\.weight"):
+        other.load_state_dict(partial)
 
 
 class Odd(nn.Module):
@@ -109,12 +257,12 @@ class Odd(nn.Module):
 
 def test_what_cannot_be_converted_is_left_with_a_reason() -> None:
     model = Odd()
-    rows = {row.path: row for row in binarize(model, input_size=8).rows}
+    rows = {row.path: row for row in binarize(model, scale="channel_height_width", example=image()).rows}
     assert not any(row.changed for row in rows.values())
     reasons = {
         "depthwise": "depthwise",
         "reflecting": "padding_mode 'reflect'",
-        "transposed": "ConvTranspose2d has no binary twin",
+        "transposed": "ConvTranspose2d has no binary form",
         "twice": "several output sizes, (9, 9) and (5, 5), which scale 'channel_height_width' cannot hold",
         "unused": "not reached in the dry run",
         "binary": "already a BinaryConv2d of method xnor++",
@@ -122,7 +270,8 @@ def test_what_cannot_be_converted_is_left_with_a_reason() -> None:
     }
     for path, reason in reasons.items():
         assert reason in rows[path].reason
-    assert binarize(Odd(), input_size=8, scale="channel").changed == ("twice",)
+    assert binarize(Odd(), example=image()).changed == ("twice",)
+    assert binarize(Odd(), overrides={"depthwise": "xnor++"}).changed == ("depthwise", "twice", "unused")
 
 
 class Tied(nn.Module):
@@ -143,7 +292,7 @@ class Tied(nn.Module):
 
 def test_tied_modules_stay_tied_and_partners_of_real_layers_stay_real() -> None:
     model = Tied()
-    report = binarize(model, example_input=torch.randn(2, 6))
+    report = binarize(model, example=torch.randn(2, 6))
     assert report.changed == ("a", "c")
     assert model.a is model.b
     assert isinstance(model.a, BinaryLinear)
@@ -157,7 +306,7 @@ def test_modes_survive_the_dry_run_and_statistics_too() -> None:
     model = Network().train()
     model.body[0].eval()
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    binarize(model, input_size=8)
+    binarize(model, example=image())
     assert model.training
     assert model.body[1].training
     assert not model.body[0].training
@@ -168,16 +317,18 @@ def test_modes_survive_the_dry_run_and_statistics_too() -> None:
 def test_calls_that_make_no_sense_are_errors() -> None:
     with pytest.raises(ValueError, match="`method`"):
         binarize(Network(), method="real")
-    with pytest.raises(ValueError, match="`example_input` instead"):
-        binarize(nn.Sequential(nn.Linear(2, 2)), input_size=8)
+    with pytest.raises(ValueError, match="`example` instead"):
+        resize_scales(nn.Sequential(nn.Linear(2, 2)), input_size=8)
+    with pytest.raises(ValueError, match="`sclae` is not a setting of a binarization"):
+        binarize(Network(), sclae="dense")
     lone = nn.Linear(3, 3)
-    assert "cannot be replaced inside itself" in binarize(lone, scale="channel").rows[0].reason
-    assert str(binarize(nn.ReLU(), scale="channel")) == "0 layers made binary, 0 left as they were"
+    assert "cannot be replaced inside itself" in binarize(lone).rows[0].reason
+    assert str(binarize(nn.ReLU())) == "0 layers made binary, 0 left as they were"
 
 
-def test_scales_are_resized_for_another_picture_size() -> None:
+def test_scales_are_resized_for_another_image_size() -> None:
     model = Network()
-    binarize(model, input_size=8)
+    binarize(model, scale="channel_height_width", example=image())
     with pytest.raises(ValueError, match="is bound to output size"):
         model(torch.randn(1, 3, 16, 12))
     sizes = resize_scales(model, (16, 12))
@@ -207,3 +358,35 @@ def test_a_resized_listed_network_knows_its_new_size() -> None:
     again.load_state_dict(model.state_dict())
     x = torch.randn(2, 3, 20, 16)
     assert torch.equal(again.eval()(x), model.eval()(x))
+
+
+class Gated(nn.Module):
+    """A residual block with squeeze-excitation, a GELU, and two heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+        self.conv = nn.Conv2d(16, 16, 3, padding=1)
+        self.squeeze = nn.Conv2d(16, 8, 1)
+        self.excite = nn.Conv2d(8, 16, 1)
+        self.classes, self.angle = nn.Linear(16, 5), nn.Linear(16, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.relu(self.conv(self.norm(self.stem(x))))
+        gate = torch.relu(self.squeeze(x.mean((2, 3), keepdim=True)))
+        x = torch.nn.functional.gelu(x * torch.sigmoid(self.excite(gate)))
+        pooled = x.mean((2, 3))
+        return self.classes(pooled), self.angle(pooled)
+
+
+def test_constant_inputs_and_all_heads_stay_real_and_obstacles_are_reported() -> None:
+    """The squeeze sees averages of a ReLU, which are never negative: every bit would be +1."""
+    model = Gated()
+    report = binarize(model, example=torch.randn(4, 3, 8, 8))
+    assert {row.path for row in report.rows if row.changed} == {"conv", "excite"}
+    reasons = {row.path: row.reason for row in report.rows if not row.changed}
+    assert "negative" in reasons["squeeze"]
+    assert set(reasons) == {"stem", "squeeze", "classes", "angle"}
+    assert any("gelu" in str(obstacle) for obstacle in report.obstacles)
+    assert "gelu" in str(report)

@@ -11,7 +11,7 @@ from torch import nn
 from xnorpp.inspect import inspect_network, inspect_program, render
 from xnorpp.models import create_model
 from xnorpp.nn import BinaryConv2d, BinaryLinear, set_stage
-from xnorpp.packing import pack
+from xnorpp.packing import pack_program as pack
 
 
 def test_small_network_before_and_after_packing() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+from types import ModuleType
 
 import pytest
 import torch
@@ -9,8 +10,17 @@ import torch.fx
 import torch.nn.functional as F
 from torch import nn
 
-from xnorpp.models import ACTIVATIONS, NETWORKS, create_model, list_models
-from xnorpp.nn import METHOD_SCALES, METHODS, BinaryLayer, ChannelShift, RPReLU, binary_layers
+from xnorpp.models import ACTIVATIONS, NETWORKS, create_model, list_models, register_model
+from xnorpp.nn import (
+    METHOD_SCALES,
+    METHODS,
+    Binarization,
+    BinaryLayer,
+    ChannelShift,
+    RPReLU,
+    binary_layers,
+)
+from xnorpp.runtime.registry import without_imports
 
 VARIANTS = [(method, scale) for method in METHODS for scale in METHOD_SCALES[method] or (None,)]
 FEW = [
@@ -237,3 +247,107 @@ def test_alexnet_is_the_papers() -> None:
 def test_bad_arguments_are_named(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         create_model(**arguments)
+
+
+def test_networks_from_outside_of_the_package(own: ModuleType) -> None:
+    model = create_model("own:tiny", width=6, scale="channel", num_classes=4)
+    assert create_model("own-tiny").config["name"] == "own-tiny"
+    assert "own-tiny" in list_models()
+    assert NETWORKS["own-tiny"].summary == "A network of someone else"
+    assert model.config["width"] == 6
+    again = create_model(**json.loads(json.dumps(model.config)))
+    again.load_state_dict(model.state_dict())
+    x = torch.randn(2, 3, 8, 8)
+    assert torch.equal(again.eval()(x), model.eval()(x))
+    assert model(x).shape == (2, 4)
+    mlp = create_model("own:mlp", num_classes=2, hidden=7)
+    assert mlp.config == {"name": "own:mlp", "num_classes": 2, "in_channels": 3, "hidden": 7}
+    assert create_model(**mlp.config)(torch.randn(2, 3, 2, 2)).shape == (2, 2)
+    for arguments, message in (
+        ({"name": "own:mlp"}, r"`num_classes` \(=None\) must be given for 'own:mlp'"),
+        ({"name": "own:mlp", "num_classes": 2, "method": "bnn"}, "has no parameter `options`"),
+        (
+            {"name": "own:mlp", "num_classes": 2, "shortcut": "conv"},
+            "`shortcut` is not an option of 'own:mlp'",
+        ),
+        ({"name": "own:NOT_A_NETWORK"}, "must be a function or class that builds a network"),
+        ({"name": "own:nothing"}, "has no 'nothing'"),
+        ({"name": "resnet19"}, r"`name` \(='resnet19'\) must be one of 'resnet18'"),
+        ({"name": "own:no_module"}, "must build an nn.Module; it returned int"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            create_model(**arguments)
+    with pytest.raises(ValueError, match=r"`name` \(='small'\) must be new"):
+        register_model("small")(lambda: nn.Identity())
+
+
+def test_a_name_from_a_file_runs_no_code_that_the_program_did_not_import(own: ModuleType) -> None:
+    with without_imports():
+        create_model("own:tiny")  # registered
+        create_model("own-tiny", inputs="own:TriangleSign", scale="own:ScalarScale")
+        with pytest.raises(ValueError, match="is not a registered network"):
+            create_model("own:mlp", num_classes=2)
+        with pytest.raises(ValueError, match="is not a registered network"):
+            create_model("os:system", command="true", num_classes=2)
+        for key in ("scale", "inputs"):
+            with pytest.raises(ValueError, match="names code that is not imported; import antigravity"):
+                create_model("small", **{key: "antigravity:Thing"})
+    assert create_model("own:mlp", num_classes=2) is not None
+
+
+# As 0.1.0 stored them.
+STORED = [
+    {"method": "xnor++", "scale": "channel_spatial", "surrogate": "tanh", "weight_surrogate": "polynomial"},
+    {"method": "real", "scale": None, "padding_value": -1},
+    {"method": "binaryconnect", "scale": None, "surrogate": "tanh"},
+    {"method": "xnor", "scale": "alpha_k", "padding_value": 1, "clip_weights": True, "center_weights": True},
+]
+
+
+@pytest.mark.parametrize("changes", STORED)
+def test_a_network_that_0_1_0_stored_is_built_again(changes: dict[str, object]) -> None:
+    config = {
+        "name": "small",
+        "input_size": [8, 8],
+        "num_classes": 3,
+        "in_channels": 1,
+        "activation": "prelu",
+        "shortcut": "block",
+        "downsample": "binary",
+        "padding_value": 0,
+        "scale_init": "ones",
+        "surrogate": "ste",
+        "weight_surrogate": "ste",
+        "sign_shift": True,
+        "clip_weights": False,
+        "center_weights": False,
+        "width": 8,
+        "stem_pool": False,
+        **changes,
+    }
+    model = create_model(**config)
+    layers = [layer.binarization for _, layer in binary_layers(model)]
+    assert bool(layers) == (config["method"] != "real")
+    for layer in layers:
+        assert (layer.method, layer.scale_name) == (config["method"], config["scale"])
+        assert str(layer.weights) == config["weight_surrogate"]
+        assert str(layer.inputs) == (config["surrogate"] if layer.binarizes_input else "real")
+        assert layer.padding_value == config["padding_value"]
+        assert (layer.clip_weights, layer.center_weights) == (
+            config["clip_weights"],
+            config["center_weights"],
+        )
+        assert layer.scale_init == "ones"
+    assert not any(name.endswith("conv1.bias") for name in model.state_dict())
+    again = create_model(**model.config)
+    assert again.config == model.config
+
+
+def test_a_network_takes_a_binarization() -> None:
+    config = Binarization(inputs="polynomial", scale="dense")
+    model = create_model("small", binarization=config, input_size=8, width=8)
+    assert {layer.binarization for _, layer in binary_layers(model)} == {config}
+    named = create_model("small", binarization="bnn", input_size=8, width=8)
+    assert named.config["method"] == "bnn"
+    with pytest.raises(ValueError, match="must not be given together"):
+        create_model("small", binarization="bnn", method="xnor")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from xnorpp.models.blocks import PAPER_BLOCK, AveragePool, Options, PreActivationBlock, initialise
-from xnorpp.nn import SCALES, BinaryConv2d
+from xnorpp.nn import METHOD_SCALES, Binarization, BinaryConv2d, fuse_for_training
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is first imported, here or at first use
@@ -25,6 +25,7 @@ from xnorpp.nn.fused import ends as fused_pool
 from xnorpp.nn.fused import ops as fused_ops
 from xnorpp.nn.fused.dispatch import Unit
 
+CASE4 = Binarization(scale="channel_height_width")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -43,12 +44,14 @@ class Chain(nn.Module):
         self, channels: list[int], size: int, stride: int = 1, activation: str = "prelu", **options: object
     ):
         super().__init__()
+        self.before: nn.Module | None = None
         self.norms, self.convs, self.activations = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for index, (a, b) in enumerate(itertools.pairwise(channels)):
             step = stride if index == 0 else 1
             out = (size + 2 - 3) // step + 1
             self.norms.append(nn.BatchNorm2d(a))
-            conv = BinaryConv2d(a, b, 3, step, 1, output_size=(out, out), **options)  # type: ignore[arg-type]
+            arguments = {"bias": False, "config": CASE4 if "method" not in options else None, **options}
+            conv = BinaryConv2d(a, b, 3, step, 1, output_size=(out, out), **arguments)  # type: ignore[arg-type]
             self.convs.append(conv)
             self.activations.append(
                 {"prelu": nn.PReLU(b), "one": nn.PReLU(), "relu": nn.ReLU(), "none": nn.Identity()}[
@@ -64,7 +67,8 @@ class Chain(nn.Module):
                     parameter.mul_(8)  # so that some weights lie outside the clip of their sign's gradient
 
     def units(self) -> list[Unit]:
-        return [Unit(*parts) for parts in zip(self.norms, self.convs, self.activations, strict=True)]
+        parts = zip(self.norms, self.convs, self.activations, strict=True)
+        return [Unit(*three, before=self.before) for three in parts]
 
     def forward(self, x: Tensor, shortcut: Tensor | None) -> Tensor:
         with fused.backend("reference"):
@@ -121,7 +125,7 @@ def assert_close(plain: dict[str, Tensor], quick: dict[str, Tensor]) -> None:
     assert not bad, bad
 
 
-@pytest.mark.parametrize("scale", list(SCALES))
+@pytest.mark.parametrize("scale", METHOD_SCALES["xnor++"])
 def test_block_equals_plain(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
     channels = [20, 24, 20] if scale == "channel_height_width" else [20, 20]
@@ -167,9 +171,98 @@ def test_xnor_net_with_k(channels: list[int], stride: int, recompute: bool) -> N
     assert_close(plain, quick)
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_unit_without_batch_norm(recompute: bool) -> None:
+    """The first half of a block as others write it: convolution, batch norm, ReLU, convolution."""
+    torch.manual_seed(14)
+    model = Chain([12, 20, 12], 4, activation="none", scale="channel")
+    model.norms[0].requires_grad_(False)
+    units = [
+        Unit(None, model.convs[0]),
+        Unit(model.norms[1], model.convs[1], model.activations[1], nn.ReLU()),
+    ]
+    start = (torch.randn(9, 12, 4, 4)).bfloat16()
+    found = []
+    for fuse in (False, True):
+        copied = copy.deepcopy(units)
+        for unit in copied:
+            for part in unit.parts:
+                part.to(DEVICE, memory_format=torch.channels_last)
+        x = start.to(DEVICE, torch.bfloat16 if fuse else torch.float32).requires_grad_()
+        with fused.backend("fused" if fuse else "reference", recompute):
+            y = fused.chain(x, copied)
+        assert (type(y.grad_fn).__name__ == "_ChainBackward") == fuse
+        torch.manual_seed(6)
+        (y.float() * torch.randn(y.shape).bfloat16().float().to(DEVICE)).sum().backward()
+        assert x.grad is not None
+        result = {"y": y.detach().float(), "x": x.grad.float()}
+        for index, unit in enumerate(copied):
+            for part in unit.parts:
+                for name, p in part.named_parameters():
+                    assert p.grad is not None
+                    result[f"{index}.{type(part).__name__}.{name}"] = p.grad.float()
+        found.append(result)
+    assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize("channels", [[8, 12], [20, 24, 20]])
+def test_a_relu_between_batch_norm_and_sign(channels: list[int]) -> None:
+    """As in networks of others: the sign is the same, its gradient is 0 where the ReLU's is."""
+    torch.manual_seed(13)
+    model = Chain(channels, 4, activation="none")
+    model.before = nn.ReLU()
+    assert all(unit.before is model.before for unit in model.units())
+    x = torch.randn(9, channels[0], 4, 4).bfloat16()
+    shortcut = torch.randn(9, channels[-1], 4, 4).bfloat16()
+    assert_close(*run_both(model, x, shortcut, False))
+    with_k = BinaryConv2d(4, 4, 3, bias=False, method="xnor", scale="alpha_k")
+    assert "ReLU between" in (fused.why_not_unit(Unit(nn.BatchNorm2d(4), with_k, None, nn.ReLU())) or "")
+
+
+def test_a_block_of_someone_else_trains_fused_after_the_graph_pass() -> None:
+    """As in torchvision's basic block: two convolutions and the batch norm between them are one node."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1 = BinaryConv2d(12, 12, 3, 1, 1, bias=False)
+            self.bn1, self.relu = nn.BatchNorm2d(12), nn.ReLU(inplace=True)
+            self.conv2 = BinaryConv2d(12, 12, 3, 1, 1, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = self.conv2(self.relu(self.bn1(self.conv1(x))))
+            out += x
+            return out
+
+    class Held(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.block(x)
+
+    torch.manual_seed(15)
+    model = Held()
+    assert [chain.layers for chain in fuse_for_training(model)] == [("conv1", "bn1", "conv2")]
+    nodes: list[str] = []
+
+    def own(copied: Any, start: Tensor) -> Tensor:
+        y: Tensor = copied(start)
+        step: Any = y.grad_fn
+        while step is not None:
+            nodes.append(type(step).__name__)
+            step = step.next_functions[0][0] if step.next_functions else None
+        return y
+
+    compare(model, (torch.randn(9, 12, 4, 4) + 0.3).bfloat16(), own)
+    assert "_ChainBackward" in nodes
+
+
 def test_k_of_a_binary_shortcut() -> None:
     torch.manual_seed(12)
-    block = PreActivationBlock(Options(method="xnor", scale="alpha_k", **PAPER_BLOCK), 8, 16, 2, (4, 4))
+    options = Options(Binarization.preset("xnor", scale="alpha_k"), **PAPER_BLOCK)
+    block = PreActivationBlock(options, 8, 16, 2, (4, 4))
     initialise(block)
 
     def own(copied: Any, start: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from xnorpp.nn import SURROGATES, hard_sign, sign
+from xnorpp.nn import QUANTIZERS, hard_sign, sign
 
+SURROGATES = {name: kind() for name, kind in QUANTIZERS.items() if kind.encoding is not None}
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from xnorpp.nn import BinaryConv2d, ChannelShift, RPReLU
-from xnorpp.packing import pack, verify
+from xnorpp.packing import pack_program as pack
+from xnorpp.packing import verify
 from xnorpp.packing.threshold import float_at, integer_threshold, real_threshold
 
 CHANNELS = 5
@@ -82,7 +83,7 @@ def test_integer_decisions_are_exactly_the_trained_ones() -> None:
     g = torch.Generator().manual_seed(0)
     channels, inputs = 64, 45
     bn = nn.BatchNorm2d(channels)
-    layer = BinaryConv2d(inputs, channels, 1, scale="channel")
+    layer = BinaryConv2d(inputs, channels, 1, bias=False, scale="channel")
     model = nn.Sequential(layer, bn, nn.PReLU(channels), BinaryConv2d(channels, 8, 1, method="bnn"))
     with torch.no_grad():
         layer.scale.alpha.normal_(0, 0.1, generator=g)
@@ -141,7 +142,7 @@ def test_negative_slopes_stay_in_the_float_epilogue_and_positive_ones_fold() -> 
 
 def test_rank_one_scale_stays_factored_and_its_sign_counts() -> None:
     torch.manual_seed(0)
-    layer = BinaryConv2d(4, 6, 1, output_size=(5, 5))
+    layer = BinaryConv2d(4, 6, 1, bias=False, scale="channel_height_width", output_size=(5, 5))
     with torch.no_grad():
         layer.scale.beta.copy_(torch.tensor([1.0, -2, 0, 3, -1]).reshape(1, 5, 1))
         layer.scale.gamma.copy_(torch.tensor([-1.0, 2, 1, -3, 0]).reshape(1, 1, 5))

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xnorpp.nn import BinaryConv2d, BinaryLinear, sign
-from xnorpp.packing import PackError, pack, pack_to_file, verify
+from xnorpp.packing import PackError, pack_to_file, verify
+from xnorpp.packing import pack_program as pack
 from xnorpp.runtime.format.program import read
 from xnorpp.runtime.reference import run
 
@@ -121,7 +122,9 @@ REFUSED: dict[str, tuple[Forward, str]] = {
     "torch.sign": (lambda x: torch.sign(x) * 2, "xnorpp.nn.sign"),
     "max dilation": (lambda x: F.max_pool2d(x, 2, dilation=2), "dilation"),
     "constant only": (lambda x: torch.ones(2, 4, 8, 8), "does not depend"),
-    "tuple": (lambda x: (x * 2, x), "tuple"),
+    "its input among others": (lambda x: (x * 2, x), "returns its input unchanged"),
+    "no tensor": (lambda x: 3, "returns int, which contains no tensor"),
+    "a constant among others": (lambda x: (x * 2, torch.ones(2, 3)), "returns '1', which does not depend"),
     "shape mismatch add": (lambda x: x + x.mean((2, 3), keepdim=True), "add"),
     "unknown origin": (lambda x: x + OUTSIDE, "unknown origin"),
     "view changed": (lambda x: _changed_view(x * 2), "in place"),

@@ -65,7 +65,7 @@ def test_a_wrong_fold_is_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> No
 
     def scaled(output: object) -> object:
         folded = good(output)
-        for node in fold.order(folded):
+        for node in fold.order(*folded):
             if node.op == "conv2d":
                 node.tensors["bias"] = node.tensors["bias"] * 1.0001
         return folded
@@ -79,8 +79,8 @@ def test_half_is_not_rounding_of_single() -> None:
     assert not verify(network(), X, half=True).holds
 
 
-def test_at_least_one_picture_is_needed() -> None:
+def test_at_least_one_image_is_needed() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten())
     for shape in ((0, 3, 4, 4), (3, 4, 4)):
-        with pytest.raises(ValueError, match=r"`x` has shape .*; at least one picture, \(n, c, h, w\)"):
+        with pytest.raises(ValueError, match=r"`x` has shape .*; at least one image, \(n, c, h, w\)"):
             verify(model, np.zeros(shape, np.float32))

@@ -140,5 +140,5 @@ def test_results_are_one_json_object_a_line(tmp_path: Path) -> None:
     assert [row["key"] for row in read_results(tmp_path)] == ["a", "b"]
     with (tmp_path / "accuracy.jsonl").open("a") as file:
         file.write("{broken\n")
-    with pytest.raises(ValueError, match=r"line 4 of .*accuracy.jsonl is no JSON"):
+    with pytest.raises(ValueError, match=r"line 4 of .*accuracy.jsonl is not JSON"):
         read_results(tmp_path)

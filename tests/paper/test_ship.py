@@ -12,7 +12,7 @@ import pytest
 from xnorpp import shipped
 from xnorpp.cli import main as cli
 from xnorpp.paper.shipping import ship as shipping
-from xnorpp.paper.shipping.ship import Refused, main, read_twin, ship, without_places
+from xnorpp.paper.shipping.ship import Refused, read_twin, ship, without_places
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -53,7 +53,10 @@ def test_the_whole_way(
     folder, record = tmp_path / "shipped", tmp_path / "results" / "shipped.jsonl"
     arguments = [str(run), "--name", "cifar10-tiny", "--data", str(data), "--folder", str(folder)]
     monkeypatch.setattr(shipping, "ROUNDS", 1)
-    assert main([*arguments, "--record", str(record), "--twin", str(run), "--verify", "4"]) == 0
+    assert (
+        cli.main(["paper", "ship", *arguments, "--record", str(record), "--twin", str(run), "--verify", "4"])
+        == 0
+    )
     out, err = capsys.readouterr()
     assert "packed:" in err
     assert "shipped:" in err
@@ -78,7 +81,7 @@ def test_the_whole_way(
 
     monkeypatch.setattr(shipped, "FOLDER", folder)
     assert cli.main(["eval", "--model", "cifar10-tiny", "--data", str(data)]) == 0
-    assert f"60 pictures, {card['accuracy']['isa']}): top-1 {card['accuracy']['packed_top1']:.2f} %" in (
+    assert f"60 images, {card['accuracy']['isa']}): top-1 {card['accuracy']['packed_top1']:.2f} %" in (
         capsys.readouterr().out
     )
 
@@ -114,9 +117,9 @@ def test_what_must_not_be_shipped() -> None:
 
 
 def test_bad_input_is_one_sentence(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(run), "--name", "Bad Name"]) == 2
+    assert cli.main(["paper", "ship", str(run), "--name", "Bad Name"]) == 2
     assert "`name` (='Bad Name') must be of small letters" in capsys.readouterr().err
-    assert main([str(run), "--name", "good", "--data", str(tmp_path)]) == 2
+    assert cli.main(["paper", "ship", str(run), "--name", "good", "--data", str(tmp_path)]) == 2
     assert "cifar" in capsys.readouterr().err.lower()
 
 

@@ -65,10 +65,12 @@ def test_without_a_core_a_few_pictures_are_compared_and_it_says_so(
 ) -> None:
     from xnorpp.runtime import cpu
 
-    def old(*given: Any) -> None:
-        raise RuntimeError("std::bad_cast")
+    class Old:
+        @staticmethod
+        def Engine(*given: Any) -> None:
+            raise RuntimeError("std::bad_cast")
 
-    monkeypatch.setattr(cpu, "_build", old)
+    monkeypatch.setattr(cpu, "_core", Old)
     program = cases.network("small", "xnor++", "channel_height_width")
     c, h, w = program.input_shape
     images = np.random.default_rng(0).integers(0, 256, (30, h, w, c), dtype=np.uint8)

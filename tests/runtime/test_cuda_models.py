@@ -269,5 +269,5 @@ def test_a_gpu_is_missing_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(cuda_driver, "_libcuda", no_driver)
     with pytest.raises(cuda_driver.CudaError, match=r"^No NVIDIA driver.*\.$"):
         load(cases.zoo(), device="cuda")
-    with pytest.raises(ValueError, match="must be 'cuda' or 'cuda:N'"):
+    with pytest.raises(ValueError, match="must be 'cpu', 'cuda' or 'cuda:N'"):
         load(cases.zoo(), device="cuda:x")

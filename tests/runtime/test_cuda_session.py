@@ -4,14 +4,18 @@ addresses."""
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cuda_host import cases, device
+from random_programs import Builder
 
+from xnorpp.runtime import load
 from xnorpp.runtime.cuda import model as cuda
 from xnorpp.runtime.format.program import Program
 from xnorpp.runtime.reference import normalise, run
@@ -103,9 +107,55 @@ def test_timed_tilings_are_kept_and_used(fake: None, monkeypatch: pytest.MonkeyP
     assert len(asked) == 2 * count
 
 
+@pytest.mark.parametrize("tensor_cores", [False, True])
+def test_several_outputs(tensor_cores: bool, fake: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dense and flat ones, read by later layers, in several pieces of a batch."""
+    monkeypatch.setattr(cuda, "MAX_BATCH", 4)
+    program = cases.fast_shapes()
+    floats = [name for name, value in program.values.items() if value.kind == "f32" and name != "input"]
+    more = {name: name for name in (floats[0], floats[len(floats) // 2], floats[-2])}
+    several = replace(program, more_outputs={**more, "again": floats[0]})
+    model = cuda.CudaModel(several, tensor_cores=tensor_cores)
+    x = normalise(program, pictures(program, 6, 0))
+    answers, want = model(x), run(several, x)
+    assert answers.keys() == want.keys()
+    for name, answer in answers.items():
+        assert answer.shape == want[name].shape
+        np.testing.assert_allclose(answer, want[name], rtol=1e-4, atol=1e-5 * float(np.abs(want[name]).max()))
+    assert model(x[:0])[floats[0]].shape == (0, *program.values[floats[0]].shape)
+
+
+@pytest.mark.parametrize("shape", [(37,), (5, 11)])
+def test_inputs_of_other_ranks(shape: tuple[int, ...], fake: None) -> None:
+    b = Builder(shape)
+    x = b.emit("relu", b.emit("affine", "input", tensors={"mult": np.full(shape[0], 0.5, np.float32)}))
+    weight = np.random.default_rng(0).standard_normal((6, int(np.prod(shape)))).astype(np.float32)
+    y = b.emit("linear", b.emit("flatten", x), tensors={"weight": weight})
+    program = b.program(y, more_outputs={"x": x})
+    model = cuda.CudaModel(program)
+    rng = np.random.default_rng(1)
+    batches = (
+        rng.standard_normal((3, *shape)).astype(np.float32),
+        rng.integers(0, 256, (3, *shape[1:], shape[0])),
+    )
+    for batch in (batches[0], batches[1].astype(np.uint8)):
+        answers, want = model(batch), run(program, batch)
+        for name in want:
+            np.testing.assert_allclose(answers[name], want[name], rtol=1e-4, atol=1e-4)
+
+
+def test_any_size_runs_at_the_size_it_was_loaded_with(fake: None) -> None:
+    b = Builder((3, 6, 5))
+    program = b.program(b.emit("relu", "input"), free_axes=(1, 2))
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 7)).astype(np.float32)
+    with pytest.raises(ValueError, match="runs at the size it was loaded with"):
+        cuda.CudaModel(program)(x)
+    np.testing.assert_array_equal(cuda.CudaModel(program.for_input((3, 4, 7)))(x), run(program, x))
+
+
 def test_pictures_of_the_wrong_kind_are_refused(fake: None) -> None:
     model = cuda.CudaModel(cases.zoo(), tensor_cores=False)
-    with pytest.raises(ValueError, match="behind the batch axis"):
+    with pytest.raises(ValueError, match="after the batch axis"):
         model(np.zeros((1, 5, 5, 6), np.uint8))
     with pytest.raises(ValueError, match="dtype"):
         model(np.zeros((1, 6, 13, 11), np.int64))
@@ -130,3 +180,17 @@ def test_a_forked_child_is_refused_before_it_waits_for_a_lock(fake: None) -> Non
                 os._exit(0 if "cannot be used in a forked process" in str(error) else 1)
             os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_packed_model_on_a_gpu(fake: None) -> None:
+    """One image and copies, as on the CPU; a copy is made on the same device."""
+    program = cases.zoo()
+    model = load(program, device="cuda")
+    x = pictures(program, 3, 0)
+    expected = run(program, x)
+    assert isinstance(model.engine, cuda.CudaModel)
+    np.testing.assert_allclose(model(x[1]), expected[1], rtol=1e-4, atol=1e-6)
+    other = pickle.loads(pickle.dumps(model))
+    assert other.device == "cuda"
+    assert other.engine is not model.engine
+    np.testing.assert_array_equal(other(x), model(x))

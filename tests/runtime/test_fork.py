@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -46,13 +47,15 @@ def status_of(child):
 
 def run(code: str, seconds: float = 60) -> None:
     """Run `code` behind PREPARE in a session of its own, so that a child that hangs ends with it."""
-    text = PREPARE + textwrap.dedent(code)
+    here = f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    text = here + PREPARE + textwrap.dedent(code)
     process = subprocess.Popen(
         [sys.executable, "-c", text],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
     )
     try:
         _, errors = process.communicate(timeout=seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -31,7 +32,17 @@ def test_damaged_files(fuzz: ModuleType) -> None:
     assert found["cut", "loaded"] == 0
     assert found["append", "loaded"] == 0
     assert found["flip_bytes", "loaded"] == 0
-    assert {name for name, _ in found} == {mutation.__name__ for mutation in fuzz.MUTATIONS}
+    assert {name for name, _ in found} == {mutation.__name__ for mutation in (*fuzz.MUTATIONS, *fuzz.RARE)}
+
+
+def test_damaged_files_under_sanitizers(fuzz: ModuleType) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("THE READER WAS NOT TESTED UNDER SANITIZERS: g++ is needed")
+    said = fuzz.run_driver(2000, seed=2)
+    refused, loaded, run = (int(part.split()[0]) for part in said.split(", ")[:3])
+    assert refused + loaded == 2000
+    assert loaded > 50
+    assert run > 50
 
 
 def test_every_truncation_of_one_file(fuzz: ModuleType) -> None:

@@ -18,7 +18,7 @@ from safetensors.numpy import load as load_safetensors
 
 from xnorpp.runtime import load
 from xnorpp.runtime.format import program as files
-from xnorpp.runtime.format.ops import OPS
+from xnorpp.runtime.format.ops import operations
 from xnorpp.runtime.format.program import Op, Program, ProgramError, encode, read, write
 from xnorpp.runtime.reference import run
 
@@ -52,7 +52,8 @@ def test_plain_safetensors_reads_it(tmp_path: Path) -> None:
     assert write(program, path) == path.stat().st_size
     with safe_open(path, "numpy") as file:
         assert file.metadata()["format"] == "xnorpp"
-        assert json.loads(file.metadata()["program"])["output"] == program.output
+        outputs = json.loads(file.metadata()["program"])["outputs"]
+        assert outputs == [{"name": "output", "value": program.output}]
 
 
 def test_writing_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,14 +98,15 @@ def remake(blob: bytes, change: Any) -> bytes:
     return len(raw).to_bytes(8, "little") + raw + data
 
 
-def base() -> bytes:
+def base(version: int = 2) -> bytes:
     b = Builder((3, 6, 6))
     bits = b.emit("sign", "input", tensors={"threshold": np.zeros(3, np.float32)})
     attrs = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1, "pad_value": 0}
     dot = b.emit("binary_conv2d", bits, attrs=attrs, tensors={"weight": np.full((4, 3, 3, 1), 5, np.uint8)})
     y = b.emit("affine", dot, tensors={"mult": np.ones(4, np.float32)})
     pool = {"kernel": [2, 2], "stride": [2, 2], "padding": [0, 0], "ceil_mode": False}
-    return encode(b.program(b.emit("max_pool2d", y, attrs=pool), labels=("a", "b", "c", "d")))
+    labels = ("a", "b", "c", "d")
+    return encode(b.program(b.emit("max_pool2d", y, attrs=pool), labels=labels, version=version))
 
 
 def _set(index: int, key: str, value: Any) -> Any:
@@ -113,6 +115,14 @@ def _set(index: int, key: str, value: Any) -> Any:
 
 def _attr(index: int, key: str, value: Any) -> Any:
     return lambda header, program: program["ops"][index]["attrs"].__setitem__(key, value)
+
+
+def _give(program: dict[str, Any], value: str) -> None:
+    """Another value as the output, in both versions."""
+    if "output" in program:
+        program["output"] = value
+    else:
+        program["outputs"][0]["value"] = value
 
 
 BROKEN: dict[str, tuple[Any, str]] = {
@@ -133,8 +143,8 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "unknown tensor": (_set(1, "tensors", {"weight": "nothing"}), "not in the file"),
     "wrong tensor": (_set(1, "tensors", {"weight": "v2.mult"}), "U8 is needed"),
     "unused tensor": (_set(2, "tensors", {}), "used by no operation"),
-    "no output": (lambda h, p: p.__setitem__("output", "v9"), "never made"),
-    "bits out": (lambda h, p: p.__setitem__("output", "v0"), "f32 is needed"),
+    "no output": (lambda h, p: _give(p, "v9"), "never made"),
+    "bits out": (lambda h, p: _give(p, "v0"), "f32 is needed"),
     "labels": (lambda h, p: p.__setitem__("labels", ["a"]), "1 labels for 4 outputs"),
     "huge input": (lambda h, p: p["input"].__setitem__("shape", [3, 1 << 20, 1 << 20]), "out of range"),
     "text shape": (lambda h, p: p["input"].__setitem__("shape", ["3", 6, 6]), "`shape`"),
@@ -143,7 +153,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "empty mean": (lambda h, p: p["input"].__setitem__("mean", []), "`mean` must be 3 finite numbers"),
     "empty std": (lambda h, p: p["input"].__setitem__("std", []), "`std` must be 3 finite numbers"),
     "no operations": (lambda h, p: p.__setitem__("ops", []), "operations"),
-    "version": (lambda h, p: h["__metadata__"].__setitem__("version", "2"), "version '2' is unknown"),
+    "version": (lambda h, p: h["__metadata__"].__setitem__("version", "3"), "version '3' is unknown"),
     "format": (lambda h, p: h["__metadata__"].__setitem__("format", "other"), "something else"),
     "dtype": (lambda h, p: h["v2.mult"].__setitem__("dtype", "F64"), "dtype"),
     "shape": (lambda h, p: h["v2.mult"].__setitem__("shape", [5]), "not its shape's size"),
@@ -151,11 +161,12 @@ BROKEN: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_files_say_what_is_wrong(name: str) -> None:
+def test_broken_files_say_what_is_wrong(name: str, version: int) -> None:
     change, reason = BROKEN[name]
     with pytest.raises(ProgramError, match=reason) as error:
-        read(remake(base(), change))
+        read(remake(base(version), change))
     assert "\n" not in str(error.value)
 
 
@@ -207,7 +218,7 @@ def test_a_program_cannot_ask_for_too_much() -> None:
 def test_every_operation_has_a_definition() -> None:
     from xnorpp.runtime.reference import APPLY
 
-    assert set(APPLY) == set(OPS)
+    assert set(APPLY) == set(operations())
 
 
 def test_loading_without_torch(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,10 @@ import pytest
 from random_programs import Builder
 
 from xnorpp.runtime.cpu import CpuModel, available_isas
-from xnorpp.runtime.format.program import Op, Program, ProgramError
+from xnorpp.runtime.format.program import Op, Program, ProgramError, encode, read
 from xnorpp.runtime.plan import make_steps
 from xnorpp.runtime.reference import multiply_add, normalise, run
-from xnorpp.runtime.stem import byte_step, picture_filters
+from xnorpp.runtime.stem import add_byte_filters, byte_step, picture_filters
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
@@ -34,7 +35,9 @@ def program(kernel: int, stride: int, bias: bool, **given: object) -> Program:
         Op("affine", "norm", ("c",), "y", {}, {"mult": "m", "add": "a"}),
     )
     mean, std = given.get("mean", MEAN), given.get("std", STD)
-    return Program((3, 23, 30), ops, "y", tensors, tuple(mean), tuple(std))  # type: ignore[arg-type]
+    version = given.get("version", 2)
+    net = Program((3, 23, 30), ops, "y", tensors, tuple(mean), tuple(std), version=version)  # type: ignore[arg-type]
+    return add_byte_filters(net)
 
 
 def by_hand(net: Program, x: np.ndarray) -> np.ndarray:
@@ -94,7 +97,54 @@ def test_maxima_of_sums_are_maxima_of_floats(slope: float | None, threads: int, 
 def test_the_cpu_engine_computes_the_formula(kernel: int, stride: int, bias: bool, isa: str) -> None:
     net = program(kernel, stride, bias)
     x = np.random.default_rng(0).integers(0, 256, (2, *net.input_shape[1:], 3), dtype=np.uint8)
-    np.testing.assert_array_equal(CpuModel(net, threads=2, isa=isa)(x), by_hand(net, x))
+    want = by_hand(net, x)
+    np.testing.assert_array_equal(CpuModel(net, threads=2, isa=isa)(x), want)
+    np.testing.assert_array_equal(run(net, x), want)  # the reference follows the file too
+    np.testing.assert_array_equal(CpuModel(read(encode(net)), isa=isa)(x), want)
+    old = program(kernel, stride, bias, version=1)  # its file states nothing: engines round by a rule
+    assert "byte_weight" not in old.ops[0].tensors
+    np.testing.assert_array_equal(CpuModel(read(encode(old)), isa=isa)(x), want)
+
+
+def test_filters_that_leave_no_room_for_pairs_run_all_the_same() -> None:
+    """The fast kernel adds up taps two columns apart in 16 bits; other writers need not leave room for it."""
+    net = program(7, 2, False)
+    tensors = {name: tensor.copy() for name, tensor in net.tensors.items()}
+    tensors["w.byte_weight"][:] //= 4
+    tensors["w.byte_mean"][:] //= 4
+    tensors["w.byte_weight"][0, 0, 0, :3] = 30000
+    changed = replace(net, tensors=tensors)
+    x = np.random.default_rng(0).integers(0, 256, (2, *net.input_shape[1:], 3), dtype=np.uint8)
+    for isa in available_isas():
+        np.testing.assert_array_equal(CpuModel(changed, isa=isa)(x), run(changed, x))
+
+
+@pytest.mark.parametrize(
+    ("role", "change", "reason"),
+    [
+        ("byte_weight", lambda t: t.astype(np.int32), "must be int16"),
+        ("byte_mean", lambda t: t[:, :1], "must be int16 of shape"),
+        ("byte_rest", lambda t: t.astype(np.int16), "must be int32"),
+        ("byte_scale", lambda t: np.full_like(t, np.nan), "NaN"),
+        ("byte_weight", lambda t: np.full_like(t, 32700), "out of range"),
+        ("byte_rest", lambda t: np.full_like(t, 2**31 - 1), "out of range"),
+    ],
+)
+def test_whole_numbers_are_checked(
+    role: str, change: Callable[[np.ndarray], np.ndarray], reason: str
+) -> None:
+    net = program(7, 2, False)
+    tensors = {**net.tensors, f"w.{role}": change(net.tensors[f"w.{role}"])}
+    with pytest.raises(ProgramError, match=reason):
+        replace(net, tensors=tensors)
+
+
+def test_whole_numbers_need_the_input_for_themselves() -> None:
+    net = program(7, 2, False)
+    with pytest.raises(ProgramError, match="nothing else reads the input"):
+        replace(net, ops=(*net.ops, Op("relu", "", ("input",), "other")))
+    with pytest.raises(ProgramError, match="given together, in version 2"):
+        replace(net, version=1, tensors=dict(net.tensors))
 
 
 @pytest.mark.parametrize("isa", available_isas())
@@ -179,9 +229,9 @@ def test_what_takes_bytes() -> None:
         assert byte_step(net, steps, small=True) is steps[0]
     far = program(7, 2, False, mean=(100.0, 0.0, 0.0))
     assert byte_step(far, make_steps(far), small=True) is None
-    net = program(7, 2, False)
-    net.tensors["w"][0, 0, 0, 0] = np.nan  # type: ignore[index]
-    assert byte_step(net, make_steps(net), small=True) is None
+    assert add_byte_filters(far) is far
+    old = program(7, 2, False, version=1)
+    assert byte_step(old, make_steps(old)) is not None
 
 
 @pytest.mark.parametrize(("std", "scale"), [(1e-40, 1.0), (1e-10, 1e30), (0.5, 1e36)])
@@ -192,8 +242,9 @@ def test_filters_beyond_the_range_of_whole_numbers_are_not_rounded(std: float, s
     attrs = {"stride": [2, 2], "padding": [3, 3], "dilation": [1, 1], "groups": 1}
     weight = (rng.standard_normal((4, 3, 7, 7)) * scale).astype(np.float32)
     y = b.emit("conv2d", "input", attrs=attrs, tensors={"weight": weight})
-    program = b.program(b.emit("relu", y), mean=(0.5,) * 3, std=(std,) * 3)
+    program = b.program(b.emit("relu", y), mean=(0.5,) * 3, std=(std,) * 3, version=1)
     assert byte_step(program, make_steps(program)) is None
+    assert add_byte_filters(replace(program, version=2)).ops == program.ops
 
 
 def test_a_std_that_is_zero_in_float32_is_refused() -> None:

@@ -53,7 +53,13 @@ def run(code: str, **environment: str) -> None:
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **environment},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parent),  # random_programs
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        },
     )
     assert done.returncode == 0, done.stderr
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
 from xnorpp.runtime import cpu, load
 from xnorpp.runtime.format.program import Op, Program
-from xnorpp.runtime.plan import Step, make_steps
 from xnorpp.runtime.work import UNITS_A_THREAD, picture_work, threads_worth
 
 
@@ -37,10 +35,6 @@ def network(size: int, channels: int = 64) -> Program:
     return Program((3, size, size), ops, "y", tensors, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
 
-def of(count: Callable[[Program, Sequence[Step]], float], program: Program) -> float:
-    return count(program, make_steps(program))
-
-
 def cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(count)))
 
@@ -49,14 +43,14 @@ def test_work_counts_products_and_results() -> None:
     pixels = 10 * 10
     products = 64 * pixels * 27 + 64 * pixels * 32 * 9 / 64 + 5 * 64
     results = 2 * 64 * pixels + 64 + 5  # flattening one pixel makes nothing
-    assert of(picture_work, network(10)) == products + 24 * results
+    assert picture_work(network(10)) == products + 24 * results
 
 
 def test_a_small_network_takes_one_thread_and_a_large_one_takes_all(monkeypatch: pytest.MonkeyPatch) -> None:
     cores(monkeypatch, 4)
     small, large = network(4), network(64)
-    assert of(threads_worth, small) < 0.1
-    assert 4 < of(threads_worth, large) == of(picture_work, large) / UNITS_A_THREAD
+    assert threads_worth(small) < 0.1
+    assert 4 < threads_worth(large) == picture_work(large) / UNITS_A_THREAD
     assert [load(net).threads for net in (small, large)] == [1, 4]
     assert [load(net, threads=3).threads for net in (small, large)] == [3, 3]
     cores(monkeypatch, 100)

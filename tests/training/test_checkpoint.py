@@ -124,7 +124,7 @@ def test_a_full_disk_gives_a_clear_error_and_the_previous_checkpoint_still_loads
         write(descriptor, bytes(content)[:100])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(checkpoint.os, "write", full)
+    monkeypatch.setattr(os, "write", full)
     with pytest.raises(
         CheckpointError, match=r"step-000000002.* could not be written .*No space left on device"
     ):
@@ -155,7 +155,7 @@ print(load_checkpoint(run).meta["step"])
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     error, step = done.stdout.strip().splitlines()
-    assert error.startswith("CheckpointError")
+    assert error.startswith("CheckpointWriteError")
     assert "File too large" in error
     assert step == "1"
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xnorpp.nn import METHODS as NN_METHODS
+from xnorpp.runtime.choices import nearest_first
 from xnorpp.training.recipe.config import (
     METHODS,
     Recipe,
     RecipeError,
     apply_override,
     merge,
-    nearest,
     recipe_keys,
 )
 
@@ -151,4 +151,4 @@ def test_merging_lays_tables_over_each_other_and_leaves_them_alone() -> None:
 
 
 def test_nearest_puts_the_closest_name_first() -> None:
-    assert nearest("resnet81", ["alexnet", "small", "resnet18"])[0] == "resnet18"
+    assert nearest_first("resnet81", ["alexnet", "small", "resnet18"])[0] == "resnet18"

@@ -1,6 +1,6 @@
 """`--avx2-only`: run the whole comparison again as if the processor ended at AVX2.
 
-Every engine picks its kernels from what CPUID says. `benchmarks/avx2_only.c` makes CPUID fault and answers
+Every engine picks its kernels from what CPUID reports. `benchmarks/avx2_only.c` makes CPUID fault and answers
 with everything above AVX2 cleared, so one switch is the same for all of them. It is a preloaded library: the
 process starts itself again with it. It is compiled into the user's cache folder, where nobody else may write.
 """
@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from xnorpp.runtime.cache import cache_folder, private_folder
+from xnorpp.runtime.errors import XnorppError
+from xnorpp.runtime.files import replacing
 
 AVX2_ONLY = "XNORPP_AVX2_ONLY"  # set in the process that was started again
 
 
-class CannotMask(OSError):
-    """This machine or installation cannot hide instructions; the message says why in one sentence."""
+class CannotMask(XnorppError, OSError):
+    """This machine or installation cannot hide instructions; the message gives the reason in one sentence."""
 
 
 def source_file() -> Path:
@@ -45,12 +47,11 @@ def build(folder: Path | None = None) -> Path:
         raise CannotMask(f"--avx2-only has no place for its library: {error}") from None
     library = place / f"avx2_only-{hashlib.sha256(text).hexdigest()[:16]}.so"
     if not library.exists():
-        fresh = library.with_suffix(f".{os.getpid()}")
-        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(fresh), str(source), "-ldl"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise CannotMask(f"--avx2-only could not be built: {done.stderr.strip().splitlines()[-1:]}")
-        os.replace(fresh, library)
+        with replacing(library, flush=False) as fresh:
+            command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(fresh), str(source), "-ldl"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise CannotMask(f"--avx2-only could not be built: {done.stderr.strip().splitlines()[-1:]}")
     done = subprocess.run(
         [sys.executable, "-c", "pass"], env=_environment(library), capture_output=True, text=True
     )
@@ -61,12 +62,19 @@ def build(folder: Path | None = None) -> Path:
 
 
 def restart(arguments: Sequence[str]) -> NoReturn:
-    """Start `xnorpp` again with these arguments behind the mask; `CannotMask` where that is impossible."""
+    """Replace this process by `xnorpp` with the same arguments and with everything above AVX2 hidden.
+
+    Args:
+        arguments: The command and its arguments.
+
+    Raises:
+        CannotMask: This machine or installation cannot hide instructions.
+    """
     library = build()
     environment = _environment(library)
-    # Kernels that torch.compile kept for the whole processor must not be found again here.
+    # Kernels that torch.compile cached for the whole processor must not be found again here.
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(library.parent / "inductor")
-    environment["PYTHONFAULTHANDLER"] = "1"  # a crash behind the mask names the engine it happened in
+    environment["PYTHONFAULTHANDLER"] = "1"  # a crash under the mask names the engine it happened in
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, "-m", "xnorpp", *arguments], environment)

@@ -1,4 +1,4 @@
-"""`xnorpp bench`: one network on all engines, in turns, from a uint8 picture and from a float one."""
+"""`xnorpp bench`: one network on all engines, in turns, from uint8 images and from float32 ones."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from xnorpp.bench.engine import MEAN, STD, Array, Engine, normalise, pictures
+from xnorpp.bench.engine import MEAN, STD, Array, Engine, random_images
 from xnorpp.inspect.stopwatch import SETTLE, SETTLE_ALONE, Probe, Spread, interleave
 from xnorpp.runtime import Program, load, read
+from xnorpp.runtime.format.preprocess import normalise
 
 OURS = "xnorpp"
 
-# What rows call the network of `default_program`, by its block.
+# The network of `default_program` in rows, by its block.
 TITLES = {
     "paper": "resnet18 224x224 xnor++ case 4, binary downsampling",
     "default": "resnet18 224x224 xnor++ case 4, default block",
@@ -24,7 +25,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Result:
-    """One engine: seconds a batch from uint8 pictures (what counts) and from float32 ones."""
+    """One engine: seconds per batch from uint8 images (the main figure) and from float32 ones."""
 
     engine: str
     precision: str
@@ -65,7 +66,7 @@ class Comparison:
         """How many times faster ours is than the fastest other engine of that precision.
 
         By medians, by medians over the calls in which a probe found the machine "quiet", or by each engine's
-        fastest call ("minimum"). The medians are what a user of this machine sees; all are told.
+        fastest call ("minimum"). The medians are what a user of this machine sees; all three are reported.
         """
         other, ours = self.fastest(precision, threads, by), getattr(self.ours(threads).uint8, by)
         return float(getattr(other.uint8, by) / ours) if other and ours else None
@@ -81,22 +82,35 @@ class Comparison:
 
 
 def default_program(block: str = "paper", *, half: bool = False, seed: int = 0) -> Program:
-    """ResNet-18, 224x224, Case 4, random weights, packed; with the paper's block (binary downsampling) or,
-    for "default", with the one that networks have when nothing is said.
+    """ResNet-18 for 224x224 images, Case 4, with random weights, packed.
+
+    Args:
+        block: "paper" (binary downsampling) or "default" (the default block of the networks).
+        half: Store real-valued parts in 16 bits.
+        seed: Seed of the weights.
     """
     from xnorpp.bench.networks import DEFAULT, binary_network
     from xnorpp.models import PAPER_BLOCK
-    from xnorpp.packing import pack
+    from xnorpp.packing import pack_program
 
     preprocess = {"resize": 256, "crop": 224, "mean": list(MEAN), "std": list(STD), "channels": 3}
-    kept = {key: value for key, value in DEFAULT.items() if block == "paper" or key not in PAPER_BLOCK}
-    model: Any = binary_network(kept, seed=seed)
+    config = {key: value for key, value in DEFAULT.items() if block == "paper" or key not in PAPER_BLOCK}
+    model: Any = binary_network(config, seed=seed)
     meta = {"model": dict(model.config), "weights": "random", "seed": seed}
-    return pack(model, 224, preprocess=preprocess, half=half, meta=meta)
+    return pack_program(model, 224, preprocess=preprocess, half=half, meta=meta)
 
 
 def open_program(path: str | Path | None, block: str = "paper") -> Program:
-    """A packed file, a checkpoint (packed here), or None for the network of `default_program`."""
+    """Open the network of a benchmark.
+
+    Args:
+        path: A packed file, a checkpoint (which is packed here), or None for `default_program`.
+        block: The block of `default_program`.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder.
+        ValueError: The file is neither a packed model nor a checkpoint.
+    """
     if path is None:
         return default_program(block)
     from xnorpp.inspect import is_packed
@@ -105,25 +119,26 @@ def open_program(path: str | Path | None, block: str = "paper") -> Program:
         raise FileNotFoundError(f"there is no file or folder {path}")
     if is_packed(path):
         return read(path)
-    from xnorpp.packing import pack
+    from xnorpp.packing import pack_program
     from xnorpp.training import load_model
 
     model, meta = load_model(path)
-    kept = {"model": meta["model"]}
-    return pack(model, meta["model"]["input_size"], preprocess=meta.get("preprocess"), meta=kept)
+    config = meta["model"]
+    preprocess = meta.get("preprocess")
+    return pack_program(model, config["input_size"], preprocess=preprocess, meta={"model": config})
 
 
-def twin_of(program: Program) -> Any:
-    """The real-valued twin (an nn.Module), from the configuration that the packed file remembers."""
-    from xnorpp.bench.networks import twin_network
+def baseline_of(program: Program) -> Any:
+    """The real-valued baseline (an nn.Module), from the configuration recorded in the packed file."""
+    from xnorpp.bench.networks import baseline_network
 
     config = program.meta.get("model")
     if not isinstance(config, Mapping) or "name" not in config:
         raise ValueError(
-            "the packed file does not say which network it was, so it has no real-valued twin to race; "
-            "against none (`--against none`) it can be timed"
+            "the packed file does not record which network it was, so there is no real-valued baseline to "
+            "compare with; use `--against none` to time it alone"
         )
-    return twin_network(config)
+    return baseline_network(config)
 
 
 def compare(
@@ -138,7 +153,27 @@ def compare(
     repeat: int = 5,
     say: Callable[[str], None] = print,
 ) -> Comparison:
-    """Race our engine against the libraries named in `against`; they run the real-valued twin."""
+    """Compare our engine with other libraries, which run the real-valued baseline, in turns.
+
+    Args:
+        program: The packed network.
+        title: Its name in the report.
+        threads: The thread counts to measure.
+        batch: Images per call.
+        isa: Our CPU kernels; the fastest available by default.
+        against: Names among "torch", "onnxruntime" and "openvino". One that is not installed is skipped with
+            a message.
+        rounds: How often the engines take turns.
+        repeat: Timed calls per turn.
+        say: Receives lines of progress.
+
+    Returns:
+        The times of all engines, ours first.
+
+    Raises:
+        ValueError: An argument is wrong, or the file does not record its network.
+        RuntimeError: An engine does not compute the network it was given.
+    """
     from xnorpp.runtime.format.program import encode
 
     counts = tuple(dict.fromkeys(threads))
@@ -149,7 +184,7 @@ def compare(
     left_out: list[str] = []
 
     def hear(line: str) -> None:
-        if "left out" in line:
+        if "skipped" in line:
             left_out.append(line)
         say(line)
 
@@ -157,16 +192,16 @@ def compare(
         from xnorpp.bench.peers import Task, collect
 
         try:
-            task = Task(twin_of(program), program.input_shape, batch, counts, program.mean, program.std)
+            task = Task(baseline_of(program), program.input_shape, batch, counts, program.mean, program.std)
             engines += collect(task, against, hear)
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
             hear(
-                f"{', '.join(against)}: left out, their network is made by torch, which is not installed; "
-                "`pip install 'xnorpp[train]'` brings it"
+                f"{', '.join(against)}: skipped, their network is made by torch, which is not installed; "
+                "install it with `pip install 'xnorpp[train]'`"
             )
-    images = pictures(batch, program.input_shape)
+    images = random_images(batch, program.input_shape)
     floats = normalise(images, program.mean, program.std)
     _check_agreement(engines, images, floats)
     calls: dict[str, Callable[[], object]] = {}
@@ -194,7 +229,7 @@ def compare(
 
 
 def _seen_whole(spread: Spread, threads: int) -> Spread:
-    """The probe looks at the caller's core alone, so of several threads it cannot say that all were quiet."""
+    """The probe measures the caller's core alone: it does not know whether several threads were disturbed."""
     return spread if threads == 1 else replace(spread, quiet=None, quiet_calls=0)
 
 
@@ -208,8 +243,8 @@ def _bind(call: Callable[[Any], object], x: Array) -> Callable[[], object]:
 
 
 def _check_agreement(engines: Sequence[Engine], images: Array, floats: Array) -> None:
-    """Nobody is timed on another network: float engines agree to rounding, int8 ones roughly, and every
-    engine gives the same from uint8 as from float32. Ours runs another network (the binary one).
+    """All engines are timed on the same network: float ones agree to rounding, int8 ones roughly, and every
+    engine gives the same from uint8 as from float32. Ours runs another network, the binary one.
     """
     reference: Array | None = None
     for engine in engines:
@@ -221,7 +256,7 @@ def _check_agreement(engines: Sequence[Engine], images: Array, floats: Array) ->
             reference = b
         bound = {"fp32": 1e-3, "int8": 0.5, "one bit": 0.5}[engine.precision]
         if float(np.abs(a - b).max()) > bound * size:
-            raise RuntimeError(f"{engine.name} answers differently from uint8 and from float32 pictures")
+            raise RuntimeError(f"{engine.name} gives different results for uint8 and float32 images")
         if (
             engine.precision != "one bit"
             and reference is not None

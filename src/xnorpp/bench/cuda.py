@@ -2,7 +2,7 @@
 run.
 
 Times are of CUDA events around calls from tensors that already lie on the GPU, the median of several
-rounds; the real-valued twin gets normalised pictures in its own precision and channels_last, the packed
+rounds; the real-valued baseline gets normalised images in its own precision and channels_last, the packed
 network gets bytes.
 """
 
@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from xnorpp.bench.compare import twin_of
-from xnorpp.bench.engine import normalise, pictures
+from xnorpp.bench.compare import baseline_of
+from xnorpp.bench.engine import random_images
 from xnorpp.runtime import Program
+from xnorpp.runtime.format.preprocess import normalise
 
 OURS = "xnorpp"
 MODES = ("eager", "default", "reduce-overhead")  # max-autotune takes minutes and measured the same
@@ -103,7 +104,7 @@ def latency(call: Callable[[], object], rounds: int = 200) -> float:
 
 
 def torch_rows(
-    twin: Any,
+    baseline: Any,
     program: Program,
     batch: int,
     *,
@@ -111,16 +112,16 @@ def torch_rows(
     modes: Sequence[str] = MODES,
     say: Callable[[str], None] = print,
 ) -> list[GpuRow]:
-    """The real-valued twin in every precision and mode; one that fails is said and left out."""
+    """The real-valued baseline in every precision and mode; one that fails is skipped with a message."""
     import torch
 
-    images = normalise(pictures(batch, program.input_shape), program.mean, program.std)
+    images = normalise(random_images(batch, program.input_shape), program.mean, program.std)
     rows = []
     torch.backends.cudnn.benchmark = True
     logging.getLogger("torch._inductor").setLevel(logging.CRITICAL)
     for precision in precisions:
         dtype = getattr(torch, precision)
-        net = twin.to("cuda", dtype).to(memory_format=torch.channels_last).eval()
+        net = baseline.to("cuda", dtype).to(memory_format=torch.channels_last).eval()
         x = torch.from_numpy(images).to("cuda", dtype).to(memory_format=torch.channels_last)
         weights = sum(t.nbytes for t in net.state_dict().values())
         for mode in modes:
@@ -128,7 +129,7 @@ def torch_rows(
             try:
                 rows.append(_torch_row(net, x, weights, precision, mode))
             except Exception as error:
-                say(f"torch {mode} {precision} batch {batch}: left out ({str(error).splitlines()[0][:120]})")
+                say(f"torch {mode} {precision} batch {batch}: skipped ({str(error).splitlines()[0][:120]})")
                 continue
             say(describe(rows[-1]))
     return rows
@@ -156,7 +157,7 @@ def our_row(model: Any, batch: int, *, from_bytes: bool = True, note: str = "") 
     import torch
 
     program = model.program
-    images = pictures(batch, program.input_shape)
+    images = random_images(batch, program.input_shape)
     array = images if from_bytes else normalise(images, program.mean, program.std)
     x = torch.from_numpy(array).cuda()
     ms, spread = time_call(lambda: model(x))
@@ -176,7 +177,7 @@ def layer_rows(model: Any, batch: int) -> list[LayerRow]:
     from xnorpp.runtime.format.program import INPUT
 
     program, builder = model.program, model.builder
-    x = torch.from_numpy(pictures(batch, program.input_shape)).cuda()
+    x = torch.from_numpy(random_images(batch, program.input_shape)).cuda()
     y = model(x)
     torch.cuda.synchronize()
     session = model.session(batch, True)
@@ -199,7 +200,7 @@ def layer_rows(model: Any, batch: int) -> list[LayerRow]:
         work = 0
         for step in (unit.step, unit.side):
             if step is not None and step.op is not None and step.weight is not None:
-                packed = step.weight.dtype == np.uint8
+                packed = step.packed
                 taps = (
                     step.weight[0].size
                     if not packed
@@ -259,7 +260,7 @@ def compare_cuda(
             rows.append(our_row(model, batch, note=f"{kind} shortcuts"))
             say(describe(rows[-1]))
             model.forget()
-        rows += torch_rows(twin_of(program), program, batch, precisions=precisions, modes=modes, say=say)
+        rows += torch_rows(baseline_of(program), program, batch, precisions=precisions, modes=modes, say=say)
     return rows
 
 

@@ -1,4 +1,4 @@
-"""One engine in a comparison: the same network, called from a uint8 picture and from a normalised one."""
+"""One engine in a comparison: the same network, called with uint8 images and with normalised ones."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ STD = (0.229, 0.224, 0.225)
 class Engine:
     """`from_uint8` takes (n, h, w, c) and normalises, `from_float` takes normalised (n, c, h, w).
 
-    `before` is called in front of each turn: a library with one thread count for the whole process sets it
-    there. `notes` are words about the engine for the report.
+    `before` is called before each turn: a library with one thread count for the whole process sets it
+    there. `notes` are remarks about the engine for the report.
     """
 
     name: str
@@ -38,17 +38,10 @@ class Engine:
 
 
 class Unavailable(Exception):
-    """An engine that cannot take part here; the message is one line that says why."""
+    """An engine that cannot run here; the message gives the reason in one line."""
 
 
-def pictures(batch: int, shape: tuple[int, int, int], seed: int = 0) -> npt.NDArray[np.uint8]:
-    """Random uint8 pictures (n, h, w, c): the time of none of these engines depends on what they show."""
+def random_images(batch: int, shape: tuple[int, ...], seed: int = 0) -> npt.NDArray[np.uint8]:
+    """Random uint8 images (n, h, w, c): the time of these engines does not depend on the content."""
     c, h, w = shape
     return np.random.default_rng(seed).integers(0, 256, (batch, h, w, c), dtype=np.uint8)
-
-
-def normalise(images: npt.NDArray[np.uint8], mean: tuple[float, ...], std: tuple[float, ...]) -> Array:
-    """uint8 (n, h, w, c) -> `(x/255 - mean)/std`, float32 (n, c, h, w)."""
-    centre, width = np.asarray(mean, np.float32), np.asarray(std, np.float32)
-    scaled = (images.astype(np.float32) / np.float32(255) - centre) / width
-    return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2), dtype=np.float32)

@@ -45,7 +45,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class ChainResult:
-    """One chain on all engines; `primitives` are the kernels OpenVINO says that it ran."""
+    """One chain on all engines; `primitives` are the kernels that OpenVINO reports."""
 
     chain: str
     multiply_adds: int
@@ -54,7 +54,7 @@ class ChainResult:
     primitives: tuple[str, ...]
 
     def rate(self, engine: str) -> float:
-        """Multiply-adds a second at the median."""
+        """Multiply-adds per second at the median."""
         return self.multiply_adds / self.seconds[engine].median
 
     def speedup(self, by: str) -> float | None:
@@ -141,7 +141,20 @@ def bench_layers(
     shapes: tuple[tuple[int, int], ...] = SHAPES,
     say: Callable[[str], None] = print,
 ) -> list[ChainResult]:
-    """Time the chain at each shape; a chain whose engines disagree is an error, not a time."""
+    """Time chains of eight binary layers, ours and OpenVINO's, in turns.
+
+    Args:
+        threads: Threads of both engines.
+        isa: Our CPU kernels; the fastest available by default.
+        against: Whether OpenVINO is measured too. If it is not installed, it is skipped with a message.
+        rounds: How often the engines take turns.
+        repeat: Timed calls per turn.
+        shapes: (channels, size) of each chain.
+        say: Receives lines of progress.
+
+    Raises:
+        RuntimeError: The engines disagree, or OpenVINO did not run its binary kernel.
+    """
     results = []
     for channels, size in shapes:
         chain = make_chain(channels, size)
@@ -152,7 +165,7 @@ def bench_layers(
             try:
                 peer, primitives = openvino_chain(chain, threads)
             except Unavailable as error:
-                say(f"openvino is left out: {error}")
+                say(f"openvino is skipped: {error}")
                 against = False
             else:
                 _check(channels, size, model(x), peer(x), primitives)
@@ -176,5 +189,5 @@ def _check(channels: int, size: int, ours: Array, theirs: Array, primitives: tup
     slow = [kind for kind in primitives if not kind.startswith("jit")]
     if slow or not primitives:
         raise RuntimeError(
-            f"openvino ran {slow or 'no binary convolution'} where its compiled binary kernel is meant"
+            f"openvino ran {slow or 'no binary convolution'} instead of its compiled binary kernel"
         )

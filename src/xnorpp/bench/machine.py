@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from pathlib import Path
 from typing import Any
 
 from xnorpp.bench.avx2 import AVX2_ONLY
+from xnorpp.runtime.machine import available_cores, processor
 
 # What decides which kernels an engine picks.
 _FLAGS = (
@@ -21,11 +21,11 @@ _PACKAGES = ("numpy", "torch", "onnxruntime", "onnx", "openvino", "nncf")
 
 def describe_machine() -> dict[str, Any]:
     """Processor, instruction sets, cores, memory, operating system and the versions of all engines."""
-    name, flags = _processor()
+    name, flags = processor()
     found: dict[str, Any] = {
         "cpu": name,
         "isa": [flag for flag in _FLAGS if flag in flags],
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": available_cores(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": versions(),
@@ -47,19 +47,3 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _processor() -> tuple[str, set[str]]:
-    name, flags = platform.processor() or platform.machine(), set[str]()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return name, flags
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            name = value.strip()
-        elif key.strip() in ("flags", "Features"):
-            flags = set(value.split())
-            break
-    return name, flags

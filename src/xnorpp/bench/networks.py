@@ -1,9 +1,9 @@
-"""The networks of a comparison: a binary one, packed, and the real-valued twin that the other engines run.
+"""The networks of a comparison: a packed binary one, and the real-valued baseline that the other engines run.
 
 Random weights, but the statistics of every batch norm are those of the network's own activations, because
 thresholds and signs that never change would be unlike any trained network.
 
-The twin of a ResNet is the ordinary one of He et al. (convolution, batch norm, ReLU), with the same
+The baseline of a ResNet is the ordinary one of He et al. (convolution, batch norm, ReLU), with the same
 convolutions and multiply-adds. The pre-activation order that binary networks need would leave the float
 engines batch norms that they cannot fold into a convolution; the comparison is against the network that
 people run with them.
@@ -30,7 +30,7 @@ def binary_network(config: Mapping[str, Any] = DEFAULT, *, seed: int = 0) -> nn.
     return settle_norms(create_model(**config), config)
 
 
-def twin_network(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
+def baseline_network(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
     """The real-valued network of the same shape, in evaluation mode."""
     torch.manual_seed(seed)
     name = str(config["name"])
@@ -40,7 +40,7 @@ def twin_network(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
         counts = (2, 2, 2, 2) if name == "resnet18" else (3, 4, 6, 3)
         model: nn.Module = PostActivationResNet(counts, int(config.get("in_channels", 3)), int(classes))
     else:
-        kept = (
+        names = (
             "name",
             "input_size",
             "num_classes",
@@ -52,7 +52,7 @@ def twin_network(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
             "dropout",
             "hidden",
         )
-        model = create_model(method="real", **{key: config[key] for key in kept if key in config})
+        model = create_model(method="real", **{key: config[key] for key in names if key in config})
     return settle_norms(model, config)
 
 
@@ -64,7 +64,7 @@ def _size(config: Mapping[str, Any]) -> tuple[int, int]:
 
 @torch.no_grad()
 def settle_norms(model: nn.Module, config: Mapping[str, Any], *, batch: int = 4) -> nn.Module:
-    """Set every batch norm's running statistics to those of random pictures, averaged over two batches."""
+    """Set every batch norm's running statistics to those of random images, averaged over two batches."""
     height, width = _size(config)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):

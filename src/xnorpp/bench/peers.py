@@ -1,11 +1,11 @@
-"""The other engines, each with its own best settings, on the real-valued twin.
+"""The other engines, each with its own best settings, on the real-valued baseline.
 
     torch          eager, channels_last; torch.compile (inductor) with frozen weights
-    onnxruntime    fp32; int8: static quantisation in QDQ form, per channel, calibrated on random pictures
+    onnxruntime    fp32; int8: static quantisation in QDQ form, per channel, calibrated on random images
     openvino       fp32; int8: NNCF post-training quantisation, calibrated likewise; latency hint
 
-Every engine gets uint8 pictures with the normalisation inside its own graph, where it can be fused, and
-float32 pictures beside. A library that is not installed is an `Unavailable` with one line. Each function
+Every engine gets uint8 images with the normalisation inside its own graph, where it can be fused, and
+float32 images too. A library that is not installed is an `Unavailable` with one line. Each function
 gives the engines for every thread count asked for.
 """
 
@@ -26,20 +26,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from xnorpp.bench.engine import Array, Engine, Unavailable, normalise, pictures
+from xnorpp.bench.engine import Array, Engine, Unavailable, random_images
 from xnorpp.bench.machine import describe_machine
+from xnorpp.runtime.format.preprocess import normalise, scale_and_offset
 
-CALIBRATION = 8  # random pictures; with random weights more would change nothing
+CALIBRATION = 8  # random images; with random weights more would change nothing
 
 
 @dataclass(frozen=True)
 class Task:
-    """What the peers are asked to run: the twin (an nn.Module), its input shape, batch, and normalisation."""
+    """What the other engines run: the baseline (an nn.Module), its input shape, batch, and normalisation."""
 
-    twin: Any
-    shape: tuple[int, int, int]
+    baseline: Any
+    shape: tuple[int, ...]
     batch: int
     threads: tuple[int, ...]
     mean: tuple[float, ...]
@@ -47,11 +46,10 @@ class Task:
 
     def scale_and_shift(self) -> tuple[Array, Array]:
         """`(x/255 - mean)/std` as `x*scale + shift`, one number a channel."""
-        mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
-        return 1 / (255 * std), -mean / std
+        return scale_and_offset(self.mean, self.std)
 
     def calibration(self) -> list[Array]:
-        images = pictures(CALIBRATION * self.batch, self.shape, seed=1)
+        images = random_images(CALIBRATION * self.batch, self.shape, seed=1)
         return list(normalise(images, self.mean, self.std).reshape(CALIBRATION, self.batch, *self.shape))
 
 
@@ -59,12 +57,12 @@ def _need(package: str, command: str = "pip install 'xnorpp[bench]'") -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise Unavailable(f"{package} is not installed ({error}); `{command}` brings it") from None
+        raise Unavailable(f"{package} is not installed ({error}); install it with `{command}`") from None
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Converters that chat: their standard output and warnings are kept back."""
+    """Converters print much: their standard output and warnings are suppressed."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -79,7 +77,7 @@ def torch_engines(task: Task) -> Iterator[Engine]:
     torch = _need("torch")
 
     class Normalised(torch.nn.Module):  # type: ignore[misc, name-defined]
-        """The twin behind `(x/255 - mean)/std` of uint8 (n, h, w, c)."""
+        """The baseline after `(x/255 - mean)/std` of uint8 (n, h, w, c)."""
 
         def __init__(self, inner: Any) -> None:
             super().__init__()
@@ -104,7 +102,7 @@ def torch_engines(task: Task) -> Iterator[Engine]:
 
     for threads in task.threads:
         torch.set_num_threads(threads)
-        eager = copy.deepcopy(task.twin).eval().to(memory_format=torch.channels_last)
+        eager = copy.deepcopy(task.baseline).eval().to(memory_format=torch.channels_last)
         settings: dict[str, Any] = {"threads": threads, "before": _thread_setter(torch, threads)}
         yield Engine(
             "torch eager", "fp32",
@@ -120,7 +118,7 @@ def _thread_setter(torch: Any, threads: int) -> Callable[[], object]:
 def _compiled(torch: Any, task: Task, normalised: Any, settings: dict[str, Any]) -> Engine:
     inductor = importlib.import_module("torch._inductor.config")
     threads = settings["threads"]
-    x = pictures(task.batch, task.shape)
+    x = random_images(task.batch, task.shape)
     floats = normalise(x, task.mean, task.std)
 
     def compiled(model: Any, example: Array) -> Callable[[Array], Array]:
@@ -137,11 +135,11 @@ def _compiled(torch: Any, task: Task, normalised: Any, settings: dict[str, Any])
         call(example)
         return call
 
-    twin = copy.deepcopy(task.twin).eval().to(memory_format=torch.channels_last)
+    baseline = copy.deepcopy(task.baseline).eval().to(memory_format=torch.channels_last)
     try:
         with _quiet(), inductor.patch(freezing=True):
-            from_uint8 = compiled(normalised(copy.deepcopy(twin)).eval(), x)
-            from_float = compiled(twin, floats)
+            from_uint8 = compiled(normalised(copy.deepcopy(baseline)).eval(), x)
+            from_float = compiled(baseline, floats)
     except Exception as error:
         reason = str(error).strip().splitlines()
         raise Unavailable(
@@ -150,26 +148,26 @@ def _compiled(torch: Any, task: Task, normalised: Any, settings: dict[str, Any])
     return Engine("torch.compile", "fp32", from_uint8=from_uint8, from_float=from_float, **settings)
 
 
-def export_onnx(twin: Any, batch: int, shape: tuple[int, int, int], path: Path) -> None:
-    """The twin as ONNX with one float32 input `input` (n, c, h, w) and a fixed batch."""
+def export_onnx(baseline: Any, batch: int, shape: tuple[int, ...], path: Path) -> None:
+    """The baseline as ONNX with one float32 input `input` (n, c, h, w) and a fixed batch."""
     torch = _need("torch")
     for package in ("onnx", "onnxscript"):
         _need(package)
     with _quiet(), contextlib.redirect_stderr(io.StringIO()):
         torch.onnx.export(
-            twin.eval(), (torch.zeros(batch, *shape),), str(path), dynamo=True, external_data=False,
+            baseline.eval(), (torch.zeros(batch, *shape),), str(path), dynamo=True, external_data=False,
             input_names=["input"], output_names=["output"], verbose=False, opset_version=18,
         )  # fmt: skip
 
 
 def with_normalisation(task: Task, model: Any) -> Any:
-    """An ONNX model of normalised pictures -> the same from uint8 (n, h, w, c)."""
+    """An ONNX model of normalised images -> the same from uint8 (n, h, w, c)."""
     onnx = _need("onnx")
     helper, types = onnx.helper, onnx.TensorProto
     c, h, w = task.shape
     scale, shift = task.scale_and_shift()
     nodes = [
-        helper.make_node("Cast", ["picture"], ["pp_float"], to=types.FLOAT),
+        helper.make_node("Cast", ["image"], ["pp_float"], to=types.FLOAT),
         helper.make_node("Mul", ["pp_float", "pp_scale"], ["pp_scaled"]),
         helper.make_node("Add", ["pp_scaled", "pp_shift"], ["pp_shifted"]),
         helper.make_node("Transpose", ["pp_shifted"], [model.graph.input[0].name], perm=[0, 3, 1, 2]),
@@ -178,11 +176,11 @@ def with_normalisation(task: Task, model: Any) -> Any:
         onnx.numpy_helper.from_array(scale, "pp_scale"),
         onnx.numpy_helper.from_array(shift, "pp_shift"),
     ]
-    picture = helper.make_tensor_value_info("picture", types.UINT8, [task.batch, h, w, c])
+    image = helper.make_tensor_value_info("image", types.UINT8, [task.batch, h, w, c])
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     del whole.graph.input[:], whole.graph.node[:]
-    whole.graph.input.append(picture)
+    whole.graph.input.append(image)
     whole.graph.initializer.extend(constants)
     whole.graph.node.extend([*nodes, *model.graph.node])
     onnx.checker.check_model(whole)
@@ -195,7 +193,7 @@ def onnxruntime_engines(task: Task) -> Iterator[Engine]:
     runtime.set_default_logger_severity(3)
     with tempfile.TemporaryDirectory(prefix="xnorpp-bench-") as name:
         folder = Path(name)
-        export_onnx(task.twin, task.batch, task.shape, folder / "fp32.onnx")
+        export_onnx(task.baseline, task.batch, task.shape, folder / "fp32.onnx")
         models = {"fp32": onnx.load(folder / "fp32.onnx")}
         try:
             models["int8"] = quantise_onnx(task, folder)
@@ -217,11 +215,11 @@ def onnxruntime_engines(task: Task) -> Iterator[Engine]:
         return call
 
     for precision, model in models.items():
-        pictures_in = with_normalisation(task, model)
+        images_in = with_normalisation(task, model)
         for threads in task.threads:
             yield Engine(
                 f"onnxruntime {precision}", "fp32" if precision == "fp32" else "int8", threads,
-                session(pictures_in, threads), session(model, threads),
+                session(images_in, threads), session(model, threads),
             )  # fmt: skip
 
 
@@ -249,7 +247,7 @@ def quantise_onnx(task: Task, folder: Path) -> Any:
     return onnx.load(folder / "int8.onnx")
 
 
-# A convolution in bfloat16, which takes the matrix unit (AMX) where the processor says that it has one.
+# A convolution in bfloat16, which takes the matrix unit (AMX) where the processor reports one.
 _MATRIX_UNIT = """
 import numpy, openvino
 from openvino import opset1
@@ -262,8 +260,8 @@ model([numpy.ones((1, 64, 14, 14), numpy.float32)])
 
 
 def load_openvino() -> tuple[Any, tuple[str, ...]]:
-    """The module, and a note where OpenVINO had to be kept off a matrix unit that this machine only claims to
-    have: some virtual machines list AMX and end the process that uses it, which a child process finds out.
+    """The module, and a note where OpenVINO must not use a matrix unit that this machine only claims to have:
+    some virtual machines list AMX and end the process that uses it, which a child process finds out.
     """
     machine = describe_machine()
     _need("openvino")
@@ -279,7 +277,7 @@ def openvino_engines(task: Task) -> Iterator[Engine]:
     """fp32 and int8 quantised by NNCF."""
     openvino, notes = load_openvino()
     with tempfile.TemporaryDirectory(prefix="xnorpp-bench-") as name:
-        export_onnx(task.twin, task.batch, task.shape, Path(name) / "fp32.onnx")
+        export_onnx(task.baseline, task.batch, task.shape, Path(name) / "fp32.onnx")
         real = openvino.Core().read_model(Path(name) / "fp32.onnx")
         yield from _openvino_pair(openvino, task, "openvino fp32", real, notes)
         yield from _openvino_pair(openvino, task, "openvino int8", quantise_openvino(task, real), notes)
@@ -313,7 +311,7 @@ def _openvino_pair(
     entry.preprocess().convert_element_type(openvino.Type.f32)
     entry.preprocess().mean([255 * m for m in task.mean]).scale([255 * s for s in task.std])
     entry.model().set_layout(openvino.Layout("NCHW"))
-    pictures_in = steps.build()
+    images_in = steps.build()
 
     def compiled(graph: Any, threads: int) -> Callable[[Array], Array]:
         request = core.compile_model(graph, "CPU", openvino_settings(threads)).create_infer_request()
@@ -328,7 +326,7 @@ def _openvino_pair(
     for threads in task.threads:
         yield Engine(
             name, "int8" if name.endswith("int8") else "fp32", threads,
-            compiled(pictures_in, threads), compiled(model, threads), notes=notes,
+            compiled(images_in, threads), compiled(model, threads), notes=notes,
         )  # fmt: skip
 
 
@@ -340,7 +338,7 @@ PEERS: dict[str, Callable[[Task], Iterator[Engine]]] = {
 
 
 def collect(task: Task, names: Sequence[str], say: Callable[[str], None]) -> list[Engine]:
-    """The engines of these libraries; one that is missing is said in one line and left out."""
+    """The engines of these libraries; one that is missing is skipped with a message."""
     engines: list[Engine] = []
     for name in names:
         if name not in PEERS:
@@ -350,5 +348,5 @@ def collect(task: Task, names: Sequence[str], say: Callable[[str], None]) -> lis
             for engine in PEERS[name](task):
                 engines.append(engine)
         except Unavailable as error:
-            say(f"{name} is left out: {error}")
+            say(f"{name} is skipped: {error}")
     return engines

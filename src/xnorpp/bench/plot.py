@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 def plot(rows: Sequence[Row], path: str | Path) -> None:
-    """Bars: the latency of each engine (quartiles as whiskers), or the rate of each chain, as PNG or SVG."""
+    """Plot the latency of each engine (with quartiles), or the rate of each chain, as PNG or SVG."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -48,10 +48,11 @@ def _plot_latencies(axis: Any, rows: Sequence[Row]) -> None:
     ]
     colours = ["#c44" if row["engine"] == OURS else "#89a" for row in ordered]
     axis.barh(names, values, xerr=whiskers, color=colours)
-    for index, value in enumerate(values):
-        axis.text(value, index, f" {value:.1f}", va="center", fontsize=8)
+    for index, row in enumerate(ordered):  # after the whisker, which would cross it
+        axis.text(row["spread_ms"]["upper_quartile"], index, f"  {row['value']:.1f}", va="center", fontsize=8)
+    axis.set_xlim(0, 1.12 * max(row["spread_ms"]["upper_quartile"] for row in ordered))
     axis.set_xlabel(
-        f"ms a batch of {ordered[0]['batch']} from uint8, median and quartiles (threads in brackets)"
+        f"ms per batch of {ordered[0]['batch']} (uint8 input), median and quartiles (threads in brackets)"
     )
     axis.set_title(str(ordered[0]["model"]), fontsize=10)
 
@@ -65,6 +66,6 @@ def _plot_rates(axis: Any, rows: Sequence[Row]) -> None:
         spots = [index + place * width for index in range(len(values))]
         axis.bar(spots, values, width, label=engine, color="#c44" if engine == OURS else "#89a")
     axis.set_xticks([index + width * (len(engines) - 1) / 2 for index in range(len(chains))], chains)
-    axis.set_ylabel("10^9 binary multiply-adds a second")
+    axis.set_ylabel("10^9 binary multiply-adds per second")
     axis.set_title(f"chains of eight layers, {rows[0]['threads']} thread(s)", fontsize=10)
     axis.legend()

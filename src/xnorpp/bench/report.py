@@ -1,4 +1,4 @@
-"""What a benchmark says: a table for the terminal, JSON, rows for results/*.jsonl, and a plot."""
+"""The report of a benchmark: a table for the terminal, JSON, rows for results/*.jsonl, and a plot."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Row = dict[str, Any]
 
 
 def comparison_text(found: Comparison) -> str:
-    """A line an engine, then the ratios that count."""
-    rows = [["engine", "precision", "threads", "uint8 ms", "(quartiles, min)", "float32 ms", "ours is"]]
+    """One row per engine, then the ratios."""
+    rows = [["engine", "precision", "threads", "uint8 ms", "(quartiles, min)", "float32 ms", "xnorpp is"]]
     for row in sorted(found.results, key=lambda one: (one.threads, one.uint8.median)):
         ours = found.ours(row.threads).uint8.median
         rows.append(
@@ -59,8 +59,8 @@ def comparison_text(found: Comparison) -> str:
 
 
 def layers_text(found: Sequence[ChainResult]) -> str:
-    """A line a chain: multiply-adds a second of each engine and their ratio."""
-    rows = [["chain of 8", "xnorpp ms", "GMAC/s", "openvino ms", "GMAC/s", "ours is", "openvino ran"]]
+    """One row per chain: multiply-adds per second of each engine, and their ratio."""
+    rows = [["chain of 8", "xnorpp ms", "GMAC/s", "openvino ms", "GMAC/s", "xnorpp is", "openvino ran"]]
     for row in found:
         peer = row.seconds.get("openvino")
         rows.append(
@@ -79,17 +79,17 @@ def layers_text(found: Sequence[ChainResult]) -> str:
 
 
 def _other_ways(ratio: Callable[[str], float | None], name: str = "") -> str:
-    """The ratio by quiet calls and by the fastest ones, behind the one by medians."""
-    words = {"quiet": "by the calls in quiet moments", "minimum": "by the fastest calls"}
-    found = {by: ratio(by) for by in words}
-    return "".join(f"; {name}{value:.2f} {words[by]}" for by, value in found.items() if value)
+    """The ratio over undisturbed calls and over the fastest ones, to follow the ratio of medians."""
+    labels = {"quiet": "over undisturbed calls", "minimum": "over the fastest calls"}
+    found = {by: ratio(by) for by in labels}
+    return "".join(f"; {name}{value:.2f}x {labels[by]}" for by, value in found.items() if value)
 
 
 def startup_text(found: Startup) -> str:
     torch = "torch was imported" if found.torch_imported else "torch not imported"
     return (
-        f"first answer after {found.seconds:.3f} s (import {found.importing:.3f}, load {found.loading:.3f}, "
-        f"answer {found.answering:.3f}), {torch}; peak memory {found.bytes_above_bare / 1e6:.1f} MB "
+        f"first result after {found.seconds:.3f} s (import {found.importing:.3f}, load {found.loading:.3f}, "
+        f"run {found.answering:.3f}), {torch}; peak memory {found.bytes_above_bare / 1e6:.1f} MB "
         "above the bare interpreter, numpy included"
     )
 
@@ -105,7 +105,7 @@ def _spread(spread: Spread) -> str:
 
 
 def comparison_rows(found: Comparison) -> list[Row]:
-    """One row an engine and input, one a ratio."""
+    """One row per engine and input, and one per ratio."""
     rows: list[Row] = []
     for result in found.results:
         for kind, spread in (("uint8", result.uint8), ("float32", result.float32)):

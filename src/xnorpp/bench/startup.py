@@ -1,4 +1,4 @@
-"""Time to the first answer and peak memory of a packed model, each measured in a process of its own."""
+"""Time to the first result and peak memory of a packed model, each measured in a process of its own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ print(json.dumps({"peak": peak * 1024, **extra}))
 
 @dataclass(frozen=True)
 class Startup:
-    """Seconds to the first answer (median of several processes) and bytes above a bare interpreter's peak."""
+    """Seconds to the first result (median of several processes) and bytes above a bare interpreter's peak."""
 
     seconds: float
     importing: float
@@ -58,7 +58,17 @@ class Startup:
 def measure_startup(
     path: str | Path, *, threads: int = 1, isa: str | None = None, processes: int = 5
 ) -> Startup:
-    """`import xnorpp.runtime`, load `path`, answer one picture; and the peak memory of doing so."""
+    """Time importing `xnorpp.runtime`, loading a file and running one image, and measure the peak memory.
+
+    Args:
+        path: The packed file.
+        threads: Threads of the engine.
+        isa: The CPU kernels; the fastest available by default.
+        processes: How many fresh processes the medians are taken over.
+
+    Raises:
+        OSError: This system has no /proc/self/status.
+    """
     if not Path("/proc/self/status").exists():
         raise OSError("peak memory is read from /proc/self/status, which this system does not have")
     arguments = [str(path), str(threads), isa or ""]

@@ -1,1 +1,1 @@
-"""The command line: `main.py` and the commands."""
+"""The command line: `main.py` and one file per command."""

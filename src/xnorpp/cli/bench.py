@@ -1,7 +1,4 @@
-"""`xnorpp bench`: the race of our engine against others.
-
-It stands in the table of `cli.py`, and follows its rules.
-"""
+"""`xnorpp bench`."""
 
 from __future__ import annotations
 
@@ -13,12 +10,11 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from xnorpp.cli.command import Parser, at_least, check_file, check_picture, say
-from xnorpp.cli.deploy import one_model, refuse_ignored
+from xnorpp.cli.command import Parser, at_least, check_file, check_plot, one_model, refuse_ignored, say
 
 OTHERS, ROUNDS, REPEAT = "torch,onnxruntime,openvino", 10, 5
 OPTIONS = ("block", "threads", "batch", "against", "rounds", "repeat", "isa", "avx2_only", "plot")
-# What each other kind of measurement takes of these and of MODEL.
+# Which of these, and whether MODEL, the other kinds of measurement accept.
 TAKES = {
     "--layers": ("threads", "against", "rounds", "repeat", "isa", "avx2_only", "plot"),
     "--startup": ("model", "block", "threads", "isa", "avx2_only"),
@@ -27,11 +23,10 @@ TAKES = {
 
 
 def bench(arguments: list[str]) -> int:
-    """Race our engine against others on this machine, side by side in one run.
-
-    Engines take turns; medians, quartiles and minima are shown, and the machine is described. The others run
-    the real-valued twin of the network and are optional installs: `pip install 'xnorpp[bench]'`. Without
-    MODEL the network is a ResNet-18 for 224x224 pictures, Case 4, the paper's block, with random weights.
+    """All engines run on this machine in one session, in turns. Medians, quartiles and minima are printed,
+    with a description of the machine. The other engines run the real-valued baseline, which is the same
+    network without binarization, and are optional: `pip install 'xnorpp[bench]'`. Without MODEL the network
+    is a ResNet-18 for 224x224 images, Case 4, with the paper's block and random weights.
     """
     parser = Parser(
         "bench",
@@ -44,30 +39,44 @@ def bench(arguments: list[str]) -> int:
         """,
     )
     parser.add_argument(
-        "model", metavar="MODEL", nargs="?", help="a packed file, a checkpoint, or a shipped model's name"
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="a packed file, a checkpoint, or the name of a shipped model",
     )
     parser.add_argument(
-        "--block", metavar="NAME", help="without MODEL: the ResNet-18's block, paper or default (paper)"
+        "--block",
+        metavar="NAME",
+        help="without MODEL: the block of the ResNet-18, paper or default (default: paper)",
     )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--layers", action="store_true", help="time chains of eight binary layers instead")
-    kind.add_argument("--startup", action="store_true", help="time the first answer and its memory instead")
+    kind.add_argument(
+        "--startup", action="store_true", help="measure the time to the first result and the memory instead"
+    )
     parser.add_argument(
         "--device", metavar="NAME", default="cpu",
-        help="cpu, or cuda: batches 256 and 1 beside torch eager and compiled (cpu)",
+        help="cpu, or cuda: batches of 256 and 1, compared with torch eager and compiled (default: cpu)",
     )  # fmt: skip
-    parser.add_argument("--threads", metavar="N[,N]", help="threads of every engine (1)")
-    parser.add_argument("--batch", metavar="N", type=at_least(1), help="pictures a call (1)")
+    parser.add_argument("--threads", metavar="N[,N]", help="threads of every engine (default: 1)")
+    parser.add_argument("--batch", metavar="N", type=at_least(1), help="images per call (default: 1)")
     parser.add_argument(
         "--against", metavar="NAMES",
-        help="which others, or none (torch,onnxruntime,openvino)",
+        help="the other engines, or none (default: torch,onnxruntime,openvino)",
     )  # fmt: skip
-    parser.add_argument("--rounds", metavar="N", type=at_least(1), help="turns of each engine (10)")
-    parser.add_argument("--repeat", metavar="N", type=at_least(1), help="timed calls a turn (5)")
-    parser.add_argument("--isa", metavar="NAME", help="force our kernels of this instruction set")
-    parser.add_argument("--avx2-only", action="store_true", help="hide all above AVX2 from every engine")
-    parser.add_argument("--json", metavar="FILE", help="write every number here")
-    parser.add_argument("--plot", metavar="FILE", help="draw it (.png or .svg)")
+    parser.add_argument(
+        "--rounds",
+        metavar="N",
+        type=at_least(1),
+        help="rounds; every engine has one turn per round (default: 10)",
+    )
+    parser.add_argument("--repeat", metavar="N", type=at_least(1), help="timed calls per round (default: 5)")
+    parser.add_argument("--isa", metavar="NAME", help="use the xnorpp kernels of this instruction set")
+    parser.add_argument(
+        "--avx2-only", action="store_true", help="hide instruction sets above AVX2 from every engine"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write all measurements to this JSON file")
+    parser.add_argument("--plot", metavar="FILE", help="write a plot (.png or .svg)")
     parser.add_argument("--append", metavar="FILE", help="append the rows to this .jsonl file")
     given = parser.parse_args(arguments)
     _check(given)
@@ -84,11 +93,9 @@ def bench(arguments: list[str]) -> int:
             print(f"xnorpp bench: {error}.", file=sys.stderr)
             return 2
     given.model = str(one_model(given.model, None)) if given.model else None
-    threads = _numbers(given.threads)
-    names = OTHERS if given.against is None else given.against
-    against = [] if names in ("", "none") else names.split(",")
+    threads, against = _numbers(given.threads), _others(given.against)
     print(machine_text(describe_machine()), flush=True)
-    rows = complete(_race(given, threads, against), seed=0)
+    rows = complete(_measure(given, threads, against), seed=0)
     if given.json:
         Path(given.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     if given.append:
@@ -101,11 +108,11 @@ def bench(arguments: list[str]) -> int:
 
 
 def _check(given: Namespace) -> None:
-    """Refuse what would be ignored, and outputs that could not be written, before anything is timed."""
+    """Refuse options without effect and outputs that cannot be written, before anything is timed."""
     from xnorpp.bench.compare import TITLES
 
     if given.block is not None and given.block not in TITLES:
-        raise ValueError(f"`--block` (={given.block!r}) must be of {', '.join(TITLES)}")
+        raise ValueError(f"`--block` (={given.block!r}) must be one of {', '.join(TITLES)}")
     if given.block is not None and given.model is not None:
         raise ValueError(f"`--block` (={given.block!r}) is for the network without MODEL; leave one out")
     if given.device != "cpu" and given.device.partition(":")[0] != "cuda":
@@ -117,19 +124,20 @@ def _check(given: Namespace) -> None:
     if kind:
         if given.model is not None and "model" not in TAKES[kind]:
             raise ValueError(
-                f"MODEL (={given.model!r}) must not be given with {kind}, which has its own layers"
+                f"MODEL (={given.model!r}) must not be given with {kind}, which builds its own layers"
             )
         left = tuple(name for name in OPTIONS if name not in TAKES[kind])
-        refuse_ignored(given, left, f"the race of whole networks on the CPU, not for {kind}")
+        refuse_ignored(given, left, f"the comparison of whole networks on the CPU, not for {kind}")
     if len(_numbers(given.threads)) > 1 and given.startup:
         raise ValueError(f"`--threads` (={given.threads!r}) must be one number with --startup")
+    _others(given.against)
     check_file("--json", given.json)
     check_file("--append", given.append, makes_folder=True)
-    check_picture("--plot", given.plot)
+    check_plot("--plot", given.plot)
 
 
-def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> list[dict[str, Any]]:
-    """The part of `bench` that was asked for: its text on stdout, its rows as the result."""
+def _measure(given: Namespace, threads: tuple[int, ...], against: list[str]) -> list[dict[str, Any]]:
+    """Measure what was asked for, print it, and return its rows."""
     from xnorpp.bench import bench_layers, compare, measure_startup, open_program, report
     from xnorpp.bench.compare import TITLES
     from xnorpp.runtime import write
@@ -154,12 +162,13 @@ def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> lis
             print(line, flush=True)
 
         try:
-            found_rows = compare_cuda(open_program(given.model, block), device=given.device, say=show)
+            measured_rows = compare_cuda(open_program(given.model, block), device=given.device, say=show)
         except CudaError as error:
             raise ValueError(str(error).rstrip(".")) from None
         gpu = describe_hardware(given.device)["gpu"]
         return [
-            {"kind": "cuda bench", "device": given.device, "gpu": gpu, **as_record(row)} for row in found_rows
+            {"kind": "cuda bench", "device": given.device, "gpu": gpu, **as_record(row)}
+            for row in measured_rows
         ]
     title = Path(given.model).name if given.model else TITLES[block]
     program = open_program(given.model, block)
@@ -167,9 +176,9 @@ def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> lis
         with tempfile.TemporaryDirectory(prefix="xnorpp-bench-") as folder:
             place = Path(folder) / "model.xnor"
             write(program, place)
-            found = measure_startup(place, threads=threads[0], isa=given.isa)
-        print(report.startup_text(found))
-        return report.startup_rows(found, title, threads[0])
+            startup = measure_startup(place, threads=threads[0], isa=given.isa)
+        print(report.startup_text(startup))
+        return report.startup_rows(startup, title, threads[0])
     comparison = compare(
         program, title=title, threads=threads, batch=given.batch or 1, isa=given.isa, against=against,
         rounds=given.rounds or ROUNDS, repeat=given.repeat or REPEAT, say=say,
@@ -178,13 +187,25 @@ def _race(given: Namespace, threads: tuple[int, ...], against: list[str]) -> lis
     return report.comparison_rows(comparison)
 
 
+def _others(text: str | None) -> list[str]:
+    """The engines to compare with."""
+    names = OTHERS if text is None else text
+    if names in ("", "none"):
+        return []
+    from xnorpp.runtime.choices import check_choice
+
+    for name in names.split(","):
+        check_choice("--against", name, (*OTHERS.split(","), "none"))
+    return names.split(",")
+
+
 def _numbers(text: str | None) -> tuple[int, ...]:
     if text is None:
         return (1,)
     try:
-        found = tuple(int(part) for part in text.split(","))
+        numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
-        found = ()
-    if not found or min(found) < 1:
-        raise ValueError(f"`threads` (={text!r}) must be positive integers with commas between, such as 1,2")
-    return found
+        numbers = ()
+    if not numbers or min(numbers) < 1:
+        raise ValueError(f"`threads` (={text!r}) must be positive integers separated by commas, such as 1,2")
+    return numbers

@@ -1,5 +1,5 @@
-"""What the commands share: a parser whose help comes from the command's docstring, tables of text, and checks
-of arguments that are made before any work is done.
+"""What the commands share: a parser whose help comes from the command's docstring, arguments that several
+commands have, tables of text, and checks that are made before any work is done.
 """
 
 from __future__ import annotations
@@ -7,18 +7,28 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
+import secrets
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+from xnorpp.cli.main import COMMANDS
+
+if TYPE_CHECKING:
+    from xnorpp.runtime import PackedModel
+
+THREADS = "threads per call (default: chosen automatically, up to min(cores, 8))"
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with errors of one sentence and help that keeps the line breaks of its examples."""
+    """argparse with errors of one sentence, and with help that keeps the line breaks of its examples."""
 
     def __init__(self, command: str, function: Callable[[list[str]], int], examples: str) -> None:
         text = inspect.cleandoc(function.__doc__ or "")
+        if command in COMMANDS:
+            text = f"{COMMANDS[command].summary}\n\n{text}"
         super().__init__(
             prog=f"xnorpp {command}",
             description=text,
@@ -28,24 +38,24 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message} (`{self.prog} --help` says more).", file=sys.stderr)
+        print(f"{self.prog}: {message} (see `{self.prog} --help`).", file=sys.stderr)
         raise SystemExit(2)
 
 
 def say(line: str) -> None:
-    """A line of progress, beside what the command prints."""
+    """Print a line of progress on stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
 def print_table(rows: Sequence[Sequence[str]], indent: str = "") -> None:
-    """Columns padded to their widest entry."""
+    """Print columns, each padded to its widest entry."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) if rows else 0)]
     for row in rows:
         print((indent + "  ".join(text.ljust(width) for text, width in zip(row, widths))).rstrip())
 
 
 def at_least(low: int) -> Callable[[str], int]:
-    """The `type` of an argument that is a whole number from `low` on."""
+    """The `type` of an argument that is a whole number of at least `low`."""
 
     def whole_number(text: str) -> int:
         try:
@@ -59,8 +69,69 @@ def at_least(low: int) -> Callable[[str], int]:
     return whole_number
 
 
+def engine_options(parser: Parser, threads: str = THREADS) -> None:
+    """Add --threads and --isa, the options of the CPU engine."""
+    parser.add_argument("--threads", metavar="N", type=at_least(1), help=threads)
+    parser.add_argument("--isa", metavar="NAME", help="use the kernels of this instruction set")
+
+
+def one_model(path: str | None, name: str | None) -> Path:
+    """The model that was asked for, by path or by the name of a shipped one: exactly one of the two."""
+    from xnorpp.shipped import find_model, list_shipped, shipped_path
+
+    known = ", ".join(list_shipped()) or "none in this copy of the package"
+    if path is not None and name is not None:
+        raise ValueError(f"give one model: MODEL (={path!r}) or --model (={name!r}), not both")
+    if name is not None:
+        if name not in list_shipped() and Path(name).exists():
+            return Path(name)
+        if Path(name).suffix or Path(name).name != name:
+            raise ValueError(
+                f"`--model` (={name!r}) must be the name of a shipped model ({known}); a file is given as "
+                f"MODEL, without the flag, and there is no file {name}"
+            )
+        return shipped_path(name)
+    if path is None:
+        raise ValueError(f"give a model: MODEL, a file or a folder, or --model NAME ({known})")
+    return find_model(path)
+
+
+def load_packed(path: str | Path, given: argparse.Namespace) -> PackedModel:
+    """Load a packed file on the device, threads and kernels that were asked for; `auto` is the CPU."""
+    from xnorpp.runtime import load
+    from xnorpp.runtime.files import FileKind, file_kind
+
+    kind = file_kind(path)
+    if kind in (FileKind.RUN, FileKind.CHECKPOINT):
+        raise ValueError(
+            f"{path} is {kind.value}, and a packed model is needed; pack it first: "
+            f"`xnorpp pack {path} -o model.xnor`"
+        )
+    if kind in (FileKind.IMAGE, FileKind.TORCH):
+        raise ValueError(f"{path} is {kind.value}, and a packed model (.xnor) is needed as MODEL")
+    if given.device in ("auto", "cpu"):
+        return load(path, threads=given.threads, isa=given.isa)
+    if given.device.partition(":")[0] != "cuda":
+        raise ValueError(f"`device` (={given.device!r}) must be auto, cpu, cuda or cuda:N")
+    refuse_ignored(given, ("threads", "isa"), f"the CPU engine, not for --device {given.device}")
+    from xnorpp.runtime.cuda.model import CudaError
+
+    try:
+        return load(path, device=given.device)
+    except CudaError as error:
+        raise ValueError(str(error)) from None
+
+
+def refuse_ignored(given: argparse.Namespace, names: tuple[str, ...], place: str) -> None:
+    """Raise an error for the first of these options that was given: it is for `place`, and has no effect."""
+    for name in names:
+        value = getattr(given, name)
+        if value is not None and value is not False:
+            raise ValueError(f"`--{name.replace('_', '-')}` (={value!r}) is for {place}")
+
+
 def check_file(option: str, path: str | None, *, makes_folder: bool = False) -> None:
-    """Refuse a file that could not be written in the end; `makes_folder`: its writer makes the folder."""
+    """Refuse a file that cannot be written, before any work; `makes_folder`: its writer makes the folder."""
     if path is None:
         return
     place = Path(path)
@@ -70,21 +141,33 @@ def check_file(option: str, path: str | None, *, makes_folder: bool = False) -> 
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise ValueError(f"`{option}` (={path!r}) must be in a folder that exists, and {folder} {what}")
-    if not os.access(place if place.exists() else folder, os.W_OK):
-        raise ValueError(f"`{option}` (={path!r}) must be a file that may be written, and may not")
+    if place.exists():
+        if not os.access(place, os.W_OK):
+            raise ValueError(
+                f"`{option}` (={path!r}) must be a file that can be written; it is write-protected"
+            )
+        return
+    try:  # permissions do not tell everything: the file system may be read-only or full
+        probe = folder / f".xnorpp-{secrets.token_hex(6)}.tmp"
+        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"`{option}` (={path!r}) cannot be written: no file can be created in {folder} ({error.strerror})"
+        ) from None
 
 
 def check_folder(option: str, path: str | Path | None) -> None:
-    """Refuse a folder that could not be made in the end, because a file is in its place or above it."""
+    """Refuse a folder that cannot be made, because a file has its name or that of a folder above it."""
     if path is None:
         return
-    found = _nearest_that_exists(Path(path))
-    if not found.is_dir():
-        raise ValueError(f"`{option}` (={str(path)!r}) must be a folder, and {found} is a file")
+    nearest = _nearest_that_exists(Path(path))
+    if not nearest.is_dir():
+        raise ValueError(f"`{option}` (={str(path)!r}) must be a folder, and {nearest} is a file")
 
 
-def check_picture(option: str, path: str | None) -> None:
-    """`check_file` for a picture that matplotlib draws: its ending must be one that it can write."""
+def check_plot(option: str, path: str | None) -> None:
+    """`check_file` for a plot: its suffix must be one that matplotlib can write."""
     if path is None:
         return
     check_file(option, path)
@@ -96,8 +179,8 @@ def check_picture(option: str, path: str | None) -> None:
 
 
 def check_data(dataset: str, folder: str | None) -> None:
-    """Refuse a folder of data that is not there for the digits, which would be read from scikit-learn without
-    a word; other data sets say themselves where they were looked for.
+    """Refuse a data folder that does not exist for the digits, which come with scikit-learn and would ignore
+    it; the other data sets report themselves where they were looked for.
     """
     if dataset == "digits" and folder is not None and not Path(folder).expanduser().is_dir():
         raise ValueError(f"`--data` (={folder!r}) must be a folder, and does not exist")

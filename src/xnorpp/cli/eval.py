@@ -1,7 +1,4 @@
-"""`xnorpp eval`: the accuracy of a checkpoint, by torch, or of a packed file, by the packed engine.
-
-It stands in the table of `cli.py`, and follows its rules.
-"""
+"""`xnorpp eval`: the accuracy of a checkpoint, run by torch, or of a packed file, run as bit operations."""
 
 from __future__ import annotations
 
@@ -13,20 +10,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xnorpp.cli.command import Parser, at_least, check_data, check_file
-from xnorpp.cli.deploy import THREADS, engine_options, load_packed, one_model, refuse_ignored
+from xnorpp.cli.command import (
+    THREADS,
+    Parser,
+    at_least,
+    check_data,
+    check_file,
+    engine_options,
+    load_packed,
+    one_model,
+    refuse_ignored,
+)
 
 if TYPE_CHECKING:
     from xnorpp.data import Skipped
 
 
 def evaluate(arguments: list[str]) -> int:
-    """Measure the top-1 and top-5 accuracy of a checkpoint or a packed model.
-
-    MODEL is a .safetensors file of a run, the run's folder, a packed file, which is run packed and needs no
-    torch, or the name of a model that ships with the package. The data set is the one it was trained on, if
-    no other is named. Classes are matched by their names, in whatever order the model has them; a data set
-    with a class that the model does not know is refused.
+    """Prints top-1 and top-5 accuracy. MODEL is a .safetensors file of a run, the run's folder, a packed file
+    (which is run packed and needs no torch), or the name of a model that ships with the package. The data set
+    is the one it was trained on unless --dataset names another. Classes are matched by name, in whatever
+    order the model has them; a data set with a class that the model does not know is refused.
     """
     parser = Parser(
         "eval",
@@ -41,21 +45,30 @@ def evaluate(arguments: list[str]) -> int:
     )
     parser.add_argument(
         "checkpoint", metavar="MODEL", nargs="?",
-        help="a run's folder, one of its .safetensors files, a packed file, or a shipped model's name",
+        help="a run's folder, one of its .safetensors files, a packed file, or the name of a shipped model",
     )  # fmt: skip
     parser.add_argument(
         "--model", metavar="NAME", help="a model that ships with the package, instead of MODEL"
     )
-    parser.add_argument("--data", metavar="DIR", help="where the data set lies")
-    parser.add_argument("--dataset", metavar="NAME", help="another data set than it was trained on")
+    parser.add_argument("--data", metavar="DIR", help="folder of the data set")
     parser.add_argument(
-        "--split", default="test", choices=("train", "test"), help="what to measure on (test)"
+        "--dataset", metavar="NAME", help="evaluate on another data set than that of training"
     )
     parser.add_argument(
-        "--batch-size", metavar="N", type=at_least(1), default=256, help="pictures at a time (256)"
+        "--split",
+        default="test",
+        choices=("train", "test"),
+        help="which part of the data set (default: test)",
     )
     parser.add_argument(
-        "--workers", metavar="N", type=at_least(0), default=0, help="processes that decode pictures (0)"
+        "--batch-size", metavar="N", type=at_least(1), default=256, help="images per batch (default: 256)"
+    )
+    parser.add_argument(
+        "--workers",
+        metavar="N",
+        type=at_least(0),
+        default=0,
+        help="decoding processes; for a packed file, threads (default: 0)",
     )
     parser.add_argument(
         "--holdout", metavar="SHARE", type=float,
@@ -64,20 +77,23 @@ def evaluate(arguments: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument(
         "--max-skipped", metavar="N", type=at_least(0),
-        help="unreadable images that are tolerated (1 %%, at least 1, at most 100)",
+        help="how many unreadable images are tolerated (default: 1 %%, at least 1, at most 100)",
     )  # fmt: skip
     parser.add_argument(
-        "--by-position", action="store_true", help="match classes by their position, whatever their names"
+        "--by-position", action="store_true", help="match classes by position, whatever their names"
     )
     parser.add_argument(
-        "--network", metavar="PACKAGE.MODULE:FUNCTION", help="of a checkpoint: what makes your own network"
-    )
-    parser.add_argument("--download", action="store_true", help="get the data set if it is missing")
+        "--network", metavar="PACKAGE.MODULE:FUNCTION",
+        help="for a checkpoint: the function that builds your own network",
+    )  # fmt: skip
+    parser.add_argument("--download", action="store_true", help="download the data set if it is missing")
     parser.add_argument(
-        "--device", default="auto", help="auto, cpu, cuda or cuda:N (auto: a packed file on the CPU)"
+        "--device",
+        default="auto",
+        help="auto, cpu, cuda or cuda:N (default: auto, which runs a packed file on the CPU)",
     )
-    engine_options(parser, f"of a packed file: {THREADS}")
-    parser.add_argument("--json", metavar="FILE", help="write what was measured here")
+    engine_options(parser, f"for a packed file: {THREADS}")
+    parser.add_argument("--json", metavar="FILE", help="write the result to this JSON file")
     given = parser.parse_args(arguments)
     check_file("--json", given.json)
 
@@ -100,8 +116,9 @@ def evaluate(arguments: list[str]) -> int:
         given.max_skipped = _recorded_limit(meta)
     held = ((meta.get("recipe") or {}).get("data") or {}).get("holdout", 0.0)
     wanted: dict[str, Any] = {"max_skipped": given.max_skipped}
-    if preprocess is not None:
-        wanted |= {"size": preprocess.crop, "resize": preprocess.resize, "channels": preprocess.channels}
+    side = preprocess.side if preprocess is not None and len(set(preprocess.size)) == 1 else None
+    if preprocess is not None and side is not None:
+        wanted |= {"size": side, "resize": preprocess.resize, "channels": preprocess.channels}
     name, dataset = _open(given, meta.get("dataset"), held, wanted)
     _check_channels(meta["model"], name, dataset)
     dataset = _matched(given, dataset, meta.get("classes"), meta["model"]["num_classes"])
@@ -111,14 +128,14 @@ def evaluate(arguments: list[str]) -> int:
         train=False,
         device=device,
         workers=given.workers,
-        size=None if preprocess is None else preprocess.crop,
+        size=side,
         max_skipped=given.max_skipped,
     )
-    found = measure(model, loader)
+    result = measure(model, loader)
     _name_skipped(loader.skipped)
     print(
-        f"{meta['recipe']['name']} on {name} ({given.split}, {found['images']:.0f} pictures): "
-        f"top-1 {found['top1']:.2f} %, top-5 {found['top5']:.2f} %, loss {found['loss']:.4f}"
+        f"{meta['recipe']['name']} on {name} ({given.split}, {result['images']:.0f} images): "
+        f"top-1 {result['top1']:.2f} %, top-5 {result['top5']:.2f} %, loss {result['loss']:.4f}"
     )
     _write_json(
         given.json,
@@ -127,10 +144,10 @@ def evaluate(arguments: list[str]) -> int:
             "recipe": meta["recipe"]["name"],
             "dataset": name,
             "split": given.split,
-            "images": int(found["images"]),
-            "top1": found["top1"],
-            "top5": found["top5"],
-            "loss": found["loss"],
+            "images": int(result["images"]),
+            "top1": result["top1"],
+            "top5": result["top5"],
+            "loss": result["loss"],
             "skipped": [lost.name for lost in loader.skipped],
             "engine": f"torch on {device}",
         },
@@ -139,9 +156,9 @@ def evaluate(arguments: list[str]) -> int:
 
 
 def _name_skipped(skipped: Iterable[Skipped]) -> None:
-    """One line for each picture that could not be read."""
+    """Print one line for each image that could not be read."""
     for lost in skipped:
-        print(f"xnorpp eval: {lost.name} cannot be read ({lost.reason}) and is left out.", file=sys.stderr)
+        print(f"xnorpp eval: {lost.name} cannot be read ({lost.reason}) and is skipped.", file=sys.stderr)
 
 
 def _recorded_limit(meta: dict[str, Any]) -> int | None:
@@ -163,7 +180,7 @@ def _open(given: Namespace, trained_on: Any, held: float, wanted: dict[str, Any]
 
     name = given.dataset or trained_on
     if not name:
-        raise ValueError("the packed file does not say which data set it was trained on; give --dataset NAME")
+        raise ValueError("the packed file does not record its data set; name one with --dataset NAME")
     if name == OWN:
         raise ValueError(
             "the model was trained on data given to `train`; give --dataset and --data, or evaluate it from "
@@ -188,7 +205,8 @@ def _matched(given: Namespace, dataset: Any, labels: Sequence[str] | None, outpu
     dataset = (by_position if given.by_position else in_order_of)(dataset, labels)
     if len(dataset.classes) != outputs:
         raise ValueError(
-            f"the model has {outputs} outputs and data set {dataset.name!r} {len(dataset.classes)} classes"
+            f"the model has {outputs} outputs, and the data set {dataset.name!r} has "
+            f"{len(dataset.classes)} classes"
         )
     return dataset
 
@@ -196,17 +214,17 @@ def _matched(given: Namespace, dataset: Any, labels: Sequence[str] | None, outpu
 def _check_channels(config: dict[str, Any], name: str, dataset: Any) -> None:
     if config["in_channels"] != dataset.info.channels:
         raise ValueError(
-            f"the model takes pictures of {config['in_channels']} channels and those of {name!r} have "
+            f"the model takes images with {config['in_channels']} channels, and those of {name!r} have "
             f"{dataset.info.channels}"
         )
 
 
 def _evaluate_packed(given: Namespace) -> int:
     """`xnorpp eval` of a packed file: top-1 and top-5 through the packed engine, without torch."""
+    from xnorpp.data.evaluate import evaluate_packed as measure
     from xnorpp.data.labels import by_position
     from xnorpp.data.own import as_images
     from xnorpp.data.progress import Progress
-    from xnorpp.predict import evaluate_packed as measure
 
     if given.network is not None:
         raise ValueError(f"`--network` (={given.network!r}) is for a checkpoint, not for a packed file")
@@ -219,8 +237,8 @@ def _evaluate_packed(given: Namespace) -> int:
     dataset = as_images(opened)
     if given.by_position:
         dataset = by_position(dataset, model.labels)
-    progress = Progress("evaluating", len(dataset), "pictures")
-    found = measure(
+    progress = Progress("evaluating", len(dataset), "images")
+    result = measure(
         model,
         dataset,
         batch=given.batch_size,
@@ -229,10 +247,10 @@ def _evaluate_packed(given: Namespace) -> int:
         max_skipped=given.max_skipped,
     )
     progress.close()
-    _name_skipped(found.skipped)
+    _name_skipped(result.skipped)
     print(
-        f"{Path(given.checkpoint).name} on {name} ({given.split}, {found.images} pictures, {model.isa}): "
-        f"top-1 {found.top1:.2f} %, top-5 {found.top5:.2f} %"
+        f"{Path(given.checkpoint).name} on {name} ({given.split}, {result.images} images, {model.isa}): "
+        f"top-1 {result.top1:.2f} %, top-5 {result.top5:.2f} %"
     )
     _write_json(
         given.json,
@@ -240,10 +258,10 @@ def _evaluate_packed(given: Namespace) -> int:
             "model": Path(given.checkpoint).name,
             "dataset": name,
             "split": given.split,
-            "images": found.images,
-            "top1": found.top1,
-            "top5": found.top5,
-            "skipped": [lost.name for lost in found.skipped],
+            "images": result.images,
+            "top1": result.top1,
+            "top5": result.top5,
+            "skipped": [lost.name for lost in result.skipped],
             "engine": model.isa,
             "threads": given.threads,
         },
@@ -251,6 +269,6 @@ def _evaluate_packed(given: Namespace) -> int:
     return 0
 
 
-def _write_json(path: str | None, found: dict[str, Any]) -> None:
+def _write_json(path: str | None, result: dict[str, Any]) -> None:
     if path is not None:
-        Path(path).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        Path(path).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

@@ -1,355 +1,313 @@
-"""binarize(model): swaps the layers of any nn.Module for binary ones, and says what it did."""
+"""binarize(model): replaces the layers of any nn.Module by binary ones and reports on each; and back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import fnmatch
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from xnorpp.nn.controls import evaluating
-from xnorpp.nn.layers import METHOD_SCALES, BinaryConv2d, BinaryLayer, BinaryLinear, resolve_scale
-from xnorpp.nn.scales import SCALES, LearnedScale
+from xnorpp.convert.analysis import constant_inputs
+from xnorpp.convert.flow import LAYERS, Flow, flow_of_graph, flow_of_run
+from xnorpp.convert.report import Report, ReportRow
+from xnorpp.convert.resize import InputSize, zeros_for
+from xnorpp.nn import METHODS, Binarization, BinaryConv1d, BinaryConv2d, BinaryLayer, BinaryLinear
+from xnorpp.packing import check_packable
+from xnorpp.packing.example import as_weights_are, example_inputs
 
-InputSize = int | tuple[int, int]
+Config = Binarization | str | Mapping[str, Any]
+Filter = Callable[[str, nn.Module], bool]
 
-_WEIGHTED = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear)
-
-
-@dataclass(frozen=True)
-class ReportRow:
-    """One layer with weights: where it is, what it was, whether it was changed, and why (not)."""
-
-    path: str
-    kind: str
-    changed: bool
-    reason: str
-
-
-@dataclass(frozen=True)
-class Report:
-    """What `binarize` changed and what it left, in the order the layers run."""
-
-    rows: tuple[ReportRow, ...] = field(default_factory=tuple)
-
-    @property
-    def changed(self) -> tuple[str, ...]:
-        return tuple(row.path for row in self.rows if row.changed)
-
-    @property
-    def left(self) -> tuple[str, ...]:
-        return tuple(row.path for row in self.rows if not row.changed)
-
-    def __str__(self) -> str:
-        paths = max((len(row.path) for row in self.rows), default=0)
-        kinds = max((len(row.kind) for row in self.rows), default=0)
-        lines = [
-            f"{row.path:<{paths}}  {row.kind:<{kinds}}  {'binary' if row.changed else 'left  '}  {row.reason}"
-            for row in self.rows
-        ]
-        return "\n".join(
-            [*lines, f"{len(self.changed)} layers made binary, {len(self.left)} left as they were"]
-        )
+_BINARY: dict[type[nn.Module], type[BinaryLayer]] = {
+    nn.Conv1d: BinaryConv1d,
+    nn.Conv2d: BinaryConv2d,
+    nn.Linear: BinaryLinear,
+}
 
 
 def binarize(
     model: nn.Module,
+    config: Config | None = None,
     *,
-    method: str = "xnor++",
-    scale: str | None = None,
-    input_size: InputSize | None = None,
-    example_input: Any = None,
-    keep: Iterable[str] = (),
-    keep_first: bool = True,
-    keep_last: bool = True,
-    scale_init: str = "analytic",
-    padding_value: int = 0,
-    surrogate: str = "ste",
-    weight_surrogate: str = "ste",
-    clip_weights: bool = False,
-    center_weights: bool = False,
+    example: Any = None,
+    filter: Filter | None = None,
+    overrides: Mapping[str, Config] | None = None,
+    **settings: Any,
 ) -> Report:
-    """Turns the convolutions and linears inside `model` into binary ones, in place, and reports on every one.
+    """Makes the convolutions and linear layers of any module binary, in place, and reports on each of them.
 
-    The first and the last of them stay real (`keep_first`, `keep_last`), as do the paths named in `keep` (a
-    path keeps everything below it). Weights and biases are taken over as they are, the same parameter
-    objects. First and last are found, and the output sizes that a spatial scale needs, by one dry run in eval
-    mode on zeros of `input_size` (a side or (height, width); the channels are the first convolution's) or on
-    `example_input` (a tensor, or a tuple of arguments). Without either, layers count in the order the model
-    lists them and `scale` must not be spatial.
+    Weights and biases stay the same parameter objects, so that an optimiser made before still fits. These
+    layers stay real: input layers, output layers (all of them), what `filter` and `overrides` exclude,
+    depthwise convolutions, subclasses with a forward pass of their own, and layers that share a weight with
+    one that stays real. A layer takes the sign of its input; a batch norm belongs before it.
 
-    A learned scale of a linear layer is `channel`, whatever the convolutions use. The layer takes the sign of
-    its input, so an activation such as ReLU right before it would make the input constant: put a batch norm
-    there.
+    Args:
+        model: Any module. One that is itself a layer cannot be replaced inside itself.
+        config: How the layers are made binary: a `Binarization`, the name of a preset, or None for the
+            default, one learned factor per channel. A linear layer gets `config.for_linear()`.
+        example: An input batch, a tuple of the model's arguments, or the size of one input. One forward pass
+            in evaluation mode then shows the order of the layers, their output sizes and what would not pack.
+            Without it the model is traced symbolically, or, where that fails, the layers count in the order
+            the model lists them.
+        filter: `filter(path, layer)`; layers for which it returns False stay real.
+        overrides: Path, parent path or glob pattern -> a binarization for these layers alone, or "real". An
+            exact path goes before a pattern, and of several patterns the first one counts. A layer that is
+            named here is made binary even if it is an input or output layer.
+        **settings: Fields of the `Binarization` that differ from `config`, such as `scale="channel_spatial"`.
+
+    Returns:
+        A report; print it.
+
+    Raises:
+        ValueError: An argument is not valid.
+
+    Example:
+        >>> print(binarize(net, example=images, overrides={"layer1.*": "real"}))
     """
-    scale = resolve_scale(method, scale)
-    if method == "real":
-        raise ValueError("`method` (='real') must be a binary one: " + ", ".join(list(METHOD_SCALES)[1:]))
-    run = _dry_run(model, _example(model, input_size, example_input))
-    if run is None and scale in SCALES and SCALES[scale].spatial:
-        raise ValueError(
-            f"`input_size` (=None) must be given for scale={scale!r}, to find each layer's output size; "
-            "scale='channel' needs none"
-        )
-    settings = _Settings(
-        method, scale, scale_init, padding_value, surrogate, weight_surrogate, clip_weights, center_weights
-    )
-    paths = _paths_by_module(model)
-    ordered = _in_running_order(paths, run)
-    reasons = _reasons_to_leave(paths, ordered, run, settings, tuple(keep), keep_first, keep_last)
+    old = {name: settings.pop(name) for name in _OLD if name in settings}
+    if old:
+        example, overrides = _old_arguments(model, old, example, overrides)
+    binarization = Binarization.of(config, **settings)
+    if binarization.is_real:
+        raise ValueError("`method` (='real') must be a binary one: " + ", ".join(METHODS[1:]))
+    if example is None:
+        flow = flow_of_graph(model)
+    else:
+        flow = flow_of_run(model, as_weights_are(model, example_inputs(model, example)))
+    plan = _Plan(model, flow, binarization, filter, overrides or {}, ran=example is not None)
+    plan.keep_ends(first=old.get("keep_first", True), last=old.get("keep_last", True))
+    plan.keep_named(constant_inputs(model, example))
+    plan.keep_partners()
     rows = []
-    for module in ordered:
-        kind, (path, *aliases) = type(module).__name__, paths[module]
-        reason = reasons.get(module)
+    for layer in plan.order:
+        path, *aliases = plan.paths[layer]
+        note = f" (also reachable as {', '.join(aliases)})" if aliases else ""
+        reason = plan.reasons.get(layer)
         if reason is None:
-            new = _replacement(
-                module, settings, run.sizes[module][0] if run and run.sizes.get(module) else None
-            )
-            for name in paths[module]:
+            chosen = plan.configs[layer]
+            new = binary_layer(layer, chosen, (plan.sizes(layer) or [None])[0])
+            for name in plan.paths[layer]:
                 _set_module(model, name, new)
-            reason = f"method {method}" + (f", scale {new.scale_name}" if new.scale_name else "")
-            rows.append(ReportRow(path, kind, True, reason + _alias_note(aliases)))
-        else:
-            rows.append(ReportRow(path, kind, False, reason + _alias_note(aliases)))
+            scale = new.binarization.scale_name
+            reason = f"method {chosen.method}" + (f", scale {scale}" if scale else "")
+        rows.append(ReportRow(path, type(layer).__name__, layer not in plan.reasons, reason + note))
+    obstacles = () if example is None else check_packable(model, example).obstacles
+    return Report(tuple(rows), obstacles)
+
+
+def unbinarize(model: nn.Module) -> Report:
+    """Turns every binary layer of a module back into torch's own, in place: the inverse of `binarize`.
+
+    The latent weights and the biases stay as they are, the same parameter objects; scales are dropped.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        A report with one row per layer that was replaced.
+
+    Raises:
+        ValueError: The model itself is a binary layer, which cannot be replaced inside itself.
+    """
+    paths: dict[BinaryLayer, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, BinaryLayer):
+            paths.setdefault(module, []).append(path)
+    if isinstance(model, BinaryLayer):
+        raise ValueError("`model` is a binary layer itself, which cannot be replaced inside itself")
+    rows = []
+    for layer, names in paths.items():
+        new = _real_layer(layer)
+        for name in names:
+            _set_module(model, name, new)
+        rows.append(ReportRow(names[0], type(layer).__name__, True, f"{type(new).__name__}, latent weights"))
     return Report(tuple(rows))
 
 
-def resize_scales(
-    model: nn.Module, input_size: InputSize, example_input: Any = None
-) -> dict[str, tuple[int, int]]:
-    """Resizes every learned spatial scale for pictures of another size; returns path -> new output size.
-
-    One dry run on `input_size` finds what each layer will see. Parameters that change size are replaced, so
-    make the optimiser, the wrapping and the compilation afterwards. The `config` of a listed network gets the
-    new size too: its checkpoints are then of that size, and are packed for it. A size that the model cannot
-    run on is a `ValueError`, and every scale stays as it was.
-    """
-    arguments = _example(model, input_size, example_input)
-    assert arguments is not None
-    resized: dict[str, tuple[int, int]] = {}
-    before: list[tuple[LearnedScale, dict[str, nn.Parameter], tuple[int, int] | None]] = []
-    hooks = []
-    for path, layer in model.named_modules():
-        if isinstance(layer, BinaryConv2d) and isinstance(layer.scale, LearnedScale) and layer.scale.spatial:
-
-            def resize(module: nn.Module, inputs: tuple[Tensor, ...], path: str = path) -> None:
-                assert isinstance(module, BinaryConv2d)
-                assert isinstance(module.scale, LearnedScale)
-                size = module.output_size_for((inputs[0].shape[-2], inputs[0].shape[-1]))
-                if size != module.scale.output_size:
-                    scale = module.scale
-                    before.append((scale, dict(scale.named_parameters()), scale.output_size))
-                    scale.resize(size)
-                    resized[path] = size
-
-            hooks.append(layer.register_forward_pre_hook(resize))
-    try:
-        with evaluating(model), torch.no_grad():
-            model(*arguments)
-    except BaseException as error:
-        for scale, parameters, size in reversed(before):
-            for name, parameter in parameters.items():
-                setattr(scale, name, parameter)
-            scale.output_size = size
-        if not isinstance(error, (RuntimeError, ValueError)):
-            raise
-        given = f"`input_size` (={input_size!r})" if example_input is None else "`example_input`"
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise ValueError(f"{given} must be a size that the model can run on ({reason})") from error
-    finally:
-        for hook in hooks:
-            hook.remove()
-    config = getattr(model, "config", None)
-    if isinstance(config, dict) and "input_size" in config:
-        config["input_size"] = list(arguments[0].shape[-2:])
-    return resized
+def real_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """The `state_dict` of a binarized network without its scales: what the same network loads before
+    `binarize`."""
+    state = dict(model.state_dict())
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, BinaryLayer):
+            prefix = f"{path}.scale." if path else "scale."
+            state = {name: tensor for name, tensor in state.items() if not name.startswith(prefix)}
+    return state
 
 
-@dataclass(frozen=True)
-class _Settings:
-    method: str
-    scale: str | None
-    scale_init: str
-    padding_value: int
-    surrogate: str
-    weight_surrogate: str
-    clip_weights: bool
-    center_weights: bool
+def binary_layer(
+    layer: nn.Module, config: Binarization, output_size: tuple[int, int] | None = None
+) -> BinaryLayer:
+    """A binary layer that takes over the geometry and the parameters of an nn.Conv1d, nn.Conv2d or
+    nn.Linear."""
+    new: Any
+    if isinstance(layer, nn.Linear):
+        bias = layer.bias is not None
+        new = BinaryLinear(layer.in_features, layer.out_features, bias, "meta", config=config.for_linear())
+    else:
+        assert isinstance(layer, (nn.Conv1d, nn.Conv2d))
+        new = _BINARY[type(layer)](*_geometry(layer), "meta", config=config, output_size=output_size)
+    new.weight, new.bias = layer.weight, layer.bias
+    new._set_up(new.binarization, output_size if isinstance(layer, nn.Conv1d | nn.Conv2d) else None)
+    new.train(layer.training)
+    return new  # type: ignore[no-any-return]
 
 
-@dataclass
-class _DryRun:
-    """What one pass through the model showed: the order of the layers and the output sizes of each."""
+def _real_layer(layer: BinaryLayer) -> nn.Module:
+    new: Any
+    if isinstance(layer, BinaryLinear):
+        new = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
+    else:
+        kind: Any = nn.Conv1d if isinstance(layer, BinaryConv1d) else nn.Conv2d
+        new = kind(*_geometry(layer), device="meta")
+    new.weight, new.bias = layer.weight, layer.bias
+    new.train(layer.training)
+    return new  # type: ignore[no-any-return]
 
-    order: list[nn.Module] = field(default_factory=list)
-    sizes: dict[nn.Module, list[tuple[int, int]]] = field(default_factory=dict)
 
-
-def _example(model: nn.Module, input_size: InputSize | None, example_input: Any) -> tuple[Any, ...] | None:
-    if example_input is not None:
-        return tuple(example_input) if isinstance(example_input, (tuple, list)) else (example_input,)
-    if input_size is None:
-        return None
-    sides = (input_size, input_size) if isinstance(input_size, int) else input_size
-    if not isinstance(sides, Sequence) or len(sides) != 2 or not all(type(n) is int and n > 0 for n in sides):
-        raise ValueError(f"`input_size` (={input_size!r}) must be a positive side or (height, width)")
-    height, width = sides
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            return (module.weight.new_zeros(1, module.in_channels, height, width),)
-    raise ValueError(
-        "`input_size` needs a model with a Conv2d to know the channels; give `example_input` instead"
+def _geometry(layer: Any) -> tuple[Any, ...]:
+    """The positional arguments of a convolution, up to `padding_mode`."""
+    return (
+        *(
+            layer.in_channels,
+            layer.out_channels,
+            layer.kernel_size,
+            layer.stride,
+            layer.padding,
+            layer.dilation,
+        ),
+        *(layer.groups, layer.bias is not None, layer.padding_mode),
     )
 
 
-def _dry_run(model: nn.Module, arguments: tuple[Any, ...] | None) -> _DryRun | None:
-    if arguments is None:
+class _Plan:
+    """For every layer either a reason to leave it or the binarization that it gets."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        flow: Flow | None,
+        config: Binarization,
+        filter: Filter | None,
+        overrides: Mapping[str, Config],
+        *,
+        ran: bool,
+    ) -> None:
+        self.paths: dict[nn.Module, list[str]] = {}
+        for path, module in model.named_modules(remove_duplicate=False):
+            if isinstance(module, LAYERS):
+                self.paths.setdefault(module, []).append(path)
+        self.flow, self.ran = flow, ran
+        seen = [layer for layer in flow.order if layer in self.paths] if flow is not None else []
+        self.order = seen + [layer for layer in self.paths if layer not in seen]
+        self.reached = set(seen) if flow is not None else set(self.order)
+        self.configs: dict[nn.Module, Binarization] = {}
+        self.reasons: dict[nn.Module, str] = {}
+        self.named: set[nn.Module] = set()
+        chosen = {key: Binarization.of(value) for key, value in overrides.items()}
+        self._check_patterns(chosen)
+        for layer in self.order:
+            match = self._override(layer, chosen)
+            self.configs[layer] = config if match is None else match
+            if "" in self.paths[layer]:
+                self.reasons[layer] = "the model itself, which cannot be replaced inside itself"
+            elif match is not None and match.is_real:
+                self.reasons[layer] = "kept real on request"
+            elif match is None and filter is not None and not filter(self.paths[layer][0], layer):
+                self.reasons[layer] = "excluded by the filter"
+            else:
+                if match is not None:
+                    self.named.add(layer)
+                unsupported = self._unsupported(layer)
+                if unsupported is not None:
+                    self.reasons[layer] = unsupported
+
+    def sizes(self, layer: nn.Module) -> list[Any]:
+        """The output sizes that the run showed."""
+        return list(self.flow.sizes.get(layer, [])) if self.flow is not None else []
+
+    def _check_patterns(self, overrides: Mapping[str, Binarization]) -> None:
+        known = [path for names in self.paths.values() for path in names]
+        for pattern in overrides:
+            if not any(_matches(path, pattern) for path in known):
+                raise ValueError(
+                    f"`overrides` (={pattern!r}) must name a convolution or linear of the model, a parent of "
+                    "one, or be a pattern that matches one"
+                )
+
+    def _override(self, layer: nn.Module, overrides: Mapping[str, Binarization]) -> Binarization | None:
+        for path in self.paths[layer]:
+            if path in overrides:
+                return overrides[path]
+        for pattern, value in overrides.items():
+            if any(_matches(path, pattern) for path in self.paths[layer]):
+                return value
         return None
-    run = _DryRun()
 
-    def record(module: nn.Module, inputs: Any, output: Any) -> None:
-        if module not in run.sizes:
-            run.order.append(module)
-        sizes = run.sizes.setdefault(module, [])
-        if isinstance(output, Tensor) and output.dim() >= 3:
-            size = (output.shape[-2], output.shape[-1])
-            if size not in sizes:
-                sizes.append(size)
-
-    hooks = [m.register_forward_hook(record) for m in model.modules() if isinstance(m, _WEIGHTED)]
-    try:
-        with evaluating(model), torch.no_grad():
-            model(*arguments)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return run
-
-
-def _paths_by_module(model: nn.Module) -> dict[nn.Module, list[str]]:
-    """Every layer with weights and all the paths it is reachable by (a tied module has several)."""
-    paths: dict[nn.Module, list[str]] = {}
-    for path, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, _WEIGHTED):
-            paths.setdefault(module, []).append(path)
-    return paths
-
-
-def _in_running_order(paths: dict[nn.Module, list[str]], run: _DryRun | None) -> list[nn.Module]:
-    seen = [module for module in run.order if module in paths] if run else []
-    return seen + [module for module in paths if module not in seen]
-
-
-def _reasons_to_leave(
-    paths: dict[nn.Module, list[str]],
-    ordered: list[nn.Module],
-    run: _DryRun | None,
-    settings: _Settings,
-    keep: tuple[str, ...],
-    keep_first: bool,
-    keep_last: bool,
-) -> dict[nn.Module, str]:
-    known = {path for names in paths.values() for path in names}
-    for name in keep:
-        if not any(path == name or path.startswith(name + ".") for path in known):
-            raise ValueError(
-                f"`keep` (={name!r}) must name a convolution or linear of the model, or a parent of one"
-            )
-    reached = [module for module in ordered if run is None or module in run.sizes]
-    reasons: dict[nn.Module, str] = {}
-    for module in ordered:
-        names = paths[module]
-        if "" in names:
-            reasons[module] = "the model itself, which cannot be replaced inside itself"
-        elif keep_first and reached and module is reached[0]:
-            reasons[module] = "first layer, kept real"
-        elif keep_last and reached and module is reached[-1]:
-            reasons[module] = "last layer, kept real"
-        elif any(path == name or path.startswith(name + ".") for path in names for name in keep):
-            reasons[module] = "kept on request"
+    def keep_ends(self, *, first: bool, last: bool) -> None:
+        """Input and output layers stay real, unless an override names them."""
+        ends: dict[nn.Module, str] = {}
+        if self.flow is not None:
+            inputs, outputs = self.flow.inputs, self.flow.outputs
         else:
-            unsupported = _unsupported(module, run, settings)
-            if unsupported is not None:
-                reasons[module] = unsupported
-    _leave_partners_of_kept_weights(paths, reasons)
-    return reasons
+            inputs, outputs = set(self.order[:1]), set(self.order[-1:])
+        for layer in self.order:
+            if last and layer in outputs:
+                ends[layer] = "output layer" if len(outputs) > 1 else "last layer"
+            if first and layer in inputs:
+                ends[layer] = "input layer" if len(inputs) > 1 else "first layer"
+        for layer, what in ends.items():
+            if layer not in self.named and layer not in self.reasons:
+                self.reasons[layer] = f"{what}, kept real"
+
+    def keep_named(self, reasons: Mapping[str, str]) -> None:
+        """Layers that an analysis of their inputs found unfit, by path."""
+        for layer in self.order:
+            for path in self.paths[layer]:
+                if path in reasons and layer not in self.named:
+                    self.reasons.setdefault(layer, reasons[path])
+
+    def keep_partners(self) -> None:
+        """A weight shared with a layer that stays real stays real everywhere."""
+        kept = {
+            id(parameter): self.paths[layer][0]
+            for layer in self.reasons
+            for parameter in layer.parameters(recurse=False)
+        }
+        for layer in self.order:
+            weight = getattr(layer, "weight", None)
+            if layer not in self.reasons and id(weight) in kept:
+                self.reasons[layer] = f"shares its weight with {kept[id(weight)]!r}, which stays real"
+
+    def _unsupported(self, layer: nn.Module) -> str | None:
+        """Why this layer cannot be made binary, or None."""
+        kind = type(layer).__name__
+        if isinstance(layer, BinaryLayer):
+            return f"already a {kind} of method {layer.method}"
+        if type(layer) not in _BINARY:
+            parents = [cls.__name__ for cls in _BINARY if isinstance(layer, cls)]
+            if parents:
+                return f"{kind} is a subclass of {parents[0]}, whose forward may differ"
+            return f"{kind} has no binary form"
+        if self.ran and layer not in self.reached:
+            return "not reached in the dry run"
+        if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
+            if layer.padding_mode != "zeros":
+                return f"padding_mode {layer.padding_mode!r} has no binary form"
+            if layer.groups > 1 and layer.in_channels == layer.groups and layer not in self.named:
+                return "depthwise: one input channel per filter is too little for a binary dot product"
+            scale = self.configs[layer].scale
+            if scale is not None and scale.spatial and len(self.sizes(layer)) > 1:
+                sizes = " and ".join(str(size) for size in self.sizes(layer))
+                name = self.configs[layer].scale_name
+                return f"runs at several output sizes, {sizes}, which scale {name!r} cannot hold"
+        return None
 
 
-def _unsupported(module: nn.Module, run: _DryRun | None, settings: _Settings) -> str | None:
-    """Why this layer cannot be made binary, or None."""
-    kind = type(module).__name__
-    if isinstance(module, BinaryLayer):
-        return f"already a {kind} of method {module.method}"
-    if type(module) not in (nn.Conv2d, nn.Linear):
-        parents = [cls.__name__ for cls in (nn.Conv2d, nn.Linear) if isinstance(module, cls)]
-        if parents:
-            return f"{kind} is a subclass of {parents[0]}, whose forward may differ"
-        return f"{kind} has no binary twin"
-    if run is not None and module not in run.sizes:
-        return "not reached in the dry run"
-    if isinstance(module, nn.Conv2d):
-        if module.padding_mode != "zeros":
-            return f"padding_mode {module.padding_mode!r} has no binary form"
-        if module.groups > 1 and module.in_channels == module.groups:
-            return "depthwise: one input channel a filter is too little for a binary dot product"
-        spatial = settings.scale in SCALES and SCALES[str(settings.scale)].spatial
-        if spatial and run is not None and len(run.sizes[module]) > 1:
-            sizes = " and ".join(str(size) for size in run.sizes[module])
-            return f"runs at several output sizes, {sizes}, which scale {settings.scale!r} cannot hold"
-    return None
-
-
-def _leave_partners_of_kept_weights(paths: dict[nn.Module, list[str]], reasons: dict[nn.Module, str]) -> None:
-    """A weight shared with a layer that stays real stays real everywhere."""
-    kept = {id(p): paths[module][0] for module in reasons for p in module.parameters(recurse=False)}
-    for module, names in paths.items():
-        weight = getattr(module, "weight", None)
-        if module not in reasons and id(weight) in kept:
-            reasons[module] = f"shares its weight with {kept[id(weight)]!r}, which stays real"
-            assert names
-
-
-def _replacement(module: nn.Module, settings: _Settings, output_size: tuple[int, int] | None) -> BinaryLayer:
-    shared: dict[str, Any] = {
-        "method": settings.method,
-        "scale_init": settings.scale_init,
-        "surrogate": settings.surrogate,
-        "weight_surrogate": settings.weight_surrogate,
-        "clip_weights": settings.clip_weights,
-        "center_weights": settings.center_weights,
-        "device": "meta",  # the parameters are taken over below
-    }
-    new: BinaryConv2d | BinaryLinear
-    if isinstance(module, nn.Conv2d):
-        new = BinaryConv2d(
-            module.in_channels,
-            module.out_channels,
-            (module.kernel_size[0], module.kernel_size[1]),
-            (module.stride[0], module.stride[1]),
-            module.padding if isinstance(module.padding, str) else (module.padding[0], module.padding[1]),
-            (module.dilation[0], module.dilation[1]),
-            module.groups,
-            module.bias is not None,
-            padding_value=settings.padding_value if settings.method != "binaryconnect" else 0,
-            scale=settings.scale,
-            output_size=output_size,
-            **shared,
-        )
-    else:
-        assert isinstance(module, nn.Linear)
-        scale = "channel" if settings.scale in SCALES else settings.scale
-        new = BinaryLinear(
-            module.in_features, module.out_features, module.bias is not None, scale=scale, **shared
-        )
-    new.to_empty(device=module.weight.device)
-    new.to(module.weight.dtype)
-    new.weight, new.bias = module.weight, module.bias
-    new.progress.zero_()
-    new.reset_scale()
-    new.train(module.training)
-    return new
+def _matches(path: str, pattern: str) -> bool:
+    return path == pattern or path.startswith(pattern + ".") or fnmatch.fnmatchcase(path, pattern)
 
 
 def _set_module(model: nn.Module, path: str, new: nn.Module) -> None:
@@ -357,5 +315,27 @@ def _set_module(model: nn.Module, path: str, new: nn.Module) -> None:
     setattr(model.get_submodule(parent), name, new)
 
 
-def _alias_note(aliases: list[str]) -> str:
-    return f" (also reachable as {', '.join(aliases)})" if aliases else ""
+_OLD = {
+    "input_size": "`example=torch.zeros(1, 3, height, width)`",
+    "example_input": "`example`",
+    "keep": '`overrides={path: "real"}`',
+    "keep_first": "`overrides={path: Binarization()}`",
+    "keep_last": "`overrides={path: Binarization()}`",
+}
+
+
+def _old_arguments(
+    model: nn.Module, old: Mapping[str, Any], example: Any, overrides: Mapping[str, Config] | None
+) -> tuple[Any, Mapping[str, Config] | None]:
+    """The arguments of 0.1.0, with a warning that names what to write instead."""
+    for name in old:
+        warnings.warn(
+            f"`{name}` of binarize is deprecated; write {_OLD[name]}", DeprecationWarning, stacklevel=3
+        )
+    size: InputSize | None = old.get("input_size")
+    if example is None:
+        example = old.get("example_input")
+    if example is None and size is not None:
+        example = zeros_for(model, size)
+    keep: Iterable[str] = old.get("keep", ())
+    return example, {**(overrides or {}), **dict.fromkeys(keep, "real")}

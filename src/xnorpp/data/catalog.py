@@ -6,7 +6,6 @@ gives a function a name, and `package.module:function` needs no registration at 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,8 @@ from xnorpp.data.dataset import Dataset, DatasetError, DatasetInfo
 from xnorpp.data.formats import cifar, digits, folder, imagenet, mnist, shards, tiny_imagenet
 from xnorpp.data.holdout import holdout_split
 from xnorpp.data.own import AnyDataset, BatchesDataset, as_dataset, is_path
-from xnorpp.references import call, is_reference, parameter_names, resolve
+from xnorpp.runtime.choices import nearest_first
+from xnorpp.runtime.references import call, is_reference, parameter_names, resolve
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -129,7 +129,7 @@ def _find(name: str) -> _Entry:
     if is_reference(name):
         return _Entry(name, resolve("dataset", name))
     if name not in _DATASETS:
-        nearest = difflib.get_close_matches(name, _DATASETS, n=len(_DATASETS), cutoff=0.0)
+        nearest = nearest_first(name, _DATASETS)
         raise ValueError(
             f'`dataset` (="{name}") must be one of {", ".join(nearest)}, or a package.module:function'
         )

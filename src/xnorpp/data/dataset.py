@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from xnorpp.runtime.decode import Blob
+from xnorpp.runtime.errors import XnorppError
 from xnorpp.runtime.format.preprocess import Preprocess
 
 UInt8Array = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
 
 
-class DatasetError(ValueError):
+class DatasetError(XnorppError, ValueError):
     """The data set cannot be used as it is; the message says why in one sentence."""
 
 
@@ -101,14 +102,14 @@ class DatasetInfo:
         return round(size * self.resize / self.image_size)
 
     def following(self, preprocess: Preprocess) -> DatasetInfo:
-        """The card with the sizes and the normalisation that a model was trained with."""
-        return replace(
-            self,
-            mean=preprocess.mean,
-            std=preprocess.std,
-            image_size=preprocess.crop,
-            resize=None if preprocess.resize == preprocess.crop else preprocess.resize,
-        )
+        """The card with the normalisation that a model was trained with, and with its sizes where the images
+        are squares.
+        """
+        card = replace(self, mean=preprocess.mean, std=preprocess.std)
+        resize, crop = preprocess.resize, preprocess.crop
+        if not isinstance(resize, int) or not isinstance(crop, int) or preprocess.aspect != "squash":
+            return card
+        return replace(card, image_size=crop, resize=None if resize == crop else resize)
 
     def preprocess(self, size: int | None = None) -> Preprocess:
         """What testing does to an image: resize (not keeping the aspect), centre crop, normalise."""

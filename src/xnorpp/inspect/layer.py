@@ -1,10 +1,10 @@
-"""One row a layer: what it is, what it stores, what it computes, and what the paper says it could gain.
+"""One row per layer: what it is, what it stores, what it computes, and what it could gain by the paper.
 
 The paper's theoretical speed-ups (its section "Efficiency analysis") assume that 64 binary operations cost as
 much as one multiplication. A layer with a `kh x kw` kernel and `o` filters needs `N` binary operations a real
 one would need `N` multiplications for, and beside them
 
-    XNOR-Net      2 multiplications and kh*kw additions an input channel and output pixel (alpha and K)
+    XNOR-Net      2 multiplications and kh*kw additions per input channel and output pixel (alpha and K)
     XNOR-Net++    1 multiplication (the merged factor)
 
 which gives `S_XNOR` and `S_OURS` below. With groups an input meets only `o / groups` filters.
@@ -25,7 +25,7 @@ CHANNEL_WORD = 32  # the CPU engine rounds the channels of a pixel up to this ma
 
 @dataclass(frozen=True)
 class Geometry:
-    """The shape of a convolution; a linear layer is a 1x1 convolution of a 1x1 picture."""
+    """The shape of a convolution; a linear layer is a 1x1 convolution of a 1x1 image."""
 
     inputs: int
     outputs: int
@@ -67,7 +67,7 @@ class Geometry:
 
     @property
     def wasted_bits(self) -> int:
-        """Bits behind the last channel in `packed_bytes`."""
+        """Bits after the last channel in `packed_bytes`."""
         return 8 * self.packed_bytes - self.weights
 
     @property
@@ -88,13 +88,29 @@ class Geometry:
 
 
 def speedup_xnor(geometry: Geometry) -> float:
-    """`S_XNOR = 64*w*h*o / (w*h*o + 2 + h*w)`, with `o / groups` for `o`."""
+    """The paper's theoretical speed-up of XNOR-Net: `S_XNOR = 64*w*h*o / (w*h*o + 2 + h*w)`.
+
+    Args:
+        geometry: The layer; with groups, `o / groups` takes the place of `o`.
+
+    Example:
+        >>> round(speedup_xnor(Geometry(256, 256, (14, 14), (14, 14), kernel=(3, 3))), 2)
+        63.7
+    """
     work = geometry.taps * geometry.outputs / geometry.groups
     return WORD * work / (work + 2 + geometry.taps)
 
 
 def speedup_ours(geometry: Geometry) -> float:
-    """`S_OURS = 64*w*h*o / (w*h*o + 1)`, with `o / groups` for `o`."""
+    """The paper's theoretical speed-up of XNOR-Net++: `S_OURS = 64*w*h*o / (w*h*o + 1)`.
+
+    Args:
+        geometry: The layer; with groups, `o / groups` takes the place of `o`.
+
+    Example:
+        >>> round(speedup_ours(Geometry(256, 256, (14, 14), (14, 14), kernel=(3, 3))), 2)
+        63.97
+    """
     work = geometry.taps * geometry.outputs / geometry.groups
     return WORD * work / (work + 1)
 
@@ -186,7 +202,7 @@ class Inspection:
     other_bytes: int = 0
     other_operations: int = 0
     file_bytes: int | None = None
-    timed: str | None = None  # what was timed against what, in words
+    timed: str | None = None  # a description of what was timed
 
     @property
     def total_bytes(self) -> int:

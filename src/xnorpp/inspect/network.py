@@ -35,7 +35,21 @@ class _Seen:
 
 
 def inspect_network(model: nn.Module, example: Tensor | None = None, *, title: str = "") -> Inspection:
-    """Inspect a torch network. `example` is one input batch; our own networks (`create_model`) need none."""
+    """Inspect a torch network: one forward pass finds the layers in running order.
+
+    Args:
+        model: The network. Its mode and buffers are left as they are.
+        example: One input batch; networks of `create_model` need none.
+        title: The heading of the report; the class of the network by default.
+
+    Returns:
+        The layers with bits, bytes and operations, and warnings about layers that look binary but are not.
+
+    Example:
+        >>> from xnorpp.models import create_model
+        >>> inspect_network(create_model("small", width=8)).count("binary")
+        6
+    """
     if example is None:
         example = _example_of(model)
     seen = _dry_run(model, example)

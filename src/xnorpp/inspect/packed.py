@@ -15,7 +15,6 @@ from xnorpp.inspect.layer import (
     real_shortcut,
     two_valued,
 )
-from xnorpp.runtime.format.bits import window_of
 from xnorpp.runtime.format.ops import infer
 from xnorpp.runtime.format.program import INPUT, Op, Program
 
@@ -32,7 +31,16 @@ WEIGHTED = (
 def inspect_program(
     program: Program, *, title: str = "packed model", file_bytes: int | None = None
 ) -> Inspection:
-    """Inspect a packed program. Scales, thresholds and slopes count for the layer they follow."""
+    """Inspect a packed program. Scales, thresholds and slopes count for the layer they follow.
+
+    Args:
+        program: What `xnorpp.runtime.read` returns.
+        title: The heading of the report.
+        file_bytes: The size of the file, where there is one.
+
+    Returns:
+        The layers with bits, bytes and operations, and warnings about layers that look binary but are not.
+    """
     owner: dict[str, str] = {}  # value -> the weighted operation it comes from, by that one's output value
     extra_bytes: dict[str, int] = {}
     extra_work: dict[str, int] = {}
@@ -58,7 +66,7 @@ def inspect_program(
                 state=state,
                 why=why,
                 geometry=geometry,
-                weight_bits=1 if weight.dtype == np.uint8 else 8 * weight.itemsize,
+                weight_bits=1 if program.is_packed(op) else 8 * weight.itemsize,
                 input_bits=1 if state == "binary" else 32,
                 bytes=_tensor_bytes(program, op) + extra_bytes.get(op.output, 0),
                 binary_operations=geometry.multiply_adds if state == "binary" else 0,
@@ -84,8 +92,7 @@ def geometry_of(program: Program, op: Op) -> Geometry:
     before, after = program.values[op.inputs[0]].shape, program.values[op.output].shape
     if op.op.endswith("linear"):
         return Geometry(before[0], after[0], (1, 1), (1, 1), linear=True)
-    weight = program.tensors[op.tensors["weight"]]
-    kernel = window_of(weight)
+    kernel = program.window(op)
     stride, padding, dilation = (
         (int(op.attrs[key][0]), int(op.attrs[key][1])) for key in ("stride", "padding", "dilation")
     )
@@ -162,4 +169,4 @@ def _conversions(program: Program) -> list[str]:
         return []
     elements = sum(math.prod(program.values[op.output].shape) for op in found)
     names = ", ".join(op.name or op.output for op in found[:3]) + (" and more" if len(found) > 3 else "")
-    return [f"bits are turned back into {elements:,} floats a picture at {names}; what follows is not binary"]
+    return [f"bits are turned back into {elements:,} floats per image at {names}; what follows is not binary"]

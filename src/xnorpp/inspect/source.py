@@ -1,41 +1,55 @@
-"""Opening whatever `MODEL` names on the command line: a packed file, a checkpoint file, or a run's folder."""
+"""Opening what MODEL stands for on the command line: a packed file, a checkpoint, or the folder of a run."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 from xnorpp.inspect.layer import Inspection
 from xnorpp.inspect.packed import inspect_program
-from xnorpp.runtime.format.program import MAX_HEADER, read
+from xnorpp.runtime.files import FileKind, file_kind
+from xnorpp.runtime.format.program import read
 
 
 def is_packed(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a packed model rather than a checkpoint: its own header says so, not its name.
+    """Whether a path is to be read as a packed model rather than as a checkpoint.
 
-    A file that is neither is taken for a packed one, whose reader says what is wrong with it.
+    Args:
+        path: A file or a folder that exists.
+
+    Returns:
+        False for a checkpoint and for a folder. True for a packed model and for a file that is damaged or of
+        an unknown kind, whose reader explains what is wrong with it.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder.
+        ValueError: The file is something else, such as an image.
     """
-    place = Path(path)
-    if place.is_dir():
-        return False
-    with place.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= MAX_HEADER:
-            return True
-        try:
-            header = json.loads(file.read(length))
-        except (ValueError, RecursionError):
-            return True
-    meta = header.get("__metadata__") if isinstance(header, dict) else None
-    return not (isinstance(meta, dict) and meta.get("format") == "xnorpp-checkpoint")
+    kind = file_kind(path)
+    if kind is FileKind.MISSING:
+        raise FileNotFoundError(f"there is no file or folder {os.fspath(path)}")
+    if kind in (FileKind.IMAGE, FileKind.TORCH):
+        raise ValueError(
+            f"{os.fspath(path)} is {kind.value}; a packed model (.xnor), a checkpoint (.safetensors) or the "
+            "folder of a run is needed"
+        )
+    return kind in (FileKind.PACKED, FileKind.SAFETENSORS, FileKind.UNKNOWN)
 
 
 def inspect_file(path: str | os.PathLike[str]) -> Inspection:
-    """Inspect a packed file (no torch needed), a checkpoint file or a run's folder."""
+    """Inspect a packed file (no torch needed), a checkpoint file or a run's folder.
+
+    Args:
+        path: The file or the folder.
+
+    Returns:
+        What is binary in the network, what is not, and why.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder.
+        ValueError: It is neither a packed model nor a checkpoint.
+    """
     place = Path(path)
-    if not place.exists():
-        raise FileNotFoundError(f"there is no file or folder {place}")
     if is_packed(place):
         return inspect_program(read(place), title=place.name, file_bytes=place.stat().st_size)
     from xnorpp.inspect.network import inspect_network

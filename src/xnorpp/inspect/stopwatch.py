@@ -21,10 +21,10 @@ ENOUGH = 5  # quiet calls make a median
 
 
 class Probe:
-    """A fixed bit of arithmetic, some 0.1 ms: its time says whether the core is ours alone just now.
+    """A fixed bit of arithmetic, some 0.1 ms: its time shows whether the core is undisturbed.
 
     Where a neighbour uses the other half of a core, as on shared machines, arithmetic slows down by a half
-    and more, dense kernels most. What is timed in such a moment says little about the engine. So a call is
+    and more, dense kernels most. A time taken then shows little about the engine. So a call is
     called quiet where the probe before it and the one after it were both near the fastest probe of the run;
     the rule is the same for every engine.
     """

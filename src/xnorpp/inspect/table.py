@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xnorpp.inspect.layer import Inspection, Layer
+from xnorpp.runtime.predict import printable
 
 
 def amount(number: float) -> str:
@@ -29,15 +30,22 @@ def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[st
 
 
 def render(found: Inspection) -> str:
-    """The table, its totals, and the warnings."""
-    head = ["layer", "kind", "in -> out", "state", "W/A bits", "bytes", "binary", "real", "wasted", "theory"]
+    """Format an inspection as text.
+
+    Args:
+        found: The report of `inspect_network`, `inspect_program` or `inspect_file`.
+
+    Returns:
+        A table with one row per layer, the totals, and the warnings.
+    """
+    head = ["layer", "kind", "in -> out", "state", "W/A bits", "bytes", "binary", "real", "padding", "theory"]
     timed = any(layer.measured for layer in found.layers)
     if timed:
         head += ["packed ms", "real ms", "measured"]
     head.append("why")
     body = [_cells(layer, timed) for layer in found.layers]
     right = tuple(range(5, len(head) - 1))
-    lines = [found.title, *columns([head, *body], right), ""]
+    lines = [printable(found.title), *columns([head, *body], right), ""]
     binary = sum(layer.binary_operations for layer in found.layers)
     real = sum(layer.real_operations for layer in found.layers) + found.other_operations
     wasted = sum(layer.wasted_bits for layer in found.layers)
@@ -48,13 +56,13 @@ def render(found: Inspection) -> str:
         f"{found.count('real')} real",
         f"{found.total_bytes:,} bytes {size}; the weights alone are {found.float_bytes:,} in float32 "
         f"({found.float_bytes / max(found.total_bytes, 1):.1f} times)",
-        f"{amount(binary)} binary and {amount(real)} real multiply-adds a picture{share}; "
-        f"{wasted:,} bits wasted by channel counts that fill no byte",
+        f"{amount(binary)} binary and {amount(real)} real multiply-adds per image{share}; "
+        f"{wasted:,} padding bits (channel count not a multiple of 8)",
         "theory: the paper's speed-up of a layer, S_OURS (with XNOR-Net's factors: S_XNOR)",
     ]
     if found.timed:
         lines.append(f"measured: {found.timed}")
-    lines += [f"warning: {text}" for text in found.warnings]
+    lines += [f"warning: {printable(text)}" for text in found.warnings]
     return "\n".join(lines)
 
 
@@ -69,7 +77,7 @@ def _cells(layer: Layer, timed: bool) -> list[str]:
     if layer.weight_bits == 1 and geometry.word_waste:
         wasted += f" ({100 * geometry.word_waste:.0f} % of words)"
     cells = [
-        layer.name,
+        printable(layer.name),
         geometry.describe(),
         f"{before} -> {after}",
         layer.state,

@@ -1,7 +1,7 @@
 """The measured speed-up of each layer: packed, and as a real convolution of the same shape, in turns.
 
 The packed side is the whole of the paper's layer: the sign of a float input, the convolution on bits, one
-scale a filter. A real layer is timed as our engine runs it, so the table shows what is left to gain.
+scale per filter. A real layer is timed as our engine runs it, so the table shows what is left to gain.
 """
 
 from __future__ import annotations
@@ -32,8 +32,21 @@ def time_layers(
     repeat: int = 3,
     against: str | None = None,
 ) -> Inspection:
-    """Time every layer at batch 1. `against` is "torch" (default where it is installed) or "xnorpp", our own
-    float convolution.
+    """Time every layer at batch 1, packed and as a real convolution of the same shape, in turns.
+
+    Args:
+        found: The report of `inspect_network` or `inspect_program`.
+        threads: Threads of both sides.
+        isa: The CPU kernels; the fastest available by default.
+        rounds: How often the two take turns.
+        repeat: Timed calls per turn.
+        against: Whose real convolution: "torch" (the default where it is installed) or "xnorpp".
+
+    Returns:
+        The report with `measured` set for every layer.
+
+    Raises:
+        ValueError: `against` or `isa` is unknown.
     """
     if against is None:
         against = "torch" if importlib.util.find_spec("torch") else "xnorpp"
@@ -63,7 +76,7 @@ def time_layers(
 
 
 def one_layer(layer: Layer, *, real: bool = False) -> Program:
-    """A program of one layer with random weights: what the layer is, or with `real` its float32 twin."""
+    """A program of one layer with random weights: the layer, or with `real` its float32 counterpart."""
     geometry = layer.geometry
     state = "real" if real else layer.state
     rng = np.random.default_rng(0)
@@ -137,11 +150,11 @@ def _real_calls(
         return {"real": linear}
     weight = torch.randn(geometry.outputs, geometry.fan_in, *geometry.kernel)
 
-    def convolution(picture: torch.Tensor, kernel: torch.Tensor) -> Call:
+    def convolution(image: torch.Tensor, kernel: torch.Tensor) -> Call:
         def run() -> object:
             with torch.inference_mode():
                 return functional.conv2d(
-                    picture,
+                    image,
                     kernel,
                     None,
                     geometry.stride,

@@ -2,7 +2,7 @@
 
 No local normalisation and no groups; batch norm and sign before each binary layer, the first two fully
 connected ones included; dropout 0.5 before each of their batch norms. The first convolution and the
-classifier are real. Activation and pooling come behind the convolution.
+classifier are real. Activation and pooling follow the convolution.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from xnorpp.models.blocks import (
     inner_linear,
     output_size,
 )
+from xnorpp.models.registry import register_model
 
-# outputs, kernel, padding, pooled behind; the convolutions after the first
+# outputs, kernel, padding, pooled afterwards; the convolutions after the first
 _CONVOLUTIONS = ((256, 5, 2, True), (384, 3, 1, False), (384, 3, 1, False), (256, 3, 1, True))
 
 
 class AlexNet(nn.Module):
-    """Five convolutions and three linear layers; pictures of 227x227 in the paper."""
+    """Five convolutions and three linear layers; images of 227x227 in the paper."""
 
     def __init__(
         self,
@@ -93,6 +94,9 @@ class AlexNet(nn.Module):
         return result
 
 
+@register_model(
+    "alexnet", input_size=227, num_classes=1000, summary="AlexNet with batch norm, without groups"
+)
 def alexnet(
     options: Options,
     input_size: Size,

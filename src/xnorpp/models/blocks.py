@@ -3,33 +3,32 @@
 The order inside a block follows the paper: batch norm, sign (inside the binary layer), convolution, scale,
 activation. Where nothing takes the sign of the input (methods `real` and `binaryconnect`) the activation
 stands in the sign's place, batch norm, activation, convolution: with `shortcut="block"` the ordinary
-pre-activation ResNet. That is what "real-valued twin" means here: the same convolutions, batch norms and
-shortcuts, with the activation where the other has its sign.
+pre-activation ResNet. That is the real-valued baseline: the same convolutions, batch norms and shortcuts,
+with the activation where the binary network has its sign.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from torch import Tensor, nn
 
 from xnorpp.nn import (
-    METHODS,
-    SCALE_INITS,
-    SCALES,
-    SURROGATES,
+    Binarization,
     BinaryConv2d,
     BinaryLayer,
     BinaryLinear,
+    ChannelHeightWidthScale,
     ChannelShift,
     RPReLU,
-    resolve_scale,
 )
-from xnorpp.nn.choices import check_choice
+from xnorpp.nn.binarization import PADDING_VALUES
 from xnorpp.nn.fused.dispatch import Unit, run_chain, side_of, use_fused
 from xnorpp.nn.fused.ends import halve, use_halve
+from xnorpp.runtime.choices import check_choice
 
 Size = tuple[int, int]
 
@@ -38,59 +37,80 @@ SHORTCUTS = ("block", "conv")
 DOWNSAMPLES = ("binary", "real")
 # The block of the paper's tables, where it differs from the defaults.
 PAPER_BLOCK = {"shortcut": "block", "downsample": "binary"}
+# Our networks know their sizes when they are built, so they use the paper's Case 4 where a lone layer, which
+# does not, has one factor per channel.
+DEFAULT = Binarization(scale=ChannelHeightWidthScale)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the paper leaves open, and how each layer is binarized. None stands for the stated default.
+    """How each layer is binarized, and what the paper leaves open.
 
-    method         real | binaryconnect | bnn | xnor | xnor++
-    scale          a scale of the method; None is its default (Case 4 for xnor++, alpha for xnor)
-    activation     prelu | relu | hardtanh | rprelu | identity; None is prelu with binary inputs, else relu
-    shortcut       "conv" (default; measures better): one shortcut a convolution; "block": one a pair of them,
-                   as in the paper
-    downsample     "real" (default; measures better) or "binary" (the paper keeps only the first and last
-                   layers real): the 1x1 convolution of a shortcut that changes the shape, behind a 2x2
-                   average pooling
-    padding_value  what surrounds the signs at the border: 0 (default), -1 or 1
-    scale_init     "analytic" (default; measures better) or "ones"
-    surrogate, weight_surrogate   gradient of inputs' and weights' sign: ste (default) | polynomial | tanh
-    sign_shift     a learned shift a channel before each sign, as in ReActNet; off by default
-    clip_weights, center_weights  latent weights clipped to [-1, 1] / centred a filter; off by default
+    Attributes:
+        binarization: Of every inner layer; by default xnor++ with Case 4.
+        activation: prelu, relu, hardtanh, rprelu or identity; None is prelu with binary inputs, else relu.
+        shortcut: "conv" (default; measures better): one shortcut per convolution; "block": one per pair of
+            them, as in the paper.
+        downsample: "real" (default; measures better) or "binary" (the paper leaves only the first and last
+            layers real): the 1x1 convolution of a shortcut that changes the shape, after a 2x2 average
+            pooling.
+        sign_shift: A learned shift per channel before each sign, as in ReActNet.
     """
 
-    method: str = "xnor++"
-    scale: str | None = None
+    binarization: Binarization = DEFAULT
     activation: str | None = None
     shortcut: str = "conv"
     downsample: str = "real"
-    padding_value: int = 0
-    scale_init: str = "analytic"
-    surrogate: str = "ste"
-    weight_surrogate: str = "ste"
     sign_shift: bool = False
-    clip_weights: bool = False
-    center_weights: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("method", self.method, METHODS)
-        object.__setattr__(self, "scale", resolve_scale(self.method, self.scale))
         if self.activation is None:
             object.__setattr__(self, "activation", "prelu" if self.binarizes_input else "relu")
         check_choice("activation", self.activation, ACTIVATIONS)
         check_choice("shortcut", self.shortcut, SHORTCUTS)
         check_choice("downsample", self.downsample, DOWNSAMPLES)
-        check_choice("padding_value", self.padding_value, (0, -1, 1))
-        check_choice("scale_init", self.scale_init, SCALE_INITS)
-        check_choice("surrogate", self.surrogate, SURROGATES)
-        check_choice("weight_surrogate", self.weight_surrogate, SURROGATES)
+
+    @classmethod
+    def of(cls, binarization: Binarization | str | None = None, **options: Any) -> Options:
+        """Options from plain values, as recipes and stored networks have them (those of 0.1.0 too).
+
+        Args:
+            binarization: A `Binarization`, the name of a preset, or None.
+            **options: The attributes above, and the settings of a binarization: `method`, `scale`,
+                `surrogate`, `inputs`, `padding_value`, ...
+
+        Raises:
+            ValueError: A value is not valid.
+        """
+        own = {name: options.pop(name) for name in OPTION_NAMES if name in options}
+        return cls(_binarization(binarization, options), **own)
 
     @property
     def binarizes_input(self) -> bool:
-        return self.method in ("bnn", "xnor", "xnor++")
+        return self.binarization.binarizes_input
 
     def to_dict(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Plain values that `of` takes."""
+        return {**self.binarization.to_dict(), **{name: getattr(self, name) for name in OPTION_NAMES}}
+
+
+OPTION_NAMES = tuple(field.name for field in fields(Options) if field.name != "binarization")
+
+
+def _binarization(given: Binarization | str | None, settings: Mapping[str, Any]) -> Binarization:
+    if isinstance(given, Binarization):
+        return Binarization.of(given, **settings)
+    method = given or settings.get("method") or "xnor++"
+    if given is not None and settings.get("method") not in (None, given):
+        raise ValueError(f"`method` (={settings['method']!r}) must not be given together with a binarization")
+    settings = {name: value for name, value in settings.items() if name != "method"}
+    if method == "xnor++" and settings.get("scale") is None:
+        settings["scale"] = ChannelHeightWidthScale
+    # A real-valued baseline is made with the options of the binary network, whose border it does not have.
+    plain = Binarization.preset(method, **{k: v for k, v in settings.items() if k != "padding_value"})
+    border = settings.get("padding_value", 0)
+    check_choice("padding_value", border, PADDING_VALUES)
+    return plain.replace(padding_value=border) if plain.binarizes_input else plain
 
 
 def output_size(size: Size, kernel: int, stride: int, padding: int) -> Size:
@@ -113,22 +133,23 @@ def activation(options: Options, channels: int, *, spatial: bool = True) -> nn.M
 
 
 def before(options: Options, channels: int, *, spatial: bool = True) -> nn.Module:
-    """What stands between batch norm and layer: a shift for the sign, or the real twin's activation."""
+    """What stands between batch norm and layer: a shift for the sign, or the activation of a real input."""
     if not options.binarizes_input:
         return activation(options, channels, spatial=spatial)
     return ChannelShift(channels, spatial=spatial) if options.sign_shift else nn.Identity()
 
 
 def after(options: Options, channels: int, *, spatial: bool = True) -> nn.Module:
-    """What stands behind the layer: the activation, unless the real twin had it in front."""
+    """What follows the layer: the activation, unless it stands before it already."""
     return activation(options, channels, spatial=spatial) if options.binarizes_input else nn.Identity()
 
 
 def inner_conv(
     options: Options, inputs: int, outputs: int, kernel: int, size: Size, *, stride: int = 1, padding: int = 0
 ) -> nn.Conv2d:
-    """A convolution inside a network, for an input of `size`; nn.Conv2d itself for method `real`."""
-    if options.method == "real":
+    """A convolution inside a network, for an input of `size`, without bias; nn.Conv2d itself if it
+    is real."""
+    if options.binarization.is_real:
         return nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
     return BinaryConv2d(
         inputs,
@@ -136,37 +157,21 @@ def inner_conv(
         kernel,
         stride,
         padding,
-        method=options.method,
-        scale=options.scale,
+        bias=False,
+        config=options.binarization,
         output_size=output_size(size, kernel, stride, padding),
-        padding_value=options.padding_value if options.binarizes_input else 0,
-        scale_init=options.scale_init,
-        surrogate=options.surrogate,
-        weight_surrogate=options.weight_surrogate,
-        clip_weights=options.clip_weights,
-        center_weights=options.center_weights,
     )
 
 
 def inner_linear(options: Options, inputs: int, outputs: int) -> nn.Linear:
-    """A linear layer inside a network; nn.Linear itself for method `real`. No bias."""
-    if options.method == "real":
+    """A linear layer inside a network, without bias; nn.Linear itself if it is real."""
+    if options.binarization.is_real:
         return nn.Linear(inputs, outputs, bias=False)
-    return BinaryLinear(
-        inputs,
-        outputs,
-        method=options.method,
-        scale="channel" if options.scale in SCALES else options.scale,
-        scale_init=options.scale_init,
-        surrogate=options.surrogate,
-        weight_surrogate=options.weight_surrogate,
-        clip_weights=options.clip_weights,
-        center_weights=options.center_weights,
-    )
+    return BinaryLinear(inputs, outputs, bias=False, config=options.binarization.for_linear())
 
 
 class AveragePool(nn.AvgPool2d):
-    """nn.AvgPool2d, which trains by a kernel of its own where that is faster (`fused_pool.halve`)."""
+    """nn.AvgPool2d, which trains by a kernel of its own where that is faster (`fused.ends.halve`)."""
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = halve(x) if use_halve(x, self) else super().forward(x)
@@ -200,7 +205,9 @@ def downsample(options: Options, inputs: int, outputs: int, stride: int, size: S
 
 
 class PreActivationBlock(nn.Module):
-    """Two 3x3 convolutions, each behind its batch norm, with one shortcut around both or one around each."""
+    """Two 3x3 convolutions, each after its batch norm, with one shortcut around both or one around each."""
+
+    fuses_itself = True  # for `fuse_for_training`
 
     def __init__(self, options: Options, inputs: int, outputs: int, stride: int, size: Size) -> None:
         super().__init__()

@@ -7,11 +7,14 @@ shortcut in place of its stride, differ.
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor, nn
 
 from xnorpp.models.blocks import Options, PreActivationBlock, Size, activation, initialise, output_size
-from xnorpp.nn.choices import check_choice
+from xnorpp.models.registry import register_model
 from xnorpp.nn.fused import ends as fused_pool
+from xnorpp.runtime.choices import check_choice
 
 STEMS = ("7x7", "3x3")
 
@@ -111,3 +114,15 @@ def resnet(
         stem_pool=stem_pool,
     )
     return model, {"stem": stem, "stem_pool": stem_pool}
+
+
+_WIDTHS = (64, 128, 256, 512)
+_FAMILY = (
+    ("resnet18", (2, 2, 2, 2), _WIDTHS, 224, 1000, "ResNet-18, pre-activation"),
+    ("resnet34", (3, 4, 6, 3), _WIDTHS, 224, 1000, "ResNet-34, pre-activation"),
+    ("resnet20", (3, 3, 3), (16, 32, 64), 32, 10, "ResNet-20 for CIFAR"),
+)
+for _name, _blocks, _widths, _size, _classes, _summary in _FAMILY:
+    register_model(_name, input_size=_size, num_classes=_classes, summary=_summary)(
+        partial(resnet, blocks=_blocks, widths=_widths)
+    )

@@ -1,17 +1,18 @@
-"""A small residual network for small pictures (digits, Fashion-MNIST), quick to train on a CPU."""
+"""A small residual network for small images (digits, Fashion-MNIST), quick to train on a CPU."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from xnorpp.models.blocks import Options, PreActivationBlock, Size, activation, initialise, output_size
+from xnorpp.models.registry import register_model
 
 
 class Small(nn.Module):
     """Real 3x3 stem, three pre-activation blocks of width w, 2w and 4w, global average, real classifier.
 
-    Pictures of 16 pixels and more are pooled once behind the stem (`stem_pool` says it for any size); the
-    second and third block halve the picture.
+    Images of 16 pixels and more are pooled once after the stem (`stem_pool` decides it for any size); the
+    second and third block halve the image.
     """
 
     def __init__(
@@ -50,6 +51,9 @@ class Small(nn.Module):
         return result
 
 
+@register_model(
+    "small", input_size=28, num_classes=10, summary="three residual blocks for digits and Fashion-MNIST"
+)
 def small(
     options: Options,
     input_size: Size,
@@ -59,7 +63,7 @@ def small(
     width: int = 32,
     stem_pool: bool | None = None,
 ) -> tuple[nn.Module, dict[str, object]]:
-    """The small network and its own options: the width of its first block, and pooling behind the stem."""
+    """The small network and its own options: the width of its first block, and pooling after the stem."""
     if width < 1:
         raise ValueError(f"`width` (={width}) must be at least 1")
     model = Small(

@@ -1,42 +1,96 @@
-"""What the paper adds to PyTorch: sign with its gradients, scale factors, layers, and the conversion."""
+"""What the paper adds to PyTorch: quantizers, scale factors, and the layers that use them.
+
+Names are imported when they are first used, so that `xnorpp.nn.methods` can be read without torch.
+"""
 
 from __future__ import annotations
 
-from xnorpp.nn.calibrate import calibrate_scales
-from xnorpp.nn.controls import (
-    binary_layers,
-    clip_latent_weights_,
-    parameter_groups,
-    reset_scales,
-    set_progress,
-    set_stage,
-)
-from xnorpp.nn.functional import binary_conv2d, binary_linear
-from xnorpp.nn.fused.dispatch import BACKENDS, get_backend, set_backend, set_recompute
-from xnorpp.nn.layers import METHOD_SCALES, METHODS, BinaryConv2d, BinaryLayer, BinaryLinear, resolve_scale
-from xnorpp.nn.quantizers import SURROGATES, hard_sign, polynomial_sign, sign, tanh_sign
-from xnorpp.nn.scales import (
-    ANALYTIC_SCALES,
-    SCALE_INITS,
-    SCALES,
-    AnalyticScale,
-    ChannelHeightWidthScale,
-    ChannelScale,
-    ChannelSpatialScale,
-    DenseScale,
-    LearnedScale,
-)
-from xnorpp.nn.shift import ChannelShift, RPReLU
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xnorpp.nn.binarization import METHOD_SCALES, Binarization
+    from xnorpp.nn.calibrate import calibrate_scales
+    from xnorpp.nn.controls import (
+        anneals,
+        binary_layers,
+        clip_latent_weights_,
+        parameter_groups,
+        reset_scales,
+        set_progress,
+        set_stage,
+    )
+    from xnorpp.nn.functional import binary_conv2d, binary_linear
+    from xnorpp.nn.fused.dispatch import BACKENDS, get_backend, set_backend, set_recompute
+    from xnorpp.nn.fused.graph import fuse_for_training
+    from xnorpp.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLayer, BinaryLinear
+    from xnorpp.nn.methods import METHODS
+    from xnorpp.nn.quantizers import (
+        QUANTIZERS,
+        Identity,
+        PolynomialSign,
+        Quantizer,
+        Sign,
+        TanhSign,
+        hard_sign,
+        polynomial_sign,
+        register_quantizer,
+        sign,
+        sign_with_slope,
+        tanh_sign,
+    )
+    from xnorpp.nn.scales import (
+        SCALE_INITS,
+        SCALES,
+        AlphaKScale,
+        AlphaScale,
+        AnalyticScale,
+        ChannelHeightWidthScale,
+        ChannelScale,
+        ChannelSpatialScale,
+        DenseScale,
+        LearnedScale,
+        Scale,
+        register_scale,
+    )
+    from xnorpp.nn.shift import ChannelShift, RPReLU
+
+_NAMES = {
+    "binarization": ("METHOD_SCALES", "Binarization"),
+    "calibrate": ("calibrate_scales",),
+    "controls": (
+        *("anneals", "binary_layers", "clip_latent_weights_", "parameter_groups", "reset_scales"),
+        *("set_progress", "set_stage"),
+    ),
+    "functional": ("binary_conv2d", "binary_linear"),
+    "fused.dispatch": ("BACKENDS", "get_backend", "set_backend", "set_recompute"),
+    "fused.graph": ("fuse_for_training",),
+    "layers": ("BinaryConv1d", "BinaryConv2d", "BinaryLayer", "BinaryLinear"),
+    "methods": ("METHODS",),
+    "quantizers": (
+        *("QUANTIZERS", "Identity", "PolynomialSign", "Quantizer", "Sign", "TanhSign", "hard_sign"),
+        *("polynomial_sign", "register_quantizer", "sign", "sign_with_slope", "tanh_sign"),
+    ),
+    "scales": (
+        *("SCALES", "SCALE_INITS", "AlphaKScale", "AlphaScale", "AnalyticScale", "ChannelHeightWidthScale"),
+        *("ChannelScale", "ChannelSpatialScale", "DenseScale", "LearnedScale", "Scale", "register_scale"),
+    ),
+    "shift": ("ChannelShift", "RPReLU"),
+}
+_HOME = {name: f"xnorpp.nn.{module}" for module, names in _NAMES.items() for name in names}
 
 __all__ = [
-    "ANALYTIC_SCALES",
     "BACKENDS",
     "METHODS",
     "METHOD_SCALES",
+    "QUANTIZERS",
     "SCALES",
     "SCALE_INITS",
-    "SURROGATES",
+    "AlphaKScale",
+    "AlphaScale",
     "AnalyticScale",
+    "Binarization",
+    "BinaryConv1d",
     "BinaryConv2d",
     "BinaryLayer",
     "BinaryLinear",
@@ -45,23 +99,45 @@ __all__ = [
     "ChannelShift",
     "ChannelSpatialScale",
     "DenseScale",
+    "Identity",
     "LearnedScale",
+    "PolynomialSign",
+    "Quantizer",
     "RPReLU",
+    "Scale",
+    "Sign",
+    "TanhSign",
+    "anneals",
     "binary_conv2d",
     "binary_layers",
     "binary_linear",
     "calibrate_scales",
     "clip_latent_weights_",
+    "fuse_for_training",
     "get_backend",
     "hard_sign",
     "parameter_groups",
     "polynomial_sign",
+    "register_quantizer",
+    "register_scale",
     "reset_scales",
-    "resolve_scale",
     "set_backend",
     "set_progress",
     "set_recompute",
     "set_stage",
     "sign",
+    "sign_with_slope",
     "tanh_sign",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'xnorpp.nn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from xnorpp.nn.controls import binary_layers, evaluating
 from xnorpp.nn.functional import binary_conv2d, binary_linear
-from xnorpp.nn.layers import BinaryConv2d, BinaryLayer
+from xnorpp.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLayer
 from xnorpp.nn.scales import LearnedScale
 
 
@@ -65,6 +65,9 @@ def _calibrating_hook(path: str, record: dict[str, Any]) -> Callable[[nn.Module,
         assert isinstance(module.scale, LearnedScale)
         if path in record["layers"]:  # a module that runs twice keeps its first calibration
             return
+        if isinstance(module, (BinaryConv1d, BinaryConv2d)):
+            height = inputs[0].shape[-2] if isinstance(module, BinaryConv2d) else 1
+            module.fit_scale((height, inputs[0].shape[-1]))
         sums = _channel_sums(module, inputs[0])
         if dist.is_initialized():
             dist.all_reduce(sums)
@@ -79,22 +82,26 @@ def _calibrating_hook(path: str, record: dict[str, Any]) -> Callable[[nn.Module,
 def _channel_sums(layer: BinaryLayer, x: Tensor) -> Tensor:
     """(2, o) in float64: the sums over batch and positions of R . D and of D . D."""
     weight = layer.latent_weight()
-    if isinstance(layer, BinaryConv2d):
-        stride, dilation = (layer.stride[0], layer.stride[1]), (layer.dilation[0], layer.dilation[1])
-        pads, groups = layer.pads, layer.groups
-        real = F.conv2d(F.pad(x, pads), weight, None, stride, 0, dilation, groups)
+    quantizers: dict[str, Any] = {"inputs": layer.binarization.inputs, "weights": layer.binarization.weights}
+    if isinstance(layer, (BinaryConv1d, BinaryConv2d)):
+        if isinstance(layer, BinaryConv1d):
+            x, weight = x.unsqueeze(-2), weight.unsqueeze(-2)
+        _, stride, pads, dilation = layer._window()
+        real = F.conv2d(F.pad(x, pads), weight, None, stride, 0, dilation, layer.groups)
         dot = binary_conv2d(
             x,
             weight,
             stride=stride,
             pads=pads,
             dilation=dilation,
-            groups=groups,
+            groups=layer.groups,
             padding_value=layer.padding_value,
+            progress=layer.progress,
+            **quantizers,
         )
         dims: tuple[int, ...] = (0, 2, 3)
     else:
-        real, dot = F.linear(x, weight), binary_linear(x, weight)
+        real, dot = F.linear(x, weight), binary_linear(x, weight, progress=layer.progress, **quantizers)
         dims = tuple(range(x.dim() - 1))
     real, dot = real.double(), dot.double()
     return torch.stack(((real * dot).sum(dims), (dot * dot).sum(dims)))

@@ -16,13 +16,13 @@ from xnorpp.nn.scales import LearnedScale
 def binary_layers(model: nn.Module) -> Iterator[tuple[str, BinaryLayer]]:
     """The model's binary layers with their paths; those of method 'real' are not among them."""
     for path, module in model.named_modules():
-        if isinstance(module, BinaryLayer) and module.method != "real":
+        if isinstance(module, BinaryLayer) and not module.binarization.is_real:
             yield path, module
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and behind it the mode that each module had."""
+    """Evaluation mode, and afterwards the mode that each module had."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -42,11 +42,17 @@ def set_stage(model: nn.Module, *, weights_binary: bool) -> None:
 
 
 def set_progress(model: nn.Module, fraction: float) -> None:
-    """Tells the annealed surrogate (`tanh`) which fraction of training is done, 0 to 1."""
+    """Sets the finished fraction of training, 0 to 1, for quantizers that anneal (`tanh`)."""
     if not 0.0 <= fraction <= 1.0:
         raise ValueError(f"`fraction` (={fraction}) must lie between 0 and 1")
     for _, layer in binary_layers(model):
         layer.progress.fill_(fraction)
+
+
+def anneals(model: nn.Module) -> bool:
+    """Whether a quantizer of the model changes with the progress of training, so that `set_progress`
+    matters."""
+    return any(layer.binarization.anneals for _, layer in binary_layers(model))
 
 
 @torch.no_grad()

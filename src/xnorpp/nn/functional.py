@@ -1,8 +1,7 @@
-"""The binary convolution and linear map as functions of their tensors.
+"""The binary convolution and linear map as functions of their tensors: the one place of the layers'
+arithmetic.
 
-This is the one place where the layers' arithmetic happens, and so the place to dispatch to a faster kernel: a
-fused implementation gets everything it needs (the real input, the latent weight, the factors of the scale,
-the geometry) and must return what the plain lines below return.
+What trains faster on CUDA replaces whole chains of layers instead (`xnorpp.nn.fused`).
 """
 
 from __future__ import annotations
@@ -10,9 +9,11 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from xnorpp.nn.quantizers import SURROGATES, Progress
+from xnorpp.nn.quantizers import Progress, Quantizer, Sign
 
 Pads = tuple[int, int, int, int]
+
+STE = Sign()
 
 
 def binary_conv2d(
@@ -26,21 +27,29 @@ def binary_conv2d(
     dilation: tuple[int, int] = (1, 1),
     groups: int = 1,
     padding_value: int = 0,
-    surrogate: str | None = "ste",
-    weight_surrogate: str | None = "ste",
+    inputs: Quantizer = STE,
+    weights: Quantizer = STE,
     progress: Progress = 0.0,
 ) -> Tensor:
-    """(sign(x) * sign(weight)) . scale + bias, with * the convolution.
+    """(inputs(x) * weights(weight)) . scale + bias, with * the convolution.
 
-    `surrogate` and `weight_surrogate` name the gradient of each sign; None leaves that side real. `pads` is
-    (left, right, top, bottom); the border is filled with `padding_value` after the sign. Each of `scales`
-    broadcasts against the output; it is cast to the output's dtype, so that under autocast the result stays
-    in half precision.
+    Args:
+        x: The real input, (n, c, h, w) or (c, h, w).
+        weight: The latent weight, (o, c/groups, kh, kw).
+        scales: Factors that broadcast against the output. Each is cast to the output's dtype, so that under
+            autocast the result stays in half precision.
+        bias: (o,), added after the scale.
+        stride: Of the convolution.
+        pads: (left, right, top, bottom).
+        dilation: Of the convolution.
+        groups: Of the convolution.
+        padding_value: What fills the border, after quantization.
+        inputs: The quantizer of the input; `Identity()` leaves it real.
+        weights: The quantizer of the weight.
+        progress: The finished fraction of training, for quantizers that anneal.
     """
-    if surrogate is not None:
-        x = SURROGATES[surrogate](x, progress)
-    if weight_surrogate is not None:
-        weight = SURROGATES[weight_surrogate](weight, progress)
+    x = inputs(x, progress)
+    weight = weights(weight, progress)
     left, right, top, bottom = pads
     if padding_value == 0 and left == right and top == bottom:
         padding = (top, left)
@@ -59,16 +68,12 @@ def binary_linear(
     scales: tuple[Tensor, ...] = (),
     bias: Tensor | None = None,
     *,
-    surrogate: str | None = "ste",
-    weight_surrogate: str | None = "ste",
+    inputs: Quantizer = STE,
+    weights: Quantizer = STE,
     progress: Progress = 0.0,
 ) -> Tensor:
-    """(sign(x) sign(weight)^T) . scale + bias; the arguments are those of `binary_conv2d`."""
-    if surrogate is not None:
-        x = SURROGATES[surrogate](x, progress)
-    if weight_surrogate is not None:
-        weight = SURROGATES[weight_surrogate](weight, progress)
-    y = F.linear(x, weight)
+    """(inputs(x) weights(weight)^T) . scale + bias; the arguments are those of `binary_conv2d`."""
+    y = F.linear(inputs(x, progress), weights(weight, progress))
     for scale in scales:
         y = y * scale.to(y.dtype)
     return y if bias is None else y + bias.to(y.dtype)

@@ -1,135 +1,121 @@
-"""BinaryConv2d and BinaryLinear: everything their real twins take, and how they are binarized.
+"""BinaryConv1d, BinaryConv2d and BinaryLinear: torch's layers, and how they are binarized.
 
-The five methods, for a layer with latent weight W, input I and bias b (`*` is the convolution or matrix
-product):
+For a layer with latent weight W, input I and bias b (`*` is the convolution or matrix product):
 
-    real            I * W + b                                          exactly torch's own layer
-    binaryconnect   I * sign(W) + b                                    Courbariaux et al. 2015
-    bnn             sign(I) * sign(W) + b                              Courbariaux et al. 2016
-    xnor            (sign(I) * sign(W)) . alpha [. K] + b              Rastegari et al. 2016, Eq. 2
-    xnor++          (sign(I) * sign(W)) . Gamma + b                    Bulat and Tzimiropoulos 2019, Eq. 3
+    inputs(I) * weights(W) . Gamma + b
 
-A layer takes the sign of its own input. `binarize_weights = False` (set by `set_stage`) is the first of two
-training stages: the input is binary, and W / mean|W| stands for sign(W), which has the same size, so that the
-scale keeps its meaning when the second stage begins.
+with the quantizers and the scale Gamma of its `Binarization`. A layer quantizes its own input. A
+`Binarization` that leaves both sides real makes exactly torch's own layer.
+
+`binarize_weights = False` (set by `set_stage`) is the first of two training stages: the input is binary, and
+W / mean|W| stands for sign(W), which has the same size, so that the scale keeps its meaning when the second
+stage begins.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from xnorpp.nn.choices import check_choice
+from xnorpp.nn.binarization import Binarization
 from xnorpp.nn.functional import Pads, binary_conv2d, binary_linear
-from xnorpp.nn.quantizers import SURROGATES, hard_sign
+from xnorpp.nn.quantizers import Identity, Quantizer
 from xnorpp.nn.scales import (
     ANALYTIC_INPUT_MEAN,
-    ANALYTIC_SCALES,
-    SCALE_INITS,
-    SCALES,
     AnalyticScale,
     LearnedScale,
     at_least_float32,
+    create_scale,
     exact_mean,
     filter_means,
     input_scale,
 )
-
-METHODS = ("real", "binaryconnect", "bnn", "xnor", "xnor++")
-PADDING_VALUES = (0, -1, 1)
-
-# Which scales a method knows, its default first. A linear layer has no rows and columns: only `channel`.
-METHOD_SCALES: dict[str, tuple[str, ...]] = {
-    "real": (),
-    "binaryconnect": (),
-    "bnn": (),
-    "xnor": ANALYTIC_SCALES,
-    "xnor++": ("channel_height_width", "channel", "dense", "channel_spatial"),
-}
-LINEAR_METHOD_SCALES: dict[str, tuple[str, ...]] = {**METHOD_SCALES, "xnor++": ("channel",)}
+from xnorpp.runtime.choices import check_choice
 
 IntOrPair = int | tuple[int, int]
+Config = Binarization | str | Mapping[str, Any] | None
 
-
-def resolve_scale(method: str, scale: str | None, *, linear: bool = False) -> str | None:
-    """The name of the scale a layer of this method uses; `None` means the method's default."""
-    check_choice("method", method, METHODS)
-    allowed = (LINEAR_METHOD_SCALES if linear else METHOD_SCALES)[method]
-    if scale is None:
-        return allowed[0] if allowed else None
-    if not allowed:
-        raise ValueError(f"`scale` (={scale!r}) must be None for method {method!r}, which has no scale")
-    check_choice("scale", scale, allowed)
-    return scale
+_REAL = Identity()
 
 
 class BinaryLayer(nn.Module):
-    """What BinaryConv2d and BinaryLinear share: the method's settings, the latent weight and the scale."""
+    """What the binary layers share: the binarization, the latent weight and the scale."""
 
     weight: Tensor
+    bias: Any
     progress: Tensor
+    binarization: Binarization
+    scale: LearnedScale | AnalyticScale | None
 
-    def _set_up_method(
-        self,
-        *,
-        method: str,
-        scale_name: str | None,
-        scale: LearnedScale | AnalyticScale | None,
-        scale_init: str,
-        surrogate: str,
-        weight_surrogate: str,
-        clip_weights: bool,
-        center_weights: bool,
-    ) -> None:
-        check_choice("scale_init", scale_init, SCALE_INITS)
-        check_choice("surrogate", surrogate, SURROGATES)
-        check_choice("weight_surrogate", weight_surrogate, SURROGATES)
-        self.method = method
-        self.scale_name = scale_name
-        self.scale_init = scale_init
-        self.surrogate = surrogate
-        self.weight_surrogate = weight_surrogate
-        self.clip_weights = clip_weights
-        self.center_weights = center_weights
+    def _set_up(self, binarization: Binarization, output_size: tuple[int, int] | None = None) -> None:
+        self.binarization = binarization
         self.binarize_weights = True
-        self.scale = scale.to(self.weight.device, self.weight.dtype) if scale is not None else None
+        self._make_scale(output_size)
         # A tensor, so that annealing does not recompile; not saved, because the training loop sets it.
         self.register_buffer("progress", torch.zeros((), device=self.weight.device), persistent=False)
+
+    def _make_scale(self, output_size: tuple[int, int] | None) -> None:
+        with self.weight.device:  # a parameter without a size cannot be moved to the meta device
+            scale = create_scale(self.binarization.scale, self.weight.shape[0], output_size)
+        self.scale = scale.to(self.weight.dtype) if scale is not None else None
         self.reset_scale()
 
     @property
+    def method(self) -> str:
+        """The paper's method that this layer follows; "real" for a plain layer."""
+        return self.binarization.method
+
+    @property
+    def scale_name(self) -> str | None:
+        return self.binarization.scale_name
+
+    @property
     def binarizes_input(self) -> bool:
-        return self.method in ("bnn", "xnor", "xnor++")
+        return self.binarization.binarizes_input
+
+    @property
+    def weights_are_binary(self) -> bool:
+        """Whether the weight is quantized now: not in the first of two stages."""
+        return self.binarize_weights and self.binarization.binarizes_weights
+
+    @property
+    def padding_value(self) -> int:
+        return self.binarization.padding_value
+
+    @property
+    def clip_weights(self) -> bool:
+        return self.binarization.clip_weights
 
     @torch.no_grad()
     def reset_scale(self) -> None:
         """Starts the learned scale again from `scale_init` and the weights as they are now.
 
-        Call it whenever the weights were set anew; `analytic` is alpha = 0.8 * mean|W| a filter and ones
-        elsewhere.
+        Call it whenever the weights were set anew; `analytic` is alpha = 0.8 * mean|W| of each filter and
+        ones elsewhere.
         """
-        if isinstance(self.scale, LearnedScale):
-            alpha = (
-                ANALYTIC_INPUT_MEAN * filter_means(self.latent_weight())
-                if self.scale_init == "analytic"
-                else None
-            )
-            self.scale.start_(alpha)
+        if isinstance(self.scale, LearnedScale) and not self.weight.is_meta:
+            analytic = self.binarization.scale_init == "analytic"
+            self.scale.start_(ANALYTIC_INPUT_MEAN * filter_means(self.latent_weight()) if analytic else None)
 
     def latent_weight(self) -> Tensor:
-        """The real weight whose sign is taken: W, or W minus its filter's mean with `center_weights`."""
-        if self.center_weights and self.method != "real":
+        """The real weight that is quantized: W, or W minus its filter's mean with `center_weights`."""
+        if self.binarization.center_weights and not self.binarization.is_real:
             return self.weight - self.weight.mean(tuple(range(1, self.weight.dim())), keepdim=True)
         return self.weight
 
     @torch.no_grad()
     def binary_weight(self) -> Tensor:
-        """The +1/-1 tensor that packing stores."""
-        if self.method == "real":
-            raise ValueError("a layer of method 'real' has no binary weight")
-        return hard_sign(self.latent_weight())
+        """The +1/-1 tensor that packing stores.
+
+        Raises:
+            ValueError: The layer's weight is not binary.
+        """
+        if not self.binarization.binarizes_weights:
+            raise ValueError(f"a layer of method {self.method!r} has no binary weight")
+        return self.binarization.weights(self.latent_weight(), self.progress)
 
     def scale_factors(self) -> tuple[Tensor, ...]:
         """The constant factors of the scale, whichever kind it is; () without one. K is not among them."""
@@ -139,31 +125,170 @@ class BinaryLayer(nn.Module):
             return self.scale.factors(self.latent_weight())
         return ()
 
-    def _weight_and_surrogate(self) -> tuple[Tensor, str | None]:
+    def packed_scale(self) -> dict[str, Tensor]:
+        """The constant part of the scale as a packed file stores it; see `LearnedScale.packed`."""
+        if isinstance(self.scale, LearnedScale):
+            return self.scale.packed()
+        if isinstance(self.scale, AnalyticScale):
+            return self.scale.packed(self.latent_weight())
+        return {}
+
+    def working_weight(self) -> tuple[Tensor, Quantizer]:
+        """The weight as it enters the product, and what quantizes it there: W / mean|W| and nothing in the
+        first of two stages."""
         latent = self.latent_weight()
         if self.binarize_weights:
-            return latent, self.weight_surrogate
+            return latent, self.binarization.weights
         means = filter_means(latent).reshape(-1, *(1,) * (latent.dim() - 1))
-        return latent / means.clamp_min(torch.finfo(means.dtype).tiny).to(latent.dtype), None
+        return latent / means.clamp_min(torch.finfo(means.dtype).tiny).to(latent.dtype), _REAL
 
     def _means_are_exact(self, x: Tensor) -> bool:
         """Whether K's means are those of the packed network: in evaluation, where there is float64."""
         return not self.training and x.device.type != "mps"
 
-    def _method_repr(self) -> str:
-        text = f", method={self.method!r}"
-        if self.scale_name is not None:
-            text += f", scale={self.scale_name!r}"
-        if self.binarizes_input and self.surrogate != "ste":
-            text += f", surrogate={self.surrogate!r}"
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        """A real layer's `state_dict` has no scale: the scale then starts from the weights that were
+        loaded."""
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        scale = self.scale
+        if not isinstance(scale, LearnedScale) or prefix + "weight" not in state_dict:
+            return
+        if not any(key.startswith(prefix + "scale.") for key in state_dict):
+            self.reset_scale()
+            for name, value in scale.state_dict(keep_vars=True).items():
+                # Loaded into itself below; a lazy factor waits for the first forward pass as before.
+                state_dict[f"{prefix}scale.{name}"] = value
+
+    def _describe(self) -> str:
+        config = self.binarization
+        text = f", method={config.method!r}"
+        if config.scale is not None:
+            text += f", scale={config.scale_name!r}"
+        for side, quantizer in (("inputs", config.inputs), ("weights", config.weights)):
+            if str(quantizer) not in ("ste", "real"):
+                text += f", {side}={str(quantizer)!r}"
         return text
 
 
-class BinaryConv2d(nn.Conv2d, BinaryLayer):
-    """`nn.Conv2d` with a binarization method. The bias is added after the scale.
+class _BinaryConvolution(BinaryLayer):
+    """What the two convolutions share. A 1-D one is computed as a 2-D one with images of one row."""
 
-    `padding_value` fills the border after the sign: 0, -1 or +1. `output_size` is (height, width) of the
-    output, needed by the scales that span it (`dense`, `channel_spatial`, `channel_height_width`).
+    in_channels: int
+    out_channels: int
+    groups: int
+
+    def _window(self) -> tuple[tuple[int, int], tuple[int, int], Pads, tuple[int, int]]:
+        """Kernel size, stride, pads (left, right, top, bottom) and dilation, in two dimensions."""
+        raise NotImplementedError
+
+    @property
+    def output_size(self) -> tuple[int, int] | None:
+        """The (height, width) of the output that the scale is bound to, or None."""
+        return self.scale.output_size if self.scale is not None else None
+
+    def output_size_for(self, input_size: tuple[int, int]) -> tuple[int, int]:
+        """The (height, width) of the output for an input of this (height, width)."""
+        kernel, stride, (left, right, top, bottom), dilation = self._window()
+        height = (input_size[0] + top + bottom - dilation[0] * (kernel[0] - 1) - 1) // stride[0] + 1
+        width = (input_size[1] + left + right - dilation[1] * (kernel[1] - 1) - 1) // stride[1] + 1
+        return height, width
+
+    def fit_scale(self, input_size: tuple[int, int]) -> None:
+        """Gives a lazy scale its size, for an input of this (height, width); checks that of any other.
+
+        Raises:
+            ValueError: The scale is bound to another size.
+        """
+        scale = self.scale
+        if isinstance(scale, LearnedScale) and scale.spatial:
+            size = self.output_size_for(input_size)
+            if scale.output_size == size:
+                return
+            if scale.is_lazy:
+                scale.materialize(size)
+                self.reset_scale()
+            scale.check_size(size)
+            scale.output_size = size  # it may differ along an axis that no factor spans
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        """The forward pass on (n, c, h, w) or (c, h, w)."""
+        config = self.binarization
+        if self.scale is not None and self.scale.spatial:
+            self.fit_scale((x.shape[-2], x.shape[-1]))
+        weight, weights = self.working_weight()
+        if weight.dim() == 3:
+            weight = weight.unsqueeze(-2)
+        _, stride, pads, dilation = self._window()
+        return binary_conv2d(
+            x,
+            weight,
+            self._scales(x),
+            self.bias,
+            stride=stride,
+            pads=pads,
+            dilation=dilation,
+            groups=self.groups,
+            padding_value=config.padding_value,
+            inputs=config.inputs,
+            weights=weights,
+            progress=self.progress,
+        )
+
+    def _scales(self, x: Tensor) -> tuple[Tensor, ...]:
+        if isinstance(self.scale, LearnedScale):
+            # One product while training; in evaluation the order, and so the rounding, of the packed network.
+            return (self.scale.tensor(),) if self.training else self.scale.in_turn()
+        if self.scale is not None and self.scale.uses_input:
+            kernel, stride, pads, dilation = self._window()
+            k = input_scale(x, kernel, stride, pads, dilation, self.groups, exact=self._means_are_exact(x))
+            if self.groups > 1:
+                k = k.repeat_interleave(self.out_channels // self.groups, dim=-3)
+            return (k, *self.scale_factors())
+        return self.scale_factors()
+
+
+def _check_convolution(
+    in_channels: int, out_channels: int, groups: int, padding_mode: str, real: bool
+) -> None:
+    if padding_mode != "zeros" and not real:
+        raise ValueError(
+            f"`padding_mode` (={padding_mode!r}) must be 'zeros'; the border of a binary convolution is "
+            "chosen by `padding_value`: 0, -1 or 1"
+        )
+    check_choice("padding_mode", padding_mode, ("zeros", "reflect", "replicate", "circular"))
+    if groups > 0 and in_channels % groups:
+        raise ValueError(f"`in_channels` (={in_channels}) must be divisible by `groups` (={groups})")
+    if groups > 0 and out_channels % groups:
+        raise ValueError(f"`out_channels` (={out_channels}) must be divisible by `groups` (={groups})")
+
+
+class BinaryConv2d(nn.Conv2d, _BinaryConvolution):
+    """`nn.Conv2d` with a binarization: the same arguments, the same defaults, any input size.
+
+    Args:
+        in_channels: As of `nn.Conv2d`, as all arguments up to `dtype`.
+        out_channels: Output channels.
+        kernel_size: One number or (height, width).
+        stride: One number or (height, width).
+        padding: One number, (height, width), "same" or "valid".
+        dilation: One number or (height, width).
+        groups: Blocks of connections.
+        bias: Whether a bias is added, after the scale.
+        padding_mode: "zeros"; the border is chosen by `padding_value`.
+        device: Of the parameters.
+        dtype: Of the parameters.
+        config: A `Binarization`, the name of a preset, or None for the default: signs with straight-through
+            gradients and one learned factor per channel.
+        output_size: (height, width) of the output, for scales that span it. Without it they infer the size at
+            the first forward pass; run one batch before the optimiser or DistributedDataParallel is made.
+        **settings: Fields of the `Binarization` that differ from `config`, such as `scale="dense"`.
+
+    Raises:
+        ValueError: An argument is not valid.
+
+    Example:
+        >>> BinaryConv2d(64, 128, 3, padding=1)
+        >>> BinaryConv2d(64, 128, 3, scale="channel_height_width", inputs="polynomial")
     """
 
     def __init__(
@@ -175,63 +300,24 @@ class BinaryConv2d(nn.Conv2d, BinaryLayer):
         padding: IntOrPair | str = 0,
         dilation: IntOrPair = 1,
         groups: int = 1,
-        bias: bool = False,
+        bias: bool = True,
         padding_mode: str = "zeros",
-        *,
-        padding_value: int = 0,
-        method: str = "xnor++",
-        scale: str | None = None,
-        scale_init: str = "analytic",
-        output_size: tuple[int, int] | None = None,
-        surrogate: str = "ste",
-        weight_surrogate: str = "ste",
-        clip_weights: bool = False,
-        center_weights: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        *,
+        config: Config = None,
+        output_size: tuple[int, int] | None = None,
+        **settings: Any,
     ) -> None:
-        if padding_mode != "zeros":
-            raise ValueError(
-                f"`padding_mode` (={padding_mode!r}) must be 'zeros'; the border of a binary convolution is "
-                "chosen by `padding_value`: 0, -1 or 1"
-            )
-        check_choice("padding_value", padding_value, PADDING_VALUES)
-        scale_name = resolve_scale(method, scale)
-        if padding_value != 0 and method in ("real", "binaryconnect"):
-            raise ValueError(
-                f"`padding_value` (={padding_value}) must be 0 for method {method!r}, whose input stays real"
-            )
-        if groups > 0 and in_channels % groups:
-            raise ValueError(f"`in_channels` (={in_channels}) must be divisible by `groups` (={groups})")
-        if groups > 0 and out_channels % groups:
-            raise ValueError(f"`out_channels` (={out_channels}) must be divisible by `groups` (={groups})")
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            groups,
-            bias,
-            device=device,
-            dtype=dtype,
-        )
-        self.padding_value = padding_value
-        self._set_up_method(
-            method=method,
-            scale_name=scale_name,
-            scale=_make_scale(scale_name, out_channels, output_size),
-            scale_init=scale_init,
-            surrogate=surrogate,
-            weight_surrogate=weight_surrogate,
-            clip_weights=clip_weights,
-            center_weights=center_weights,
-        )
+        binarization = Binarization.of(config, **settings)
+        _check_convolution(in_channels, out_channels, groups, padding_mode, binarization.is_real)
+        geometry = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
+        super().__init__(*geometry, bias, padding_mode, device=device, dtype=dtype)  # type: ignore[arg-type]
+        self._set_up(binarization, output_size)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        if hasattr(self, "scale_init"):  # torch's constructor calls this before the scale exists
+        if hasattr(self, "binarization"):  # torch's constructor calls this before the scale exists
             self.reset_scale()
 
     @property
@@ -240,139 +326,139 @@ class BinaryConv2d(nn.Conv2d, BinaryLayer):
         left, right, top, bottom = self._reversed_padding_repeated_twice
         return left, right, top, bottom
 
-    @property
-    def output_size(self) -> tuple[int, int] | None:
-        """The output size the scale is bound to, or None."""
-        return self.scale.output_size if isinstance(self.scale, LearnedScale) else None
-
-    def output_size_for(self, input_size: tuple[int, int]) -> tuple[int, int]:
-        """The (height, width) of the output for an input of this (height, width)."""
-        left, right, top, bottom = self.pads
-        height, width = (
-            (size + pad - dilation * (kernel - 1) - 1) // stride + 1
-            for size, pad, kernel, stride, dilation in zip(
-                input_size,
-                (top + bottom, left + right),
-                self.kernel_size,
-                self.stride,
-                self.dilation,
-                strict=True,
-            )
-        )
-        return height, width
+    def _window(self) -> tuple[tuple[int, int], tuple[int, int], Pads, tuple[int, int]]:
+        (kh, kw), (sh, sw), (dh, dw) = self.kernel_size, self.stride, self.dilation
+        return (kh, kw), (sh, sw), self.pads, (dh, dw)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.method == "real":
-            return super().forward(x)
-        if isinstance(self.scale, LearnedScale):
-            self.scale.check_size(self.output_size_for((x.shape[-2], x.shape[-1])))
-        weight, weight_surrogate = self._weight_and_surrogate()
-        return binary_conv2d(
-            x,
-            weight,
-            self._scales(x),
-            self.bias,
-            stride=(self.stride[0], self.stride[1]),
-            pads=self.pads,
-            dilation=(self.dilation[0], self.dilation[1]),
-            groups=self.groups,
-            padding_value=self.padding_value,
-            surrogate=self.surrogate if self.binarizes_input else None,
-            weight_surrogate=weight_surrogate,
-            progress=self.progress,
-        )
-
-    def _scales(self, x: Tensor) -> tuple[Tensor, ...]:
-        if isinstance(self.scale, LearnedScale):
-            # One product while training; in evaluation the order, and so the rounding, of the packed network.
-            return (self.scale.tensor(),) if self.training else self.scale.in_turn()
-        if isinstance(self.scale, AnalyticScale) and self.scale.uses_input:
-            kernel, stride, dilation = (
-                (pair[0], pair[1]) for pair in (self.kernel_size, self.stride, self.dilation)
-            )
-            k = input_scale(
-                x, kernel, stride, self.pads, dilation, self.groups, exact=self._means_are_exact(x)
-            )
-            if self.groups > 1:
-                k = k.repeat_interleave(self.out_channels // self.groups, dim=-3)
-            return (k, *self.scale_factors())
-        return self.scale_factors()
+        return super().forward(x) if self.binarization.is_real else self._convolve(x)
 
     def extra_repr(self) -> str:
         padding = f", padding_value={self.padding_value}" if any(self.pads) else ""
         real: str = super().extra_repr()  # type: ignore[no-untyped-call]
-        return real + padding + self._method_repr()
+        return real + padding + self._describe()
+
+
+class BinaryConv1d(nn.Conv1d, _BinaryConvolution):
+    """`nn.Conv1d` with a binarization; the arguments are those of `nn.Conv1d` and of `BinaryConv2d`.
+
+    A sequence is treated as an image of one row: a scale that spans columns spans the sequence, and
+    `output_size` is (1, length). It trains; packed files do not hold sequences yet, so `pack` raises.
+
+    Example:
+        >>> BinaryConv1d(32, 64, 5, padding=2)
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int],
+        stride: int | tuple[int] = 1,
+        padding: int | tuple[int] | str = 0,
+        dilation: int | tuple[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        config: Config = None,
+        output_size: tuple[int, int] | None = None,
+        **settings: Any,
+    ) -> None:
+        binarization = Binarization.of(config, **settings)
+        _check_convolution(in_channels, out_channels, groups, padding_mode, binarization.is_real)
+        geometry = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
+        super().__init__(*geometry, bias, padding_mode, device=device, dtype=dtype)  # type: ignore[arg-type]
+        self._set_up(binarization, output_size)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if hasattr(self, "binarization"):
+            self.reset_scale()
+
+    @property
+    def pads(self) -> Pads:
+        """The padding as (left, right, 0, 0)."""
+        left, right = self._reversed_padding_repeated_twice
+        return left, right, 0, 0
+
+    def _window(self) -> tuple[tuple[int, int], tuple[int, int], Pads, tuple[int, int]]:
+        return (1, self.kernel_size[0]), (1, self.stride[0]), self.pads, (1, self.dilation[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.binarization.is_real:
+            return super().forward(x)
+        return self._convolve(x.unsqueeze(-2)).squeeze(-2)
+
+    def extra_repr(self) -> str:
+        padding = f", padding_value={self.padding_value}" if any(self.pads) else ""
+        real: str = super().extra_repr()  # type: ignore[no-untyped-call]
+        return real + padding + self._describe()
 
 
 class BinaryLinear(nn.Linear, BinaryLayer):
-    """`nn.Linear` with a binarization method. The bias is added after the scale.
+    """`nn.Linear` with a binarization: the same arguments, the same defaults.
 
-    A linear output has no rows and columns, so the learned scale is `channel`; XNOR-Net's K is one number a
-    sample.
+    A linear output has no rows and columns, so the scale must not be spatial; XNOR-Net's K is one number per
+    input row, the mean of its |I|.
+
+    Args:
+        in_features: As of `nn.Linear`, as all arguments up to `dtype`.
+        out_features: Outputs.
+        bias: Whether a bias is added, after the scale.
+        device: Of the parameters.
+        dtype: Of the parameters.
+        config: A `Binarization`, the name of a preset, or None for the default.
+        **settings: Fields of the `Binarization` that differ from `config`.
+
+    Raises:
+        ValueError: An argument is not valid.
+
+    Example:
+        >>> BinaryLinear(64, 10)
     """
 
     def __init__(
         self,
         in_features: int,
         out_features: int,
-        bias: bool = False,
-        *,
-        method: str = "xnor++",
-        scale: str | None = None,
-        scale_init: str = "analytic",
-        surrogate: str = "ste",
-        weight_surrogate: str = "ste",
-        clip_weights: bool = False,
-        center_weights: bool = False,
+        bias: bool = True,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        *,
+        config: Config = None,
+        **settings: Any,
     ) -> None:
-        scale_name = resolve_scale(method, scale, linear=True)
+        binarization = Binarization.of(config, **settings)
+        if binarization.scale is not None and binarization.scale.spatial:
+            raise ValueError(
+                f"`scale` (={binarization.scale_name!r}) must be one of 'channel' or another scale without "
+                "rows and columns, which the output of a linear layer does not have; `config.for_linear()` "
+                "gives one"
+            )
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        self._set_up_method(
-            method=method,
-            scale_name=scale_name,
-            scale=_make_scale(scale_name, out_features, None),
-            scale_init=scale_init,
-            surrogate=surrogate,
-            weight_surrogate=weight_surrogate,
-            clip_weights=clip_weights,
-            center_weights=center_weights,
-        )
+        self._set_up(binarization)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        if hasattr(self, "scale_init"):  # torch's constructor calls this before the scale exists
+        if hasattr(self, "binarization"):
             self.reset_scale()
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.method == "real":
+        config = self.binarization
+        if config.is_real:
             return super().forward(x)
-        weight, weight_surrogate = self._weight_and_surrogate()
+        weight, weights = self.working_weight()
         scales = tuple(factor.flatten() for factor in self.scale_factors())
-        if isinstance(self.scale, AnalyticScale) and self.scale.uses_input:
+        if self.scale is not None and self.scale.uses_input:
             sizes = at_least_float32(x).abs()
             mean = exact_mean(sizes, -1) if self._means_are_exact(x) else sizes.mean(-1)
             scales = (*scales, mean.unsqueeze(-1))
         return binary_linear(
-            x,
-            weight,
-            scales,
-            self.bias,
-            surrogate=self.surrogate if self.binarizes_input else None,
-            weight_surrogate=weight_surrogate,
-            progress=self.progress,
+            x, weight, scales, self.bias, inputs=config.inputs, weights=weights, progress=self.progress
         )
 
     def extra_repr(self) -> str:
-        return super().extra_repr() + self._method_repr()
-
-
-def _make_scale(
-    name: str | None, out_channels: int, output_size: tuple[int, int] | None
-) -> LearnedScale | AnalyticScale | None:
-    if name is None:
-        return None
-    if name in ANALYTIC_SCALES:
-        return AnalyticScale(name)
-    return SCALES[name](out_channels, output_size)
+        return super().extra_repr() + self._describe()

@@ -1,31 +1,37 @@
-"""sign and its surrogate gradients.
+"""Quantizers: sign and its surrogate gradients, as functions and as small objects in a registry.
 
-Every function here has the same forward pass, Eq. 1 of the paper, and differs only in the gradient:
+Every sign here has the same forward pass, Eq. 1 of the paper, and differs only in the gradient:
 
     sign(x) = +1 if x > 0 else -1          (so sign(0) = -1, and sign(NaN) = -1)
 
 The output is exactly +1 or -1 in every floating dtype. The gradient is written with ordinary differentiable
-operations, so `torch.compile`, `torch.export` and autocast see nothing special: with `slope` the stated
-derivative and `c = x * slope`, the value `sign(x) + (c - c.detach())` is `sign(x)` plus an exact zero, and
-its derivative is `slope`. Adding `x` itself, `x + (sign(x) - x).detach()`, would round in half precision and
-give 0.996 for +1. In eager mode an `autograd.Function` computes the same two formulas in fewer passes over
-memory; it is never used under compilation, where functions with a saved mask have been seen to lose the
-gradient.
+operations, so `torch.compile`, `torch.export`, `torch.func` and autocast see nothing special: with `slope`
+the stated derivative and `c = x * slope`, the value `sign(x) + (c - c.detach())` is `sign(x)` plus an exact
+zero, and its derivative is `slope`. Adding `x` itself, `x + (sign(x) - x).detach()`, would round in half
+precision and give 0.996 for +1. In eager mode an `autograd.Function` computes the same two formulas in fewer
+passes over memory; it is never used under compilation, where functions with a saved mask have been seen to
+lose the gradient.
+
+A quantizer of your own is a subclass of `Quantizer` that states its gradient:
+
+    @register_quantizer("triangle")
+    class TriangleSign(Quantizer):
+        def slope(self, x, progress):
+            return (1 - x.abs()).clamp(min=0)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-Progress = float | Tensor
-Surrogate = Callable[[Tensor, Progress], Tensor]
+from xnorpp.runtime.registry import Registry, split_call
 
-TANH_SHARPNESS_START = 0.1
-TANH_SHARPNESS_END = 10.0
+Progress = float | Tensor
 
 
 def hard_sign(x: Tensor) -> Tensor:
@@ -44,53 +50,204 @@ def sign(x: Tensor, progress: Progress = 0.0) -> Tensor:
     gradient:  d/dx = 1 if |x| <= 1 else 0
     paper:     Courbariaux et al. 2016, "Binarized Neural Networks", https://arxiv.org/abs/1602.02830
     """
-    if torch.compiler.is_compiling():
+    if _plain_operations():
         carrier = torch.where(x.abs() <= 1, x, 0.0)
         return hard_sign(x) + (carrier - carrier.detach())
     return _apply_sign(_ClippedSign, x)
 
 
-def polynomial_sign(x: Tensor, progress: Progress = 0.0) -> Tensor:
-    """Eq. 1 with the derivative of Bi-Real Net's piecewise polynomial.
+def sign_with_slope(x: Tensor, slope: Tensor) -> Tensor:
+    """sign(x) with derivative `slope`. Where that is 0 the carrier is 0 too: 0 * inf never appears."""
+    if _plain_operations():
+        carrier = torch.where((slope > 0) | (slope < 0), x * slope.detach(), 0.0)  # not where NaN
+        return hard_sign(x) + (carrier - carrier.detach())
+    return _apply_sign(_SlopedSign, x, slope)
 
-    forward:   sign(x) = +1 if x > 0 else -1
+
+@dataclass(frozen=True)
+class Quantizer:
+    """How one side of a layer (its input or its weight) becomes binary, and with which gradient.
+
+    A subclass defines `slope`, the derivative that stands for that of the sign, and states it in its
+    docstring with the paper it comes from. Parameters are dataclass fields. A quantizer with another forward
+    pass overrides `__call__` and sets `encoding`.
+
+    Attributes:
+        encoding: What the output is: "sign" is exactly Eq. 1, which packs as one bit; None is the real input.
+        anneals: Whether `progress` matters; the training loop then sets it at every step.
+        fused: Whether the fused CUDA kernels compute this gradient. They compute that of `Sign`.
+
+    Example:
+        >>> Binarization(inputs=PolynomialSign(), weights=TanhSign(end=20.0))
+    """
+
+    encoding: ClassVar[str | None] = "sign"
+    anneals: ClassVar[bool] = False
+    fused: ClassVar[bool] = False
+
+    def slope(self, x: Tensor, progress: Progress) -> Tensor:
+        """The derivative at `x`, in the shape and dtype of `x`; it is not differentiated itself."""
+        raise NotImplementedError(f"{type(self).__name__} must define `slope` or `__call__`")
+
+    def __call__(self, x: Tensor, progress: Progress = 0.0) -> Tensor:
+        """The quantized tensor.
+
+        Args:
+            x: The real tensor.
+            progress: The finished fraction of training, 0 to 1.
+        """
+        return sign_with_slope(x, self.slope(x.detach(), progress))
+
+    def __str__(self) -> str:
+        """As a recipe writes it: `ste`, `tanh(end=20.0)`, `package.module:Class`."""
+        changed = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        ]
+        name = QUANTIZERS.name_of(type(self))
+        return f"{name}({', '.join(changed)})" if changed else name
+
+
+def _check_quantizer(kind: type[Quantizer]) -> None:
+    if not (isinstance(kind, type) and issubclass(kind, Quantizer)):
+        raise TypeError(f"{kind!r} is not a subclass of xnorpp.nn.Quantizer")
+
+
+QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer", _check_quantizer)
+
+Kind = TypeVar("Kind", bound=type[Quantizer])
+
+
+def register_quantizer(name: str) -> Callable[[Kind], Kind]:
+    """A class decorator: the quantizer can be named in recipes, on the command line and in `Binarization`.
+
+    Args:
+        name: A new name without colon, space or parenthesis.
+
+    Raises:
+        ValueError: The name is taken or not allowed.
+        TypeError: The class is not a subclass of `Quantizer`.
+
+    Example:
+        >>> @register_quantizer("triangle")
+        ... class TriangleSign(Quantizer):
+        ...     def slope(self, x, progress):
+        ...         return (1 - x.abs()).clamp(min=0)
+    """
+
+    def decorate(kind: Kind) -> Kind:
+        QUANTIZERS.add(name, kind)
+        return kind
+
+    return decorate
+
+
+def find_quantizer(value: Quantizer | str, argument: str = "quantizer") -> Quantizer:
+    """A quantizer, from itself or from `name`, `name(key=value)` or `package.module:Class`.
+
+    Raises:
+        ValueError: There is no such quantizer, or it does not take these parameters.
+    """
+    if isinstance(value, Quantizer):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"`{argument}` (={value!r}) must be a Quantizer or the name of one")
+    name, parameters = split_call(argument, value)
+    kind = QUANTIZERS.find(name, argument)
+    try:
+        return kind(**parameters)
+    except TypeError:
+        known = ", ".join(field.name for field in fields(kind)) or "none"
+        raise ValueError(f"`{argument}` (={value!r}) has an unknown parameter; {name} has {known}") from None
+
+
+@register_quantizer("ste")
+class Sign(Quantizer):
+    """The sign with the straight-through gradient clipped at 1.
+
+    gradient:  d/dx = 1 if |x| <= 1 else 0
+    paper:     Courbariaux et al. 2016, "Binarized Neural Networks", https://arxiv.org/abs/1602.02830
+    """
+
+    fused = True
+
+    def slope(self, x: Tensor, progress: Progress) -> Tensor:
+        return (x.abs() <= 1).to(x.dtype)
+
+    def __call__(self, x: Tensor, progress: Progress = 0.0) -> Tensor:
+        return sign(x)
+
+
+@register_quantizer("polynomial")
+class PolynomialSign(Quantizer):
+    """The sign with the derivative of Bi-Real Net's piecewise polynomial.
+
     gradient:  d/dx = 2 - 2|x| if |x| <= 1 else 0
     paper:     Liu et al. 2018, "Bi-Real Net", https://arxiv.org/abs/1808.00278
     """
-    return _with_slope(x, torch.clamp(2 - 2 * x.detach().abs(), min=0))
+
+    def slope(self, x: Tensor, progress: Progress) -> Tensor:
+        return torch.clamp(2 - 2 * x.abs(), min=0)
 
 
-def tanh_sign(x: Tensor, progress: Progress = 0.0) -> Tensor:
-    """Eq. 1 with IR-Net's tanh, annealed from nearly linear to nearly a step as training goes on.
+@register_quantizer("tanh")
+@dataclass(frozen=True)
+class TanhSign(Quantizer):
+    """The sign with IR-Net's tanh, which sharpens during training.
 
-    forward:   sign(x) = +1 if x > 0 else -1
-    gradient:  d/dx = k * t * (1 - tanh(t x)^2),  t = 0.1 * 100^progress,  k = max(1/t, 1)
+    gradient:  d/dx = k * t * (1 - tanh(t x)^2),  t = start * (end/start)^progress,  k = max(1/t, 1)
     paper:     Qin et al. 2020, "Forward and Backward Information Retention ... Binary Neural Networks",
                https://arxiv.org/abs/1909.10788
 
-    `progress` is the finished fraction of training, 0 to 1; as a tensor it may change without recompilation.
+    Attributes:
+        start: t at the start of training.
+        end: t at its end.
     """
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    fraction = torch.as_tensor(progress, dtype=dtype, device=x.device)
-    sharpness = TANH_SHARPNESS_START * (TANH_SHARPNESS_END / TANH_SHARPNESS_START) ** fraction
-    height = torch.clamp(1 / sharpness, min=1.0)
-    tanh = torch.tanh(sharpness * x.detach().to(dtype))
-    return _with_slope(x, (height * sharpness * (1 - tanh * tanh)).to(x.dtype))
+
+    anneals = True
+
+    start: float = 0.1
+    end: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.start <= self.end:
+            raise ValueError(f"`start` (={self.start}) and `end` (={self.end}) must be positive and rising")
+
+    def slope(self, x: Tensor, progress: Progress) -> Tensor:
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        # A tensor, so that it may change without recompilation.
+        fraction = torch.as_tensor(progress, dtype=dtype, device=x.device)
+        sharpness = self.start * (self.end / self.start) ** fraction
+        height = torch.clamp(1 / sharpness, min=1.0)
+        tanh = torch.tanh(sharpness * x.to(dtype))
+        return (height * sharpness * (1 - tanh * tanh)).to(x.dtype)
 
 
-SURROGATES: dict[str, Surrogate] = {
-    "ste": sign,
-    "polynomial": polynomial_sign,
-    "tanh": tanh_sign,
-}
+@register_quantizer("real")
+class Identity(Quantizer):
+    """No quantization: the real tensor, whose gradient is 1."""
+
+    encoding = None
+
+    def __call__(self, x: Tensor, progress: Progress = 0.0) -> Tensor:
+        return x
 
 
-def _with_slope(x: Tensor, slope: Tensor) -> Tensor:
-    """sign(x) with derivative `slope`. Where that is 0 the carrier is 0 too: 0 * inf never appears."""
-    if torch.compiler.is_compiling():
-        carrier = torch.where(slope > 0, x * slope, 0.0)
-        return hard_sign(x) + (carrier - carrier.detach())
-    return _apply_sign(_SlopedSign, x, slope)
+def polynomial_sign(x: Tensor, progress: Progress = 0.0) -> Tensor:
+    """`PolynomialSign` as a function."""
+    return PolynomialSign()(x, progress)
+
+
+def tanh_sign(x: Tensor, progress: Progress = 0.0) -> Tensor:
+    """`TanhSign` as a function."""
+    return TanhSign()(x, progress)
+
+
+def _plain_operations() -> bool:
+    """Whether to write the gradient with differentiable operations: under compilation, and inside of
+    `torch.func` transforms (vmap, grad, ...), which do not take an `autograd.Function` of the short form."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def _apply_sign(function: type[torch.autograd.Function], *arguments: Tensor) -> Tensor:

@@ -1,65 +1,132 @@
-"""From a trained torch model to a packed program: `pack(model, input_size)` and `pack_to_file`."""
+"""From a trained torch model to a packed model: `pack`, `pack_program`, `pack_to_file`, `check_packable`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from torch import nn
 
 from xnorpp.data import Preprocess
 from xnorpp.packing.assemble import assemble
+from xnorpp.packing.check import Packability, check_packable
+from xnorpp.packing.example import example_inputs, pair_of_images
 from xnorpp.packing.fold import fold
 from xnorpp.packing.graph import PackError
+from xnorpp.packing.obstacles import Obstacle
+from xnorpp.packing.parts import Part, PartsReport, pack_submodules
+from xnorpp.packing.submodule import PackedModule
 from xnorpp.packing.trace import trace, unwrap
 from xnorpp.packing.verify import Verification, verify
+from xnorpp.runtime import PackedModel
 from xnorpp.runtime.format.program import Program, write
 
-__all__ = ["PackError", "Verification", "pack", "pack_to_file", "verify"]
+__all__ = [
+    "Obstacle",
+    "PackError",
+    "Packability",
+    "PackedModule",
+    "Part",
+    "PartsReport",
+    "Verification",
+    "check_packable",
+    "pack",
+    "pack_program",
+    "pack_submodules",
+    "pack_to_file",
+    "verify",
+]
 
 
 def pack(
     model: nn.Module,
-    input_size: int | Sequence[int],
+    input_size: int | Sequence[int] | None = None,
     *,
+    example: Any = None,
+    preprocess: Any = None,
+    labels: Sequence[str] | None = None,
+    half: bool = False,
+    meta: Mapping[str, Any] | None = None,
+) -> PackedModel:
+    """The packed model of a trained one, as it behaves in evaluation; `model` is left unchanged.
+
+    Args:
+        model: Any `nn.Module` made of supported operations.
+        input_size: The size of one image: a side, (h, w) or (c, h, w); c defaults to that of the first
+            convolution.
+        example: Instead of `input_size`, a batch as the model takes it, or a size.
+        preprocess: How an image becomes an input, a `Preprocess` or a mapping with some of its fields; it
+            travels in the file. Its `mean` and `std` normalise uint8 images, which are x / 255 without them.
+        labels: The names of the outputs.
+        half: Whether the real-valued weights are stored in 16 bits.
+        meta: What else the file records, as JSON.
+
+    Returns:
+        The model that `xnorpp.load` would give of the file: callable on arrays, with its `program`.
+
+    Raises:
+        PackError: If an operation is not supported; the message names the first one, with the module's path,
+            the line and the remedy. `check_packable` lists all of them.
+
+    Example:
+        >>> packed = xnorpp.pack(net, example=images[:2])            # doctest: +SKIP
+        >>> packed.save("net.xnor")                                  # doctest: +SKIP
+    """
+    program = pack_program(
+        model, input_size, example=example, preprocess=preprocess, labels=labels, half=half, meta=meta
+    )
+    return PackedModel(program)
+
+
+def pack_program(
+    model: nn.Module,
+    input_size: int | Sequence[int] | None = None,
+    *,
+    example: Any = None,
     preprocess: Any = None,
     labels: Sequence[str] | None = None,
     half: bool = False,
     meta: Mapping[str, Any] | None = None,
 ) -> Program:
-    """The packed program of a trained model, as it behaves in evaluation; the model is left unchanged.
-
-    `input_size` is the picture's size: a number, (h, w) or (c, h, w); without c the first convolution has it.
-    `preprocess` (a `Preprocess`, or a mapping with some of its fields) travels in the file; its `mean` and
-    `std` normalise uint8 pictures, which are x / 255 without them. `half` stores the real-valued weights in
-    16 bits. An operation that is not supported is a `PackError` with the module's path, the operation and
-    the line.
-    """
+    """The packed program of a trained model, what a file contains; the arguments are those of `pack`."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"`model` is {type(model).__name__}; an nn.Module is needed")
+    if (input_size is None) == (example is None):
+        given = "both `input_size` and `example` are" if example is not None else "neither is"
+        raise ValueError(f"one of `input_size` and `example` is needed; {given} given")
     model = unwrap(model)
-    shape = _shape(model, input_size)
-    settings = _settings(preprocess)
+    if example is None:
+        inputs = example_inputs(model, input_size, "input_size")
+    else:
+        inputs = pair_of_images(example_inputs(model, example))
+    outputs = trace(model, *inputs)
+    shape = tuple(inputs[0].shape[1:])
+    settings = _settings(preprocess, shape)
     mean, std = (_channels(settings, key, shape[0]) for key in ("mean", "std"))
-    output = fold(trace(model, shape))
     program, _ = assemble(
-        output, shape, mean=mean, std=std, preprocess=settings, labels=labels, half=half, meta=meta
+        fold(outputs),
+        shape,
+        mean=mean,
+        std=std,
+        preprocess=settings,
+        labels=labels,
+        half=half,
+        meta=meta,
     )
     return program
 
 
 def pack_to_file(
-    model: nn.Module, input_size: int | Sequence[int], path: str | os.PathLike[str], **options: Any
+    model: nn.Module, input_size: int | Sequence[int] | None, path: str | os.PathLike[str], **options: Any
 ) -> Program:
-    """`pack` and write the file, whole or not at all."""
-    program = pack(model, input_size, **options)
+    """`pack_program` and write the file, whole or not at all."""
+    program = pack_program(model, input_size, **options)
     write(program, path)
     return program
 
 
-def _settings(preprocess: Any) -> dict[str, Any] | None:
+def _settings(preprocess: Any, shape: tuple[int, ...]) -> dict[str, Any] | None:
     if preprocess is None:
         return None
     if hasattr(preprocess, "to_dict"):
@@ -68,12 +135,10 @@ def _settings(preprocess: Any) -> dict[str, Any] | None:
         raise ValueError(
             f"`preprocess` is {type(preprocess).__name__}; a mapping or an object with to_dict is needed"
         )
-    known = [part.name for part in fields(Preprocess)]
-    wrong = [key for key in preprocess if key not in known]
-    if wrong:
-        raise ValueError(f"`preprocess` has the key {wrong[0]!r}; allowed are {', '.join(known)}")
-    if len(preprocess) == len(known):
-        Preprocess.from_dict(preprocess)  # checks the values
+    if len(shape) != 3:
+        raise ValueError(f"`preprocess` prepares images, and the model's input has the shape {shape}")
+    channels, height, width = shape
+    Preprocess.from_dict(preprocess, (channels, height, width))  # checks the values
     return dict(preprocess)
 
 
@@ -86,13 +151,3 @@ def _channels(settings: dict[str, Any] | None, key: str, count: int) -> tuple[fl
             f"`preprocess` has {len(values)} numbers as `{key}`; the model has {count} input channels"
         )
     return values
-
-
-def _shape(model: nn.Module, input_size: int | Sequence[int]) -> tuple[int, int, int]:
-    sizes = [input_size, input_size] if isinstance(input_size, int) else list(input_size)
-    if len(sizes) not in (2, 3) or not all(isinstance(n, int) and n > 0 for n in sizes):
-        raise ValueError(f"`input_size` (={input_size!r}) must be a positive number, (h, w) or (c, h, w)")
-    if len(sizes) == 3:
-        return int(sizes[0]), int(sizes[1]), int(sizes[2])
-    channels = next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), 3)
-    return int(channels), int(sizes[0]), int(sizes[1])

@@ -9,6 +9,7 @@ import numpy as np
 
 from xnorpp.packing.graph import Array, Node, PackError, fingerprint, order
 from xnorpp.runtime.format.program import INPUT, Op, Program
+from xnorpp.runtime.stem import add_byte_filters
 
 _HALF_MAX = float(np.finfo(np.float16).max)
 
@@ -18,8 +19,8 @@ _LARGE = ("weight", "map", "full")
 
 
 def assemble(
-    output: Node,
-    shape: tuple[int, int, int],
+    outputs: Mapping[str, Node],
+    shape: tuple[int, ...],
     *,
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
@@ -33,7 +34,7 @@ def assemble(
     nodes: dict[str, Node] = {}
     ops: list[Op] = []
     store = _Store(half)
-    for node in order(output):
+    for node in order(*outputs.values()):
         if node.op == "input":
             names[id(node)] = INPUT
             continue
@@ -46,12 +47,16 @@ def assemble(
         tensors = {role: store.name(node, role, tensor) for role, tensor in node.tensors.items()}
         inputs = tuple(names[id(source)] for source in node.inputs)
         ops.append(Op(node.op, node.path, inputs, names[id(node)], node.attrs, tensors))
-    if names[id(output)] == INPUT:
+    found = {name: names[id(node)] for name, node in outputs.items()}
+    if INPUT in found.values():
         raise PackError("the model returns its input unchanged; there is nothing to pack")
+    (first, output), *others = found.items()
     program = Program(
         input_shape=shape,
         ops=tuple(ops),
-        output=names[id(output)],
+        output=output,
+        output_name=first,
+        more_outputs=dict(others),
         tensors=store.tensors,
         mean=tuple(float(v) for v in mean),
         std=tuple(float(v) for v in std),
@@ -59,7 +64,7 @@ def assemble(
         labels=None if labels is None else tuple(str(label) for label in labels),
         meta=dict(meta or {}),
     )
-    return program, nodes
+    return add_byte_filters(program), nodes
 
 
 class _Store:

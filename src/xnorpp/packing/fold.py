@@ -1,13 +1,13 @@
 """Fold a traced graph: less arithmetic, the same numbers up to rounding.
 
 In this order, each in float64 and rounded once at the end:
-1. affine behind affine becomes one:  ((x*s)*m1 + a1)*m2 + a2 = (x*s)*(m1*m2) + (a1*m2 + a2).
-   So the learned scale, the bias and the batch norm of a binary convolution are one multiply-add a number.
-   The factor s a pixel (row*col, map or full) stays factored: merged maps would cost ResNet-18 some 6 MB.
-2. an affine behind a linear layer, or behind a real convolution with a bias, goes into weight and bias.
-   Behind one without it stays: sums and batch norm are then torch's own numbers, and so are the signs.
-3. a monotone chain in front of a sign becomes its threshold (`threshold.py`). The chain ends at a value that
-   something else reads too (a residual sum), at a PReLU with a negative slope, and behind a factor a pixel,
+1. affine after affine becomes one:  ((x*s)*m1 + a1)*m2 + a2 = (x*s)*(m1*m2) + (a1*m2 + a2).
+   So the learned scale, the bias and the batch norm of a binary convolution are one multiply-add per number.
+   The factor s per pixel (row*col, map or full) stays factored: merged maps would cost ResNet-18 some 6 MB.
+2. an affine after a linear layer, or after a real convolution with a bias, goes into weight and bias.
+   After one without it stays: sums and batch norm are then torch's own numbers, and so are the signs.
+3. a monotone chain before a sign becomes its threshold (`threshold.py`). The chain ends at a value that
+   something else reads too (a residual sum), at a PReLU with a negative slope, and after a factor per pixel,
    which the sign then multiplies by itself: `dot*row*col > t`, not divided, so that the factor's sign counts.
 4. what changes nothing goes, and equal nodes become one (two binary layers on the same value share its bits).
 """
@@ -15,7 +15,7 @@ In this order, each in float64 and rounded once at the end:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -26,24 +26,28 @@ _INTEGER = ("binary_conv2d", "binary_linear")
 _MONOTONE = ("affine", "relu", "prelu", "hardtanh")
 
 
-def fold(output: Node) -> Node:
-    """The folded graph of an output; the given nodes are left as they are."""
+Outputs = tuple[Node, ...]
+
+
+def fold(outputs: Mapping[str, Node]) -> dict[str, Node]:
+    """The folded graph of a model's outputs by name; the given nodes are left as they are."""
+    nodes: Outputs = tuple(outputs.values())
     for one_pass in (_share, _merge_affines, _into_weights, _thresholds, _drop_identities, _share):
-        output = one_pass(output)
-    return output
+        nodes = one_pass(nodes)
+    return dict(zip(outputs, nodes))
 
 
-def _rewrite(output: Node, rule: Callable[[Node, Node, dict[int, list[Node]]], Node]) -> Node:
+def _rewrite(outputs: Outputs, rule: Callable[[Node, Node, dict[int, list[Node]]], Node]) -> Outputs:
     """A copy of the graph in which `rule(copy, original, users of the originals)` stands for each node."""
-    readers = users(output)
+    readers = users(*outputs)
     new: dict[int, Node] = {}
-    for node in order(output):
+    for node in order(*outputs):
         copy = Node(**{**vars(node), "inputs": [new[id(source)] for source in node.inputs]})
         new[id(node)] = rule(copy, node, readers)
-    return new[id(output)]
+    return tuple(new[id(output)] for output in outputs)
 
 
-def _merge_affines(output: Node) -> Node:
+def _merge_affines(outputs: Outputs) -> Outputs:
     def rule(node: Node, original: Node, readers: dict[int, list[Node]]) -> Node:
         if node.op != "affine" or node.inputs[0].op != "affine" or len(readers[id(original.inputs[0])]) > 1:
             return node
@@ -52,7 +56,7 @@ def _merge_affines(output: Node) -> Node:
             return node
         return _compose(first, node)
 
-    return _rewrite(output, rule)
+    return _rewrite(outputs, rule)
 
 
 def _compose(first: Node, second: Node) -> Node:
@@ -69,12 +73,12 @@ def _compose(first: Node, second: Node) -> Node:
     assert outer is not None
     where = (first.path, first.line, second.serial)
     merged = Node("affine", first.inputs, first.shape, {}, tensors, *where, _chain([inner, outer]))
-    merged.size = _size_behind(first.size, second)
+    merged.size = _size_after(first.size, second)
     return merged
 
 
-def _size_behind(size: Array | None, node: Node) -> Array | None:
-    """How large the summands of a shift are behind one more pointwise node."""
+def _size_after(size: Array | None, node: Node) -> Array | None:
+    """How large the summands of a shift are after one more pointwise node."""
     if size is None:
         return node.size
     return size * _gain(node) + (0.0 if node.size is None else node.size)
@@ -98,7 +102,7 @@ def _chain(functions: list[Trained]) -> Trained:
     return trained
 
 
-def _into_weights(output: Node) -> Node:
+def _into_weights(outputs: Outputs) -> Outputs:
     def rule(node: Node, original: Node, readers: dict[int, list[Node]]) -> Node:
         source = node.inputs[0] if node.inputs else node
         if (
@@ -120,17 +124,17 @@ def _into_weights(output: Node) -> Node:
             tensors["bias"] = np.asarray(scaled + (0.0 if add is None else add), np.float64)
         where = (source.path, source.line, node.serial)
         merged = Node(source.op, source.inputs, source.shape, source.attrs, tensors, *where)
-        merged.size = _size_behind(None if bias is None else np.abs(bias), node)
+        merged.size = _size_after(None if bias is None else np.abs(bias), node)
         return merged
 
-    return _rewrite(output, rule)
+    return _rewrite(outputs, rule)
 
 
 def _is_monotone(node: Node) -> bool:
     return node.op in _MONOTONE and (node.op != "prelu" or bool(np.all(node.tensors["slope"] >= 0)))
 
 
-def _thresholds(output: Node) -> Node:
+def _thresholds(outputs: Outputs) -> Outputs:
     def rule(node: Node, original: Node, readers: dict[int, list[Node]]) -> Node:
         if node.op != "sign":
             return node
@@ -155,10 +159,10 @@ def _thresholds(output: Node) -> Node:
         folded.gain = np.ones(1)
         for link in chain:
             folded.gain = folded.gain * _gain(link)
-            folded.size = _size_behind(folded.size, link)
+            folded.size = _size_after(folded.size, link)
         return folded
 
-    return _rewrite(output, rule)
+    return _rewrite(outputs, rule)
 
 
 def taps(node: Node) -> int:
@@ -169,7 +173,7 @@ def taps(node: Node) -> int:
     return source.shape[0] // int(node.attrs["groups"]) * math.prod(node.tensors["weight"].shape[1:3])
 
 
-def _drop_identities(output: Node) -> Node:
+def _drop_identities(outputs: Outputs) -> Outputs:
     def rule(node: Node, original: Node, readers: dict[int, list[Node]]) -> Node:
         if node.op == "affine":
             kept = {role: node.tensors[role] for role in node.spatial}
@@ -179,7 +183,7 @@ def _drop_identities(output: Node) -> Node:
                 kept["add"] = node.tensors["add"]
             source = node.inputs[0]
             takes_integers = all(reader.op in ("affine", "sign", "mul") for reader in readers[id(original)])
-            if not kept and (source.op not in _INTEGER or (takes_integers and original is not output)):
+            if not kept and (source.op not in _INTEGER or (takes_integers and original not in outputs)):
                 return source
             node.tensors = kept
         elif node.op == "sign":
@@ -194,10 +198,10 @@ def _drop_identities(output: Node) -> Node:
             return node.inputs[0]
         return node
 
-    return _rewrite(output, rule)
+    return _rewrite(outputs, rule)
 
 
-def _share(output: Node) -> Node:
+def _share(outputs: Outputs) -> Outputs:
     """Equal operations on equal inputs become one."""
     seen: dict[object, Node] = {}
 
@@ -213,4 +217,4 @@ def _share(output: Node) -> Node:
         )
         return seen.setdefault(key, node)
 
-    return _rewrite(output, rule)
+    return _rewrite(outputs, rule)

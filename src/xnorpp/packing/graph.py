@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.runtime.errors import XnorppError
+
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]
 
@@ -22,7 +24,7 @@ F32 = npt.NDArray[np.float32]
 Trained = Callable[[F32], F32]
 
 
-class PackError(ValueError):
+class PackError(XnorppError, ValueError):
     """A model that cannot be packed; the message names the module, the operation and the line."""
 
 
@@ -30,7 +32,7 @@ class PackError(ValueError):
 class Node:
     """One operation. `shape` leaves out the batch; `path` is the module it came from, `line` its source line.
 
-    `serial` is its place in the order the model ran, behind that of its inputs; a folded node keeps that
+    `serial` is its place in the order the model ran, after that of its inputs; a folded node has that
     of the last one in it, as it has its value. For `verify.py`: `size` is how large a shift's summands are
     in all, a channel (a batch norm's |bias| + |mean*mult|, which may cancel), `gain` how much a sign's folded
     chain magnifies, and `argument` the serial of what the trained network takes the sign of.
@@ -61,10 +63,10 @@ def fingerprint(array: Array) -> tuple[str, tuple[int, ...], bytes]:
     return array.dtype.str, array.shape, digest
 
 
-def order(output: Node) -> list[Node]:
-    """The nodes the output needs, in the order the model ran; each is behind its inputs."""
+def order(*outputs: Node) -> list[Node]:
+    """The nodes that the outputs need, in the order the model ran; each comes after its inputs."""
     found: dict[int, Node] = {}
-    stack = [output]
+    stack = list(outputs)
     while stack:
         node = stack.pop()
         if id(node) not in found:
@@ -73,11 +75,12 @@ def order(output: Node) -> list[Node]:
     return sorted(found.values(), key=lambda node: node.serial)
 
 
-def users(output: Node) -> dict[int, list[Node]]:
-    """For every node (by id) the nodes that read it; the caller's reading of the output counts as one."""
-    result: dict[int, list[Node]] = {id(node): [] for node in order(output)}
-    for node in order(output):
+def users(*outputs: Node) -> dict[int, list[Node]]:
+    """For every node (by id) the nodes that read it; the caller's reading of an output counts as one."""
+    result: dict[int, list[Node]] = {id(node): [] for node in order(*outputs)}
+    for node in order(*outputs):
         for source in node.inputs:
             result[id(source)].append(node)
-    result[id(output)].append(output)
+    for output in outputs:
+        result[id(output)].append(output)
     return result

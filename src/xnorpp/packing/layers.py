@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from xnorpp.nn import BinaryConv2d, BinaryLinear
+from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryLayer, BinaryLinear
+from xnorpp.nn.quantizers import hard_sign
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.operations import affine, picture
+from xnorpp.packing.operations import affine
+from xnorpp.packing.spatial import picture
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
 
@@ -19,10 +21,34 @@ def record_layer(trace: Trace, layer: nn.Module, x: Any, result: Tensor) -> Node
     """The nodes of a BinaryConv2d or BinaryLinear: sign, dot product, K, scale and bias."""
     if not trace.is_value(x):
         raise trace.fail("has a constant input")
+    if isinstance(layer, BinaryConv1d):
+        raise trace.fail("is not supported: packed files hold images, not sequences; use BinaryConv2d")
+    assert isinstance(layer, BinaryLayer)
+    _check_quantizers(trace, layer)
     if isinstance(layer, BinaryConv2d):
         return _binary_conv2d(trace, layer, picture(trace, trace.node(x)), tuple(result.shape[1:]))
     assert isinstance(layer, BinaryLinear)
     return _binary_linear(trace, layer, trace.node(x), tuple(result.shape[1:]))
+
+
+def _check_quantizers(trace: Trace, layer: BinaryLayer) -> None:
+    """A quantizer of the user's own packs as one bit only if it is Eq. 1, whatever it declares."""
+    config = layer.binarization
+    for side, quantizer in (("inputs", config.inputs), ("weights", config.weights)):
+        if quantizer.encoding not in (None, "sign"):
+            raise trace.fail(
+                f"quantizes its {side} by {str(quantizer)!r} with the encoding {quantizer.encoding!r}, "
+                "which is not supported; 'sign' and None are"
+            )
+    if config.binarizes_input:
+        probe = torch.tensor([-3.0, -1.0, -0.5, -1e-30, 0.0, 1e-30, 0.5, 1.0, 3.0])
+        if not torch.equal(config.inputs(probe, layer.progress.to(probe)), hard_sign(probe)):
+            raise trace.fail(
+                f"quantizes its inputs by {str(config.inputs)!r}, which is not +1 if x > 0 else -1; "
+                "put a shift before the layer instead"
+            )
+    if layer.weights_are_binary and not bool((layer.binary_weight().abs() == 1).all()):
+        raise trace.fail(f"has weights from {str(config.weights)!r} that are neither +1 nor -1")
 
 
 def _array(tensor: Tensor) -> Array:
@@ -32,7 +58,7 @@ def _array(tensor: Tensor) -> Array:
 
 def _real_weight(layer: BinaryConv2d | BinaryLinear) -> Array:
     """What stands for sign(W) in the first of two stages, when weights are still real."""
-    return _array(layer._weight_and_surrogate()[0])
+    return _array(layer.working_weight()[0])
 
 
 def _binary_conv2d(trace: Trace, layer: BinaryConv2d, source: Node, shape: tuple[int, ...]) -> Node:
@@ -46,7 +72,7 @@ def _binary_conv2d(trace: Trace, layer: BinaryConv2d, source: Node, shape: tuple
         "groups": layer.groups,
     }
     if not layer.binarizes_input:
-        weight = layer.binary_weight() if layer.binarize_weights else None
+        weight = layer.binary_weight() if layer.weights_are_binary else None
         if weight is None:
             y = trace.emit("conv2d", [source], shape, attrs, {"weight": _real_weight(layer)})
         else:
@@ -55,7 +81,7 @@ def _binary_conv2d(trace: Trace, layer: BinaryConv2d, source: Node, shape: tuple
         return _scaled(trace, layer, y, None)
     k = _input_scale(trace, layer, source, shape, attrs) if _uses_input(layer) else None
     bits = trace.emit_sign(source)
-    if layer.binarize_weights:
+    if layer.weights_are_binary:
         attrs["pad_value"] = layer.padding_value
         packed = pack_conv_weight(_array(layer.binary_weight()))
         return _scaled(trace, layer, trace.emit("binary_conv2d", [bits], shape, attrs, {"weight": packed}), k)
@@ -76,7 +102,7 @@ def _binary_linear(trace: Trace, layer: BinaryLinear, source: Node, shape: tuple
     k = trace.emit("abs_mean", [source], (1,)) if _uses_input(layer) else None
     if layer.binarizes_input:
         source = trace.emit_sign(source)
-    if layer.binarize_weights:
+    if layer.weights_are_binary:
         op = "binary_linear" if layer.binarizes_input else "bitweight_linear"
         y = trace.emit(
             op, [source], shape, None, {"weight": pack_linear_weight(_array(layer.binary_weight()))}
@@ -89,7 +115,7 @@ def _binary_linear(trace: Trace, layer: BinaryLinear, source: Node, shape: tuple
 
 
 def _uses_input(layer: BinaryConv2d | BinaryLinear) -> bool:
-    return bool(getattr(layer.scale, "uses_input", False))
+    return layer.scale is not None and layer.scale.uses_input
 
 
 def _input_scale(
@@ -111,17 +137,8 @@ def _scaled(trace: Trace, layer: BinaryConv2d | BinaryLinear, y: Node, k: Node |
     """`y*K*Gamma + bias`: the channel factor and bias as vectors, the rest of Gamma as the spatial factor."""
     if k is not None:
         y = trace.emit("mul", [y, k], y.shape)
-    factors = [_array(factor) for factor in layer.scale_factors()]
-    mult: Array | None = None
-    spatial: dict[str, Array] = {}
-    if layer.scale_name == "dense":
-        spatial["full"] = factors[0]
-    elif factors:
-        mult = factors[0].reshape(-1)
-        if len(factors) == 2:
-            spatial["map"] = factors[1][0]
-        elif len(factors) == 3:
-            spatial["row"], spatial["col"] = factors[1].reshape(-1), factors[2].reshape(-1)
+    spatial = {role: _array(part) for role, part in layer.packed_scale().items()}
+    mult = spatial.pop("mult", None)
     bias = None if layer.bias is None else _array(layer.bias)
     if mult is None and bias is None and not spatial and y.op not in ("binary_conv2d", "binary_linear"):
         return y

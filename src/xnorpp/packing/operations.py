@@ -13,48 +13,55 @@ import numpy as np
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node, Trained
+from xnorpp.packing.obstacles import Refusal, remedy_for
+from xnorpp.packing.spatial import (
+    adaptive_avg_pool2d,
+    adaptive_max_pool2d,
+    avg_pool2d,
+    cat,
+    getitem,
+    max_pool2d,
+    mean,
+    pad,
+    pair,
+    picture,
+    reshape,
+    shape_of,
+)
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
 
 _IDENTITY = ("contiguous", "clone", "detach", "float", "to", "type", "type_as", "requires_grad_", "__get__")
+_BROADCAST = (
+    "give both values the same shape; where one scales whole channels, as in squeeze-excitation, leave this "
+    "module unpacked: xnorpp.pack_submodules packs the modules around it"
+)
 _LARGEST = float(np.finfo(np.float32).max)
+
+
+def plain_name(name: str) -> str:
+    """A function's name without the underscores of operators and in-place forms."""
+    return name.strip("_") if name.startswith("__") else name.rstrip("_")
 
 
 def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Tensor) -> Node:
     """The node for one call of a torch function."""
-    plain = name.strip("_") if name.startswith("__") else name.rstrip("_")
+    plain = plain_name(name)
     if name in _IDENTITY:
         if not result.is_floating_point() or (
             name == "__get__" and tuple(result.shape[1:]) != trace.node(args[0]).shape
         ):
-            raise trace.fail("is not supported")
+            raise trace.fail("is not supported", remedy_for(plain))
         return trace.node(args[0])
     handler = _FUNCTIONS.get(plain)
     if handler is None:
-        raise trace.fail("is not supported")
+        raise trace.fail("is not supported", remedy_for(plain))
     try:
         return handler(trace, result, *args, **kwargs)
-    except TypeError as error:
+    except Refusal:
+        raise
+    except (TypeError, ValueError, LookupError) as error:  # a form of the call that the handler does not know
         raise trace.fail(f"is not supported with these arguments ({error})") from error
-
-
-def _pair(trace: Trace, value: Any) -> list[int]:
-    if isinstance(value, int):
-        return [value, value]
-    values = [int(v) for v in value]
-    return values * 2 if len(values) == 1 else values
-
-
-def _shape(result: Tensor) -> tuple[int, ...]:
-    return tuple(result.shape[1:])
-
-
-def picture(trace: Trace, node: Node) -> Node:
-    if len(node.shape) != 3:
-        raise trace.fail(
-            f"is applied to shape (n, {', '.join(map(str, node.shape))}); (n, c, h, w) is needed"
-        )
-    return node
 
 
 def conv2d(
@@ -62,38 +69,44 @@ def conv2d(
     padding: Any = 0, dilation: Any = 1, groups: int = 1,
 ) -> Node:  # fmt: skip
     source, w = picture(trace, trace.node(input)), trace.constant(weight)
-    dilations = _pair(trace, dilation)
+    dilations = pair(dilation)
     if isinstance(padding, str):
         reach = [d * (k - 1) for d, k in zip(dilations, w.shape[2:])]
         if padding == "same" and any(r % 2 for r in reach):
-            raise trace.fail("with padding='same' pads unevenly here, which is not supported")
+            raise trace.fail(
+                "with padding='same' pads unevenly here, which is not supported",
+                "use an odd kernel size, or nn.ZeroPad2d before an unpadded convolution",
+            )
         padding = [r // 2 for r in reach] if padding == "same" else 0
     attrs: dict[str, Any] = {
-        "stride": _pair(trace, stride),
-        "padding": _pair(trace, padding),
+        "stride": pair(stride),
+        "padding": pair(padding),
         "dilation": dilations,
         "groups": int(groups),
     }
     bits, pad_value = _padded_bits(source, attrs["padding"])
     if bits is not None and _is_signs(w):
         taps = {**attrs, "padding": pad_value[1], "pad_value": pad_value[0]}
-        dot = trace.emit("binary_conv2d", [bits], _shape(result), taps, {"weight": pack_conv_weight(w)})
+        dot = trace.emit("binary_conv2d", [bits], shape_of(result), taps, {"weight": pack_conv_weight(w)})
         return _shifted(trace, dot, bias)
     tensors = {"weight": w} if bias is None else {"weight": w, "bias": trace.constant(bias)}
-    return trace.emit("conv2d", [source], _shape(result), attrs, tensors)
+    return trace.emit("conv2d", [source], shape_of(result), attrs, tensors)
 
 
 def linear(trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None) -> Node:
     source, w = trace.node(input), trace.constant(weight)
     if len(source.shape) != 1:
-        raise trace.fail(f"is applied to {len(source.shape) + 1} axes; (n, c) is needed")
+        raise trace.fail(
+            f"is applied to {len(source.shape) + 1} axes; (n, c) is needed",
+            "flatten its input with nn.Flatten(), or use a 1x1 nn.Conv2d to mix the channels of each pixel",
+        )
     if source.op == "signs" and _is_signs(w):
         dot = trace.emit(
-            "binary_linear", [source.inputs[0]], _shape(result), None, {"weight": pack_linear_weight(w)}
+            "binary_linear", [source.inputs[0]], shape_of(result), None, {"weight": pack_linear_weight(w)}
         )
         return _shifted(trace, dot, bias)
     tensors = {"weight": w} if bias is None else {"weight": w, "bias": trace.constant(bias)}
-    return trace.emit("linear", [source], _shape(result), None, tensors)
+    return trace.emit("linear", [source], shape_of(result), None, tensors)
 
 
 def _is_signs(weight: Array) -> bool:
@@ -101,7 +114,7 @@ def _is_signs(weight: Array) -> bool:
 
 
 def _padded_bits(source: Node, padding: list[int]) -> tuple[Node | None, tuple[int, list[int]]]:
-    """The bits behind a real value of -1 and +1, and what is around them: (bits, (pad value, padding))."""
+    """The bits of a real value of -1 and +1, and what is around them: (bits, (pad value, padding))."""
     if source.op == "signs":
         return source.inputs[0], (0, padding)
     if source.op == "pad2d" and source.inputs[0].op == "signs" and padding == [0, 0]:
@@ -146,7 +159,10 @@ def batch_norm(
     bias: Any = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Node:  # fmt: skip
     if training or running_mean is None or running_var is None:
-        raise trace.fail("has no running statistics (track_running_stats=False), so it depends on the batch")
+        raise trace.fail(
+            "has no running statistics (track_running_stats=False), so it depends on the batch",
+            "set track_running_stats=True",
+        )
     source = trace.node(input)
     mean, var = trace.constant(running_mean), trace.constant(running_var)
     w = np.ones_like(mean) if weight is None else trace.constant(weight)
@@ -167,7 +183,10 @@ def _constant_parts(trace: Trace, node: Node, constant: Any) -> tuple[Array | No
         return c.reshape(1), {}
     rank = len(node.shape) + 1
     if c.ndim > rank or (c.ndim == rank and c.shape[0] != 1):
-        raise trace.fail(f"has a constant of shape {c.shape}, which does not fit one image")
+        raise trace.fail(
+            f"has a constant of shape {c.shape}, which does not fit one image",
+            "give the constant the shape of one image, or one that broadcasts to it",
+        )
     shape = (1,) * (rank - c.ndim) + c.shape
     c = c.reshape(shape)[0]
     if len(node.shape) == 1:
@@ -188,8 +207,8 @@ def mul(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
         first, second = trace.node(a), trace.node(b)
         if second.shape == result.shape[1:] and first.shape != second.shape:
             first, second = second, first
-        if first.shape != _shape(result) or second.shape not in (first.shape, (1, *first.shape[1:])):
-            raise trace.fail(f"of shapes {first.shape} and {second.shape} is not supported")
+        if first.shape != shape_of(result) or second.shape not in (first.shape, (1, *first.shape[1:])):
+            raise trace.fail(f"of shapes {first.shape} and {second.shape} is not supported", _BROADCAST)
         return trace.emit("mul", [first, second], first.shape)
     value, constant = (a, b) if trace.is_value(a) else (b, a)
     source = trace.node(value)
@@ -199,12 +218,13 @@ def mul(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
 
 def div(trace: Trace, result: Tensor, a: Any, b: Any, *, rounding_mode: Any = None) -> Node:
     if trace.is_value(b) or rounding_mode is not None:
-        raise trace.fail("by a value computed from the input is not supported")
+        raise trace.fail("by a value computed from the input is not supported", "divide by a constant")
     source = trace.node(a)
     vector, spatial = _constant_parts(trace, source, b)
     if vector is None:
         raise trace.fail(
-            f"by a constant with {'row and col' if 'row' in spatial else 'pixels'} is not supported"
+            f"by a constant with {'row and col' if 'row' in spatial else 'pixels'} is not supported",
+            "multiply by the reciprocal of the constant",
         )
     divisor = vector.astype(np.float32)
     return affine(trace, source, 1.0 / vector.astype(np.float64), None, None, lambda v: v / divisor)
@@ -214,7 +234,9 @@ def _plus(trace: Trace, value: Any, constant: Any, sign: float) -> Node:
     source = trace.node(value)
     vector, spatial = _constant_parts(trace, source, constant)
     if vector is None or spatial:
-        raise trace.fail("of a constant that differs from pixel to pixel is not supported")
+        raise trace.fail(
+            "of a constant that differs from pixel to pixel is not supported", "use one constant per channel"
+        )
     return affine(trace, source, None, sign * vector.astype(np.float64))
 
 
@@ -222,25 +244,33 @@ def add(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> No
     if trace.is_value(a) and trace.is_value(b):
         first, second = trace.node(a), trace.node(b)
         if first.shape != second.shape:
-            raise trace.fail(f"of shapes {first.shape} and {second.shape} is not supported; equal ones are")
+            raise trace.fail(
+                f"of shapes {first.shape} and {second.shape} is not supported; equal ones are", _BROADCAST
+            )
         if alpha != 1:
             second = affine(trace, second, np.array([float(alpha)]), None)
         return trace.emit("add", [first, second], first.shape)
     if trace.is_value(a):
         return _plus(trace, a, b, float(alpha))
     if alpha != 1:
-        raise trace.fail("with `alpha` behind a constant is not supported")
+        raise trace.fail("with `alpha` after a constant is not supported", "multiply the value first")
     return _plus(trace, b, a, 1.0)
 
 
 def sub(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> Node:
     if trace.is_value(b):
+        if trace.is_value(a) and trace.node(a).shape != trace.node(b).shape:
+            shapes = f"{trace.node(a).shape} and {trace.node(b).shape}"
+            raise trace.fail(f"of shapes {shapes} is not supported; equal ones are", _BROADCAST)
         negative = affine(trace, trace.node(b), np.array([-float(alpha)]), None)
         if trace.is_value(a):
             return trace.emit("add", [trace.node(a), negative], negative.shape)
         vector, spatial = _constant_parts(trace, negative, a)
         if vector is None or spatial:
-            raise trace.fail("from a constant that differs from pixel to pixel is not supported")
+            raise trace.fail(
+                "from a constant that differs from pixel to pixel is not supported",
+                "use one constant per channel",
+            )
         return affine(trace, negative, None, vector)
     return _plus(trace, a, b, -float(alpha))
 
@@ -308,14 +338,14 @@ def relu6(trace: Trace, result: Tensor, input: Any, inplace: bool = False) -> No
 
 def clamp(trace: Trace, result: Tensor, input: Any, min: Any = None, max: Any = None) -> Node:
     if isinstance(min, Tensor) or isinstance(max, Tensor):
-        raise trace.fail("with tensor limits is not supported")
+        raise trace.fail("with tensor limits is not supported", "use numbers as the limits")
     if min == 0 and max is None:
         return relu(trace, result, input)
     return hardtanh(trace, result, input, -_LARGEST if min is None else min, _LARGEST if max is None else max)
 
 
 def sign(trace: Trace, result: Tensor, input: Any) -> Node:
-    """torch.sign is 0 at 0; it packs only with `threshold(., 0, -1)` behind it, as in `xnorpp.nn.sign`."""
+    """torch.sign is 0 at 0; it packs only with `threshold(., 0, -1)` after it, as in `xnorpp.nn.sign`."""
     source = trace.node(input)
     return trace.emit("three_way_sign", [source], source.shape)
 
@@ -331,141 +361,14 @@ def threshold(
     raise trace.fail("is not supported")
 
 
-def max_pool2d(
-    trace: Trace, result: Tensor, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
-    dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
-) -> Node:  # fmt: skip
-    if _pair(trace, dilation) != [1, 1]:
-        raise trace.fail(f"with dilation={dilation} is not supported")
-    kernel = _pair(trace, kernel_size)
-    attrs = {
-        "kernel": kernel,
-        "stride": _pair(trace, stride) if stride not in (None, [], ()) else kernel,
-        "padding": _pair(trace, padding),
-        "ceil_mode": bool(ceil_mode),
-    }
-    return trace.emit("max_pool2d", [picture(trace, trace.node(input))], _shape(result), attrs)
-
-
-def avg_pool2d(
-    trace: Trace, result: Tensor, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
-    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: Any = None,
-) -> Node:  # fmt: skip
-    if divisor_override is not None:
-        raise trace.fail("with `divisor_override` is not supported")
-    kernel = _pair(trace, kernel_size)
-    attrs = {
-        "kernel": kernel,
-        "stride": _pair(trace, stride) if stride not in (None, [], ()) else kernel,
-        "padding": _pair(trace, padding),
-        "ceil_mode": bool(ceil_mode),
-        "count_include_pad": bool(count_include_pad),
-    }
-    return trace.emit("avg_pool2d", [picture(trace, trace.node(input))], _shape(result), attrs)
-
-
-def _adaptive_kernel(trace: Trace, source: Node, shape: tuple[int, ...]) -> list[int]:
-    sizes = list(zip(source.shape[1:], shape[1:]))
-    if any(size % out for size, out in sizes):
-        raise trace.fail(
-            f"from {source.shape[1:]} to {shape[1:]} has windows of different sizes; not supported"
-        )
-    return [size // out for size, out in sizes]
-
-
-def adaptive_avg_pool2d(trace: Trace, result: Tensor, input: Any, output_size: Any) -> Node:
-    source = picture(trace, trace.node(input))
-    if _shape(result)[1:] == (1, 1):
-        return trace.emit("global_avg_pool", [source], _shape(result))
-    if _shape(result) == source.shape:
-        return source
-    return avg_pool2d(trace, result, input, _adaptive_kernel(trace, source, _shape(result)))
-
-
-def adaptive_max_pool2d(
-    trace: Trace, result: Tensor, input: Any, output_size: Any, return_indices: bool = False
-) -> Node:
-    source = picture(trace, trace.node(input))
-    return max_pool2d(trace, result, input, _adaptive_kernel(trace, source, _shape(result)))
-
-
-def mean(
-    trace: Trace, result: Tensor, input: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any
-) -> Node:
-    source = trace.node(input)
-    dims = (
-        sorted(d % 4 for d in (dim if isinstance(dim, list | tuple) else [dim])) if dim is not None else None
-    )
-    if len(source.shape) != 3 or dims != [2, 3] or kwargs.get("dtype") is not None:
-        raise trace.fail(f"over dim={dim} is not supported; over (2, 3) it is")
-    pooled = trace.emit("global_avg_pool", [source], (source.shape[0], 1, 1))
-    return pooled if keepdim else trace.emit("flatten", [pooled], (source.shape[0],))
-
-
-def reshape(trace: Trace, result: Tensor, input: Any, *args: Any, **kwargs: Any) -> Node:
-    """Any reshaping: nothing where the shape stays, `flatten` where an image becomes a vector."""
-    source, shape = trace.node(input), _shape(result)
-    if result.shape[0] == trace.batch and shape == source.shape:
-        return source
-    if result.shape[0] != trace.batch or len(shape) != 1:
-        raise trace.fail(f"from {source.shape} to {shape} is not supported; flattening an image is")
-    return trace.emit("flatten", [source], shape)
-
-
-def getitem(trace: Trace, result: Tensor, input: Any, index: Any) -> Node:
-    """`x[:, :, ::s, ::t]`, a pooling over single pixels; and `x[:, :, 0, 0]` of a picture of one pixel."""
-    source = trace.node(input)
-    parts = index if isinstance(index, tuple) else (index,)
-    everything = slice(None)
-    if all(part == everything or part is Ellipsis for part in parts):
-        return source
-    if len(source.shape) == 3 and len(parts) == 4 and parts[0] == parts[1] == everything:
-        if parts[2] == parts[3] == 0 and source.shape[1:] == (1, 1):
-            return trace.emit("flatten", [source], _shape(result))
-        rows, cols = parts[2], parts[3]
-        if all(isinstance(p, slice) and p.start in (None, 0) and p.stop is None for p in (rows, cols)):
-            steps = [rows.step or 1, cols.step or 1]
-            return max_pool2d(trace, result, input, [1, 1], steps)
-    raise trace.fail("is not supported; x[:, :, ::s, ::s] is")
-
-
-def pad(
-    trace: Trace, result: Tensor, input: Any, pad: Any, mode: str = "constant", value: Any = None
-) -> Node:
-    source = picture(trace, trace.node(input))
-    edges = [int(p) for p in pad] + [0] * (8 - len(pad))
-    if mode != "constant" or min(edges) < 0 or edges[6:] != [0, 0]:
-        raise trace.fail(f"with mode={mode!r} and pad={tuple(pad)} is not supported; constant padding is")
-    attrs = {
-        "padding": [edges[4], edges[5], edges[2], edges[3], edges[0], edges[1]],
-        "value": float(np.float32(value or 0.0)),
-    }
-    return trace.emit("pad2d", [source], _shape(result), attrs)
-
-
-def cat(trace: Trace, result: Tensor, tensors: Any, dim: int = 0, **kwargs: Any) -> Node:
-    """Joined channels as a sum: each part padded with channels of zeros to the whole width."""
-    parts = [picture(trace, trace.node(t)) for t in tensors]
-    if dim not in (1, -3) or kwargs:
-        raise trace.fail(f"along dim={dim} is not supported; along 1 it is")
-    total, begin, joined = result.shape[1], 0, None
-    for part in parts:
-        edges = [begin, total - begin - part.shape[0], 0, 0, 0, 0]
-        wide = trace.emit("pad2d", [part], _shape(result), {"padding": edges, "value": 0.0})
-        joined = wide if joined is None else trace.emit("add", [joined, wide], _shape(result))
-        begin += part.shape[0]
-    if joined is None:
-        raise trace.fail("of nothing is not supported")
-    return joined
-
-
 def softmax(
     trace: Trace, result: Tensor, input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None
 ) -> Node:
     source = trace.node(input)
     if len(source.shape) != 1 or dim not in (None, 1, -1) or dtype is not None:
         raise trace.fail(
-            f"over dim={dim} of {len(source.shape) + 1} axes is not supported; over (n, c) it is"
+            f"over dim={dim} of {len(source.shape) + 1} axes is not supported; over (n, c) it is",
+            "apply it to the packed model's output, or flatten its input first",
         )
     return trace.emit("softmax", [source], source.shape)
 
@@ -474,7 +377,7 @@ def dropout(
     trace: Trace, result: Tensor, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Node:
     if training and p > 0:
-        raise trace.fail("is active in evaluation too; pass training=self.training")
+        raise trace.fail("is active in evaluation too", "pass training=self.training")
     return trace.node(input)
 
 

@@ -1,4 +1,4 @@
-"""A monotone function in front of a sign becomes a threshold, taken from the trained float32 function.
+"""A monotone function before a sign becomes a threshold, taken from the trained float32 function.
 
 Let f be what the trained network computes in float32 from a number v to the argument of the sign: scale,
 bias, batch norm, ReLU, PReLU with slopes >= 0, hardtanh. Each of these rounds monotonically, so f is monotone

@@ -3,15 +3,20 @@
 The model runs once on a batch of zeros in evaluation mode under a `TorchFunctionMode`, which sees each torch
 function, method and operator with its real arguments, whatever Python leads there: reused modules, branches
 on shapes and in-place operations need nothing special. `BinaryConv2d` and `BinaryLinear` are taken whole.
-What depends on the input's values (`if x.mean() > 0`) or is not in `operations.py` is an error that names the
-module path, the operation and the line. The model's training flags are put back as they were.
+
+What depends on the input's values (`if x.mean() > 0`) or is not in `operations.py` becomes an `Obstacle` that
+names the module path, the operation and the line, and the trace goes on with an *opaque* value of the real
+shape, so that one run finds every obstacle. Where the opaque value's shape is none that a program has, what
+follows from it is not reported again. The model's training flags are put back as they were.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import linecache
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,39 +26,81 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from xnorpp.nn import BinaryConv2d, BinaryLinear
+from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryLinear
 from xnorpp.nn.controls import evaluating
-from xnorpp.packing.graph import Array, Node, PackError, Trained
-
-BATCH = 2  # of the traced run; a reshape that mixes images changes this leading size and is noticed
+from xnorpp.packing.example import as_weights_are
+from xnorpp.packing.graph import Array, Node, PackError, Trained, order
+from xnorpp.packing.nested import named_outputs, tensors_in
+from xnorpp.packing.obstacles import VALUE_READ, Obstacle, Refusal, refused_for_any_shape, remedy_for
 
 # Questions about a tensor that do not read its values.
 _METADATA = (
     *("size", "dim", "ndimension", "numel", "nelement", "stride", "is_contiguous", "is_floating_point"),
     *("is_complex", "get_device", "element_size", "storage_offset", "__len__", "__hash__", "__repr__"),
 )
-_PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_PACKAGES = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
+INPUT_RANKS = (1, 3)  # axes of an input without the batch that a program can have,
+VALUE_RANKS = (1, 3)  # and of any other value
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of a module. `shape`, that of one input image, is None unless it maps one tensor to one."""
+
+    shape: tuple[int, ...] | None
+    changed_input: bool  # in place
 
 
 class Trace(TorchFunctionMode):
     """Records nodes while a model runs. `operations.py` calls `node`, `constant`, `emit` and `fail`."""
 
-    def __init__(self, model: nn.Module, x: Tensor, keep: bool = False) -> None:
+    def __init__(self, model: nn.Module, inputs: Sequence[Tensor], keep: bool = False) -> None:
         super().__init__()
+        x = inputs[0]
         self.batch = x.shape[0]
         self.values: dict[int, Tensor] | None = {0: x} if keep else None  # a node's serial -> its value
-        self.paths = ["model"]
+        self.modules: list[tuple[str, nn.Module]] = [("", model)]  # those that run now, the innermost last
         self.inside = 0  # how many whole-taken layers we are in
         self.input = Node("input", [], tuple(x.shape[1:]))
         self.nodes: dict[int, Node] = {id(x): self.input}
         self.alive: list[Any] = [x]  # keeps every tensor, so that no identity is used twice
         self.constants: set[int] = set()
         self.stale: set[int] = set()
+        self.odd: set[int] = set()  # opaque values of a shape or type that no program has
+        self.obstacles: list[Obstacle] = []
+        self.calls: dict[str, list[Call]] = {}  # by module path
+        self.outputs: dict[str, Node] = {}  # by name; empty where there are obstacles
         self.operation = ""
         self.serial = 0
         for module in model.modules():
             own = [*module.parameters(False), *module.buffers(False), *vars(module).values()]
             self.constants.update(id(value) for value in own if isinstance(value, Tensor))
+        self._check_modules(model)
+        self._check_inputs(inputs)
+
+    def _check_modules(self, model: nn.Module) -> None:
+        for path, module in model.named_modules():
+            outer = model.get_submodule(path.rpartition(".")[0]) if path else None
+            if isinstance(module, torch.jit.ScriptModule) and not isinstance(outer, torch.jit.ScriptModule):
+                reason = "is a TorchScript module, whose operations are not visible"
+                self._report(path, "torch.jit", reason, "use the module that it was made from")
+
+    def _check_inputs(self, inputs: Sequence[Tensor]) -> None:
+        axes = ", ".join(map(str, self.input.shape))
+        if len(inputs) > 1:
+            remedy = (
+                "join the inputs into one tensor, or pack the modules that take one: xnorpp.pack_submodules"
+            )
+            self._report("", "forward", f"takes {len(inputs)} inputs; one is needed", remedy)
+            self._make_opaque(list(inputs[1:]), [])
+        if not inputs[0].is_floating_point():
+            remedy = "make the first layer's output the input, and pack what follows"
+            self._report("", "the input", f"is of type {inputs[0].dtype}; real numbers are needed", remedy)
+            self._make_opaque([inputs[0]], [])
+        elif len(self.input.shape) not in INPUT_RANKS:
+            remedy = "give it images, (n, c, h, w); a sequence is an image of height 1"
+            self._report("", "the input", f"has shape (n, {axes}); (n, c, h, w) or (n, c) is needed", remedy)
+            self._make_opaque([inputs[0]], [])
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -61,35 +108,129 @@ class Trace(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.inside:
             return func(*args, **kwargs)
-        tracked = [t for t in _tensors((args, kwargs)) if id(t) in self.nodes or id(t) in self.stale]
+        tracked = [t for t in tensors_in((args, kwargs)) if self.is_value(t)]
         name = getattr(func, "__name__", str(func))
-        self.operation = resolve_name(func) or name
         before = [self.nodes.get(id(t)) for t in tracked]
         result = func(*args, **kwargs)
         if not tracked:
-            for t in _tensors(result):
+            for t in tensors_in(result):
                 self._remember(t)
                 self.constants.add(id(t))
             return result
-        if name in _METADATA or (name == "__get__" and not list(_tensors(result))):
+        if name in _METADATA or (name == "__get__" and not list(tensors_in(result))):
             return result
-        if not isinstance(result, Tensor):
-            if list(_tensors(result)):
-                raise self.fail("is not supported")
-            raise self.fail("reads the values of the input, so the model's path would depend on the picture")
-        from xnorpp.packing.operations import record
-
-        node = record(self, name, args, kwargs, result)
-        in_place = any(t is result for t in tracked) and node not in before
-        if in_place:
-            self._mark_views(result)
-        self.bind(result, node)
+        self.operation = self._operation_name(func, name)
+        try:
+            node = self._record(name, args, kwargs, result, tracked)
+            if any(t is result for t in tracked) and node not in before:
+                self._mark_views(result)
+            self.bind(result, node)
+        except Refusal as refusal:
+            self.refuse(refusal, result, tracked)
         return result
+
+    def _operation_name(self, func: Callable[..., Any], name: str) -> str:
+        """A torch module is what the user wrote, not the function inside it."""
+        module = self.modules[-1][1]
+        if type(module).__module__.startswith("torch.nn."):
+            return f"nn.{type(module).__name__}"
+        return resolve_name(func) or name
+
+    def _record(self, name: str, args: Any, kwargs: Any, result: Any, tracked: list[Tensor]) -> Node:
+        from xnorpp.packing.operations import plain_name, record
+
+        remedy = remedy_for(plain_name(name))
+        if not list(tensors_in(result)):
+            raise self.fail(
+                "reads the values of the input, so the model's path would depend on the image", VALUE_READ
+            )
+        if any(id(t) in self.odd for t in tracked):
+            if refused_for_any_shape(plain_name(name)):
+                raise self.fail("is not supported", remedy)
+            raise _Consequence
+        if not isinstance(result, Tensor):
+            raise self.fail("is not supported", remedy)
+        return record(self, name, args, kwargs, result)
+
+    def refuse(self, refusal: Refusal, result: Any, tracked: Sequence[Tensor]) -> None:
+        """Notes the obstacle and goes on with opaque values."""
+        if refusal is not _Consequence:
+            self._note(refusal.obstacle)
+        sources = [self.nodes[id(t)] for t in tracked if id(t) in self.nodes]
+        for t in tensors_in(result):
+            if any(t is source for source in tracked):
+                self._mark_views(t)
+        self._make_opaque(tensors_in(result), sources)
+
+    def _note(self, new: Obstacle) -> None:
+        """An obstacle is listed once for each line of a module, and once for a module of torch's own."""
+        torch_module = new.operation.startswith("nn.")
+        for i, old in enumerate(self.obstacles):
+            same = (old.operation, old.line, old.reason) == (new.operation, new.line, new.reason)
+            if old.path == new.path and (same or (torch_module and old.operation == new.operation)):
+                self.obstacles[i] = dataclasses.replace(old, calls=old.calls + same)
+                return
+        self.obstacles.append(new)
+
+    def _make_opaque(self, tensors: Iterable[Tensor], sources: list[Node]) -> None:
+        for t in tensors:
+            self.serial += 1
+            self.nodes[id(t)] = Node("opaque", sources, tuple(t.shape[1:]), serial=self.serial)
+            self._remember(t)
+            self.stale.discard(id(t))
+            (self.odd.discard if self._fits(t) else self.odd.add)(id(t))
+
+    def _report(self, path: str, operation: str, reason: str, remedy: str, line: str | None = None) -> None:
+        name = type(self.modules[0][1]).__name__
+        self._note(Obstacle(path, operation, line or f"class {name}", reason, remedy))
+
+    def finish(self, result: Any) -> None:
+        """Sets `outputs`; leaves them empty, with an obstacle, where they cannot be those of a program."""
+        tensors = named_outputs(result)
+        if not tensors:
+            kind = type(result).__name__
+            remedy = "return a tensor, or a tuple, dict or dataclass of tensors"
+            self._report("", "forward", f"returns {kind}, which contains no tensor", remedy)
+        outputs = {name: self.nodes[id(t)] for name, t in tensors.items() if id(t) in self.nodes}
+        constant = [name for name in tensors if name not in outputs]
+        if constant and not self.obstacles:
+            what = "what" if len(tensors) == 1 else f"{constant[0]!r}, which"
+            self._report(
+                "", "forward", f"returns {what} does not depend on its input through supported operations",
+                "compute the output from the input with torch functions",
+            )  # fmt: skip
+        for node in order(*outputs.values()):
+            if node.op == "three_way_sign":
+                self._report(
+                    node.path if node.path != "model" else "", "torch.sign", "is 0 at 0, which has no bit",
+                    "use xnorpp.nn.sign instead", node.line,
+                )  # fmt: skip
+        if any(node is self.input for node in outputs.values()) and not self.obstacles:
+            remedy = "return what the model computes alone"
+            self._report("", "forward", "returns its input unchanged; there is nothing to pack", remedy)
+        self.outputs = {} if self.obstacles else outputs
+
+    def call_of(self, args: Any, kwargs: Any, result: Any, before: Node | None) -> Call:
+        """What a module was called with; `before` is the node that its input had."""
+        if len(args) != 1 or kwargs or not isinstance(args[0], Tensor) or not isinstance(result, Tensor):
+            return Call(None, False)
+        changed = self.nodes.get(id(args[0])) is not before
+        for t in (args[0], result):
+            if not self.is_value(t) or not self._fits(t):
+                return Call(None, changed)
+        return Call(tuple(args[0].shape[1:]), changed)
+
+    def _fits(self, t: Tensor) -> bool:
+        """Whether a tensor has a shape and type that a program's values have."""
+        return t.dim() - 1 in VALUE_RANKS and t.shape[0] == self.batch and t.is_floating_point()
 
     def bind(self, tensor: Tensor, node: Node) -> None:
         """From now on this tensor is that node's value."""
         if tuple(tensor.shape[1:]) != node.shape or tensor.shape[0] != self.batch:
-            raise self.fail(f"gives shape {tuple(tensor.shape)}, which mixes images or is not supported")
+            raise self.fail(
+                f"gives shape {tuple(tensor.shape)}, which mixes images or is not supported",
+                "leave the batch axis first, and each image to itself",
+            )
         self._remember(tensor)
         self.nodes[id(tensor)] = node
         if self.values is not None and node.serial not in self.values:
@@ -114,7 +255,10 @@ class Trace(TorchFunctionMode):
     def node(self, tensor: object) -> Node:
         """The node of a tensor that depends on the input."""
         if isinstance(tensor, Tensor) and id(tensor) in self.stale:
-            raise self.fail("reads a tensor whose memory was changed in place through another view")
+            raise self.fail(
+                "reads a tensor whose memory was changed in place through another view",
+                "clone the tensor before the in-place operation",
+            )
         if not isinstance(tensor, Tensor) or id(tensor) not in self.nodes:
             raise self.fail("has a constant where a value computed from the input is needed")
         return self.nodes[id(tensor)]
@@ -130,9 +274,11 @@ class Trace(TorchFunctionMode):
         if not isinstance(tensor, Tensor):
             raise self.fail(f"has an argument of type {type(tensor).__name__}; a tensor or number is needed")
         if self.is_value(tensor):
-            raise self.fail("computes its weights or constants from the input")
+            raise self.fail(
+                "computes its weights or constants from the input", "use parameters or buffers instead"
+            )
         if id(tensor) not in self.constants:
-            raise self.fail("uses a tensor of unknown origin; make it a parameter or buffer of the module")
+            raise self.fail("uses a tensor of unknown origin", "make it a parameter or buffer of the module")
         with _no_modes():
             wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
             return np.array(tensor.detach().to("cpu", wide).numpy())
@@ -148,7 +294,7 @@ class Trace(TorchFunctionMode):
     ) -> Node:
         """A new node at the place in the model that runs now."""
         self.serial += 1
-        where = (self.paths[-1], self._line(), self.serial)
+        where = (self.modules[-1][0] or "model", self._line(), self.serial)
         return Node(op, inputs, shape, attrs or {}, tensors or {}, *where, trained)
 
     def emit_sign(self, source: Node) -> Node:
@@ -156,13 +302,18 @@ class Trace(TorchFunctionMode):
         node.argument = source.serial
         return node
 
-    def fail(self, message: str) -> PackError:
-        return PackError(f"{self.paths[-1]}: {self.operation} {message} ({self._line()})")
+    def fail(self, reason: str, remedy: str | None = None) -> Refusal:
+        """The error for the operation that runs now; `remedy` defaults to the one of its function."""
+        name = self.operation.rpartition(".")[2]
+        obstacle = Obstacle(
+            self.modules[-1][0], self.operation, self._line(), reason, remedy or remedy_for(name)
+        )
+        return Refusal(obstacle)
 
     def _line(self) -> str:
-        """`file:line: source` of the innermost frame outside torch and this package."""
+        """`file:line: source` of the innermost frame of the model outside torch and this package."""
         frame = sys._getframe(1)
-        while frame is not None:
+        while frame is not None and frame.f_code is not run_traced.__code__:
             name = frame.f_code.co_filename
             if not name.startswith(_PACKAGES) and not name.startswith("<"):
                 text = linecache.getline(name, frame.f_lineno).strip()
@@ -170,7 +321,11 @@ class Trace(TorchFunctionMode):
             if frame.f_back is None:
                 break
             frame = frame.f_back
-        return "unknown line"
+        return f"nn.{type(self.modules[-1][1]).__name__}"
+
+
+# Stands for a refusal that only follows from an obstacle already reported.
+_Consequence = Refusal(Obstacle("", "", "", "", ""))
 
 
 @contextmanager
@@ -179,22 +334,11 @@ def _no_modes() -> Iterator[None]:
         yield
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-
-
 def _taken_whole(module: nn.Module) -> bool:
     """A binary layer with the forward pass we know; `real` ones are ordinary layers."""
-    for kind in (BinaryConv2d, BinaryLinear):
+    for kind in (BinaryConv1d, BinaryConv2d, BinaryLinear):
         if isinstance(module, kind):
-            return module.method != "real" and type(module).forward is kind.forward
+            return not module.binarization.is_real and type(module).forward is kind.forward
     return False
 
 
@@ -209,54 +353,87 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
-def trace(model: nn.Module, shape: tuple[int, int, int]) -> Node:
-    """Run `model` on pictures of this (c, h, w) and return the node of its output."""
-    output, _ = trace_values(model, torch.zeros((BATCH, *shape)), keep=False)
-    return output
+def trace(model: nn.Module, *inputs: Tensor) -> dict[str, Node]:
+    """Run `model` on these inputs and return the nodes of its outputs by name, or raise `PackError`."""
+    outputs, _ = trace_values(model, *inputs, keep=False)
+    return outputs
 
 
-def trace_values(model: nn.Module, x: Tensor, keep: bool = True) -> tuple[Node, dict[int, Tensor]]:
-    """Run `model` on `x`: the node of its output and, with `keep`, the value of every node by its serial."""
-    weights = [p for p in [*model.parameters(), *model.buffers()] if p.is_floating_point()]
-    if weights:
-        x = x.to(weights[0].device, weights[0].dtype)
-    recorder = Trace(model, x, keep)
+def trace_values(
+    model: nn.Module, *inputs: Tensor, keep: bool = True
+) -> tuple[dict[str, Node], dict[int, Tensor]]:
+    """Run `model`: the nodes of its outputs and, with `keep`, the value of every node by its serial."""
+    recorder = run_traced(model, *inputs, keep=keep)
+    if not recorder.outputs:
+        raise first_of(recorder.obstacles)
+    return recorder.outputs, recorder.values or {}
+
+
+def first_of(obstacles: Sequence[Obstacle]) -> PackError:
+    """The error of a model with these obstacles: the first, and how many more there are."""
+    more = len(obstacles) - 1
+    if not more:
+        return PackError(str(obstacles[0]))
+    others = f"{more} more obstacle{'s' * (more > 1)}"
+    return PackError(
+        f"{obstacles[0]} ({others}: xnorpp.check_packable(model, example) lists all, with remedies)"
+    )
+
+
+def run_traced(model: nn.Module, *inputs: Tensor, keep: bool = False) -> Trace:
+    """Run `model` once under a trace, which has no outputs where there are obstacles."""
+    inputs = as_weights_are(model, inputs)
+    recorder = Trace(model, inputs, keep)
     hooks = []
     try:
         for path, module in model.named_modules():
-            before, after = _hooks(recorder, path or "model", _taken_whole(module))
+            if isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
+                continue
+            before, after = _hooks(recorder, path, _taken_whole(module))
             hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            hooks.append(module.register_forward_hook(after))
+            hooks.append(module.register_forward_hook(after, with_kwargs=True))
         with evaluating(model), torch.no_grad(), recorder:
-            result = model(x)
+            result = model(*inputs)
     finally:
         for hook in hooks:
             hook.remove()
-    if not isinstance(result, Tensor):
-        raise PackError(f"the model returns {type(result).__name__}; one tensor is needed")
-    if id(result) not in recorder.nodes:
-        raise PackError("the model's output does not depend on its input through supported operations")
-    return recorder.nodes[id(result)], recorder.values or {}
+    recorder.finish(result)
+    return recorder
 
 
 def _hooks(recorder: Trace, path: str, whole: bool) -> tuple[Any, Any]:
+    inputs: list[Node | None] = []  # of the calls under way; a module may call itself
+
     def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+        inputs.append(recorder.nodes.get(id(args[0])) if args else None)
         if not recorder.inside:
-            recorder.paths.append(path)
+            recorder.modules.append((path, module))
         if whole:
             recorder.inside += 1
 
-    def after(module: nn.Module, args: Any, result: Any) -> None:
+    def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        source = inputs.pop()
         if whole:
             recorder.inside -= 1
             if not recorder.inside:
-                from xnorpp.packing.layers import record_layer
-
                 recorder.operation = type(module).__name__
-                if len(args) != 1:
-                    raise recorder.fail("must be called with its input alone")
-                recorder.bind(result, record_layer(recorder, module, args[0], result))
+                _record_whole(recorder, module, args, result)
         if not recorder.inside:
-            recorder.paths.pop()
+            recorder.modules.pop()
+            call = recorder.call_of(args, kwargs, result, source)
+            recorder.calls.setdefault(path, []).append(call)
 
     return before, after
+
+
+def _record_whole(recorder: Trace, module: nn.Module, args: Any, result: Any) -> None:
+    from xnorpp.packing.layers import record_layer
+
+    try:
+        if len(args) != 1:
+            raise recorder.fail("must be called with its input alone", "pass the input as the one argument")
+        if id(args[0]) in recorder.odd:
+            raise _Consequence
+        recorder.bind(result, record_layer(recorder, module, args[0], result))
+    except Refusal as refusal:
+        recorder.refuse(refusal, result, [t for t in tensors_in(args) if recorder.is_value(t)])

@@ -1,7 +1,7 @@
 """How exactly a packed model repeats the trained one: a bound for every value, and flipped signs counted.
 
 Rounding differs between the two (a folded batch norm, another order of summation), so a number near zero may
-get another sign. `verify` runs both on the same pictures, in two ways:
+get another sign. `verify` runs both on the same images, in two ways:
 
 **Layer by layer.** Each operation of the program gets the *trained* network's values as its input, so that
 nothing but its own rounding can differ, and its result is compared with the trained one. With u = 2**-24 and
@@ -9,7 +9,7 @@ nothing but its own rounding can differ, and its result is compared with the tra
 
     convolution, linear of n products   |w|*err + (n + 8)*u*(|w|*|x| + |summands of the bias|)
     affine                              |s*m|*err + 8*u*(|x*s*m| + |summands of the shift|)
-    mean of n                           mean(err) + (n + 8)*u*mean|x|,     and so on (`_BOUNDS`).
+    mean of n                           mean(err) + (n + 8)*u*mean|x|,     and so on (`BOUNDS`).
 
 A bit may differ from the trained one only where the trained argument of the sign is within the bound of zero.
 `beyond` counts what is not explained so; 0 is the contract.
@@ -42,7 +42,7 @@ U = 2.0**-24
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """One value of the program: the bits in front of a binary layer, or the real numbers behind a layer."""
+    """One value of the program: the bits before a binary layer, or the real numbers after a layer."""
 
     name: str
     op: str
@@ -72,12 +72,25 @@ class Verification:
 
 
 def verify(model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False) -> Verification:
-    """Compare a model with its packed program on normalised pictures `(n, c, h, w)`, as told above."""
-    if x.ndim != 4 or not len(x):
-        raise ValueError(f"`x` has shape {tuple(x.shape)}; at least one picture, (n, c, h, w), is needed")
+    """Compare a model with its packed program, layer by layer and end to end.
+
+    Args:
+        model: The trained model.
+        x: Normalised images, `(n, c, h, w)`, or vectors, `(n, c)`.
+        half: Whether the program stores real-valued weights in 16 bits, as in `pack`.
+
+    Returns:
+        A `Verification`; its `holds` is the contract.
+
+    Raises:
+        PackError: If the model cannot be packed.
+    """
+    if x.ndim not in (2, 4) or not len(x):
+        raise ValueError(f"`x` has shape {tuple(x.shape)}; at least one image, (n, c, h, w), is needed")
     model = unwrap(model)
-    shape = (int(x.shape[1]), int(x.shape[2]), int(x.shape[3]))
+    shape = tuple(x.shape[1:])
     traced, tensors = trace_values(model, torch.from_numpy(np.ascontiguousarray(x)))
+    first = next(iter(traced.values()))
     program, nodes = assemble(fold(traced), shape, half=half)
     trained = {serial: tensor.float().cpu().numpy() for serial, tensor in tensors.items()}
     output, free = reference.run(program, x, keep=[op.output for op in program.ops if op.op == "sign"])
@@ -88,7 +101,7 @@ def verify(model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False) 
         node, inputs = nodes[op.output], [values[name] for name in op.inputs]
         with np.errstate(all="ignore"):
             result = reference.apply(program, op, *inputs)
-            bound = _BOUNDS[op.op](program, op, node, inputs, [errors[name] for name in op.inputs], result)
+            bound = BOUNDS[op.op](program, op, node, inputs, [errors[name] for name in op.inputs], result)
         values[op.output], errors[op.output] = result, bound
         if node.argument in trained:
             argument = trained[node.argument]
@@ -98,8 +111,8 @@ def verify(model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False) 
         elif node.serial in trained and result.dtype == np.float32:
             layers.append(_check_real(op, result, trained[node.serial], bound))
             values[op.output], errors[op.output] = trained[node.serial], np.zeros(result.shape)
-    goal = trained[traced.serial].reshape(len(x), -1)
-    mine = output.reshape(len(x), -1)
+    goal = trained[first.serial].reshape(len(x), -1)
+    mine = (output[program.output_name] if isinstance(output, dict) else output).reshape(len(x), -1)
     return Verification(
         tuple(layers),
         sum(layer.count for layer in layers if layer.op == "sign"),
@@ -145,7 +158,7 @@ def _magnitude(program: Program, op: Op, node: Node, ndim: int) -> Any:
 
 def _weight(program: Program, op: Op, channels: int) -> Any:
     stored = program.tensors[op.tensors["weight"]]
-    if stored.dtype != np.uint8:
+    if not program.is_packed(op):
         return np.abs(stored.astype(np.float64))
     if stored.ndim == 2:
         return np.abs(unpack_bits(stored, channels)).astype(np.float64)
@@ -223,7 +236,7 @@ def _softmax(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence
     return np.asarray(y * np.expm1(2 * worst) + 32 * U)
 
 
-_BOUNDS: dict[str, Bound] = {
+BOUNDS: dict[str, Bound] = {
     **dict.fromkeys(("conv2d", "linear", "bitweight_conv2d", "bitweight_linear"), _filter),
     **dict.fromkeys(("binary_conv2d", "binary_linear", "signs"), _exact),
     **dict.fromkeys(("relu", "prelu", "hardtanh"), _activation),

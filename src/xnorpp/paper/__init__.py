@@ -1,4 +1,4 @@
 """One file a table or figure of the paper; `report` draws what `results/` has of them.
 
-Nothing is imported here: the tables of kept numbers need neither torch nor matplotlib.
+Nothing is imported here: the tables of recorded numbers need neither torch nor matplotlib.
 """

@@ -1,7 +1,7 @@
-"""The plots of kept numbers, as SVG; those of accuracy are made in `accuracy_plots`.
+"""The plots of recorded numbers, as SVG; those of accuracy are in `accuracy/plots.py`.
 
-Each says in its metadata which numbers it was drawn from, so that one that is out of date is found without
-drawing it again (another matplotlib would draw other bytes).
+The metadata of each has a digest of the numbers it shows, so that an outdated plot is found without drawing
+it again (another version of matplotlib would draw other bytes).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def table2_data(rows: Sequence[Row]) -> Any:
 
 
 def table2_plot(rows: Sequence[Row], path: Path) -> None:
-    """Bars a set-up, on fitted and held-out input; the paper's as diamonds, its XNOR-Net at both rows."""
+    """One panel per set-up, fitted and held-out input; the paper's as diamonds, its XNOR-Net at both rows."""
     data = table2_data(rows)
-    figure, axes = _panels(len(data), 3.4)
+    figure, axes = _panels(len(data), 4.2, columns=2)
     for axis, (setup, methods) in zip(axes, data):
         places = range(len(methods))
         for shift, column, colour, label in (
@@ -117,9 +117,9 @@ def figure1_plot(rows: Sequence[Row], path: Path) -> None:
 
 
 def speed_plot(rows: Sequence[Row], path: Path) -> None:
-    """A bar an engine, milliseconds a call, a panel a machine."""
+    """One bar per engine, milliseconds per call; one panel per machine."""
     data = speed_data(rows)
-    figure, axes = _panels(len(data), 5)
+    figure, axes = _panels(len(data), 4.6, 3.0, columns=2)
     for axis, (title, bars) in zip(axes, data):
         names, values = [name for name, _ in bars], [value for _, value in bars]
         places = list(range(len(bars)))
@@ -130,7 +130,7 @@ def speed_plot(rows: Sequence[Row], path: Path) -> None:
         axis.set_xlim(0, 1.15 * max(values))
         axis.set_yticks(places, names, fontsize=8)
         axis.invert_yaxis()
-        axis.set_xlabel("ms a call, less is better")
+        axis.set_xlabel("ms per call, less is better")
         axis.set_title(title, fontsize=9)
     _save(figure, path, data)
 
@@ -158,15 +158,20 @@ PLOTS: dict[str, tuple[Data, Callable[[Sequence[Row], Path], None]]] = {
 }
 
 
-def _panels(count: int, width: float, height: float = 3.6) -> tuple[Any, Any]:
+def _panels(count: int, width: float, height: float = 3.6, columns: int = 3) -> tuple[Any, Any]:
+    """A figure with `count` axes, at most `columns` in a row, so that its text is readable at page width."""
     import matplotlib
 
     matplotlib.use("Agg")
     matplotlib.rcParams.update({"svg.hashsalt": "xnorpp", "svg.fonttype": "none"})
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, max(count, 1), figsize=(width * max(count, 1), height), squeeze=False)
-    return figure, axes[0]
+    columns = min(max(count, 1), columns)
+    lines = -(-max(count, 1) // columns)
+    figure, axes = pyplot.subplots(lines, columns, figsize=(width * columns, height * lines), squeeze=False)
+    for axis in axes.flat[max(count, 1) :]:
+        axis.set_axis_off()
+    return figure, axes.flat[: max(count, 1)]
 
 
 def _save(figure: Any, path: Path, data: object) -> None:

@@ -1,4 +1,4 @@
-"""The kept numbers: reading results/*.jsonl, and what a set of seeds says."""
+"""The recorded numbers: reading results/*.jsonl, choosing rows, and statistics over seeds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Row = dict[str, Any]
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Every row of every kept file, files in alphabetical order, with the file's name as `kept_in`."""
+    """All rows of all files, files in alphabetical order, with the name of the file as `kept_in`."""
     return [
         {**row, "kept_in": path.name} for path in sorted(folder.glob("*.jsonl")) for row in read_file(path)
     ]
 
 
 def read_file(path: Path) -> list[Row]:
-    """The rows of one kept file; an error names the file and the line that is none."""
+    """The rows of one file; an error names the file and the line that is not JSON."""
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
@@ -28,12 +28,12 @@ def read_file(path: Path) -> list[Row]:
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError as error:
-            raise ValueError(f"line {number} of {path} is no JSON ({error.msg})") from None
+            raise ValueError(f"line {number} of {path} is not JSON ({error.msg})") from None
     return rows
 
 
 def of_kind(rows: Iterable[Row], kind: str) -> list[Row]:
-    """The rows of a kind, without those of a quick look."""
+    """The rows of a kind, without those of --quick."""
     return [row for row in rows if row.get("kind") == kind and not row.get("quick")]
 
 
@@ -43,7 +43,7 @@ def newest(rows: Iterable[Row], *keys: str) -> list[Row]:
 
 
 def accuracy(rows: Iterable[Row], *, split: str | None = "test", **fixed: Any) -> list[Row]:
-    """The accuracy rows with these values, one a run: the newest of each seed and number of epochs.
+    """The accuracy rows with these values, one per run: the newest of each seed and number of epochs.
 
     A value may be a tuple of allowed ones.
     """
@@ -97,11 +97,12 @@ class Seeds:
 
 @dataclass(frozen=True)
 class Interval:
-    """A difference of two means with its confidence interval."""
+    """A difference of two means, its confidence interval, and the p-value of no difference."""
 
     difference: float
     low: float
     high: float
+    p: float
 
     @property
     def width(self) -> float:
@@ -109,44 +110,23 @@ class Interval:
 
 
 def welch(a: Seeds, b: Seeds, confidence: float = 0.95) -> Interval | None:
-    """The interval of `a.mean - b.mean` by Welch's t, which does not take the variances for equal.
+    """Compare two means by Welch's t-test, which does not assume equal variances.
 
-    With `u = var/n` of each, the error is `sqrt(ua + ub)` and the degrees of freedom are
-    `(ua + ub)^2 / (ua^2/(na-1) + ub^2/(nb-1))`. None where a side has one seed only.
+    Args:
+        a: The first set of seeds.
+        b: The second one.
+        confidence: The level of the interval.
+
+    Returns:
+        The interval of `a.mean - b.mean`; None where one side has a single seed.
     """
     if min(len(a), len(b)) < 2:
         return None
-    ua, ub = a.variance / len(a), b.variance / len(b)
     difference = a.mean - b.mean
-    if ua + ub == 0:
-        return Interval(difference, difference, difference)
-    freedom = (ua + ub) ** 2 / (ua**2 / (len(a) - 1) + ub**2 / (len(b) - 1))
-    reach = t_quantile(0.5 + confidence / 2, freedom) * math.sqrt(ua + ub)
-    return Interval(difference, difference - reach, difference + reach)
+    if a.variance == b.variance == 0:  # no spread, so no test
+        return Interval(difference, difference, difference, float(difference == 0))
+    from scipy import stats
 
-
-def t_quantile(probability: float, freedom: float) -> float:
-    """Student's t below which lies `probability` (at least 1/2), for any degrees of freedom above 0.
-
-    With `t = sqrt(f) tan(a)` the density becomes `cos(a)^(f-1)` on `[0, pi/2)`, which is smooth: Simpson's
-    rule gives the probability and bisection its inverse.
-    """
-    if not 0.5 <= probability < 1 or freedom <= 0:
-        raise ValueError(
-            f"`probability` (={probability}) must be in [0.5, 1) and `freedom` (={freedom}) above 0"
-        )
-    constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-
-    def below(angle: float, steps: int = 400) -> float:
-        width = angle / steps
-        total = math.fsum(
-            (1 if i in (0, steps) else 4 if i % 2 else 2) * math.cos(i * width) ** (freedom - 1)
-            for i in range(steps + 1)
-        )
-        return 0.5 + constant * total * width / 3
-
-    low, high = 0.0, math.pi / 2 * (1 - 1e-12)
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if below(middle) < probability else (low, middle)
-    return math.sqrt(freedom) * math.tan(low)
+    test = stats.ttest_ind(a.values, b.values, equal_var=False)
+    interval = test.confidence_interval(confidence)
+    return Interval(difference, float(interval.low), float(interval.high), float(test.pvalue))

@@ -1,7 +1,10 @@
-"""Draws docs/results.md, the README's table and docs/plots from results/*.jsonl, so that no number is typed.
+"""Draws docs/results.md, tables of the README and docs/plots from results/*.jsonl: no number is typed.
 
-A document has blocks, `<!-- drawn: NAME -->` to `<!-- end -->`; `BLOCKS` says what fills each. The script
-`benchmarks/draw_readme.py` draws these, its own and the plots in one go; `xnorpp paper report` these alone.
+Blocks hold numbers only. Conclusions are sentences that a person writes outside of them, and checks when the
+numbers change.
+
+A document has blocks, `<!-- drawn: NAME -->` to `<!-- end -->`; `BLOCKS` has the function that fills each.
+The script `benchmarks/draw_readme.py` draws these, its own and the plots; `xnorpp paper report` these alone.
 """
 
 from __future__ import annotations
@@ -10,22 +13,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from xnorpp.paper.accuracy.choices import ablation_block, ablation_words, trials_block
+from xnorpp.paper.accuracy.choices import ablation_block, trials_block
 from xnorpp.paper.accuracy.tables import (
-    goals_block,
     readme_block,
     runs_block,
     shipped_block,
     table1_block,
     table3_block,
 )
-from xnorpp.paper.accuracy.words import table1_words, table3_words
 from xnorpp.paper.layers.tables import (
     figure1_block,
     imagenet_block,
     storage_block,
     table2_block,
-    table2_words,
 )
 from xnorpp.paper.plots import PLOTS, digest, drawn_from
 from xnorpp.paper.recorded import Row
@@ -38,7 +38,7 @@ Draw = Callable[[Sequence[Row]], str]
 
 
 def with_plot(name: str, draw: Draw) -> Draw:
-    """The table with its plot behind it, where there is something to plot."""
+    """The table followed by its plot, where there is something to plot."""
 
     def drawn(rows: Sequence[Row]) -> str:
         data, _ = PLOTS[name]
@@ -50,18 +50,13 @@ def with_plot(name: str, draw: Draw) -> Draw:
 BLOCKS: dict[str, Draw] = {
     "paper_short": readme_block,
     "speed_short": speed_block,
-    "goals": goals_block,
     "best": with_plot("shipped", shipped_block),
     "table1": with_plot("table1", table1_block),
-    "table1_words": table1_words,
     "table2": with_plot("table2", table2_block),
-    "table2_words": table2_words,
     "table3": with_plot("table3", table3_block),
-    "table3_words": table3_words,
     "figure1": with_plot("figure1", figure1_block),
     "storage": storage_block,
     "ablation": with_plot("ablation", ablation_block),
-    "ablation_words": ablation_words,
     "trials": with_plot("trials", trials_block),
     "imagenet": imagenet_block,
     "runs": runs_block,

@@ -1,80 +1,34 @@
-"""Packed models on numpy alone: `load(path)` gives a callable from a batch of pictures to a batch of outputs.
+"""Packed models on numpy alone: `load(path)` gives a callable from images to outputs.
 
 >>> from xnorpp.runtime import load
 >>> model = load("model.xnor")                        # doctest: +SKIP
->>> model(pictures)                                   # doctest: +SKIP
+>>> model(images)                                     # doctest: +SKIP
 """
 
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Mapping
-from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from xnorpp.runtime.format.preprocess import Preprocess
 from xnorpp.runtime.format.program import Op, Program, ProgramError, read, write
-from xnorpp.runtime.limits import DEFAULT_LIMITS, Limits, check_limits, check_memory, reference_bytes
-from xnorpp.runtime.work import check_threads
+from xnorpp.runtime.limits import DEFAULT_LIMITS, Limits
+from xnorpp.runtime.model import EngineSettings, PackedModel, ReferenceModel, check_settings
+from xnorpp.runtime.predict import Guess, Prediction
 
-__all__ = ["Limits", "Model", "Op", "Program", "ProgramError", "ReferenceModel", "load", "read", "write"]
-
-Array = npt.NDArray[Any]
-
-
-class Model(Protocol):
-    """A loaded model. Calling it is safe from several threads."""
-
-    program: Program
-    isa: str
-    threads: int
-
-    def __call__(self, x: Array) -> npt.NDArray[np.float32]:
-        """uint8 `(n, h, w, c)` pictures or normalised float32 `(n, c, h, w)` -> float32 outputs, any `n`."""
-
-    @property
-    def labels(self) -> tuple[str, ...] | None:
-        """The names of the outputs, where the file has them."""
-
-    @property
-    def preprocess(self) -> Mapping[str, Any] | None:
-        """How a picture becomes an input, where the file says it."""
-
-    @property
-    def memory(self) -> int:
-        """Bytes the model holds."""
-
-
-class ReferenceModel:
-    """The definition in plain numpy as a model: right everywhere, fast nowhere."""
-
-    isa = "reference"
-    threads = 1
-
-    def __init__(self, program: Program, limits: Limits = DEFAULT_LIMITS) -> None:
-        check_limits(program, limits)
-        check_memory(reference_bytes(program), limits)
-        self.program = program
-
-    @property
-    def labels(self) -> tuple[str, ...] | None:
-        return self.program.labels
-
-    @property
-    def preprocess(self) -> Mapping[str, Any] | None:
-        return self.program.preprocess
-
-    @property
-    def memory(self) -> int:
-        """Bytes of the weights and constants, as the file has them."""
-        return sum(tensor.nbytes for tensor in self.program.tensors.values())
-
-    def __call__(self, x: Array) -> npt.NDArray[np.float32]:
-        from xnorpp.runtime.reference import run
-
-        return np.asarray(run(self.program, x), dtype=np.float32)
+__all__ = [
+    "Guess",
+    "Limits",
+    "Op",
+    "PackedModel",
+    "Prediction",
+    "Preprocess",
+    "Program",
+    "ProgramError",
+    "ReferenceModel",
+    "load",
+    "read",
+    "write",
+]
 
 
 def load(
@@ -83,43 +37,33 @@ def load(
     isa: str | None = None,
     device: str = "cpu",
     limits: Limits = DEFAULT_LIMITS,
-) -> Model:
-    """Load a packed model (a path, its bytes, or a `Program`).
+) -> PackedModel:
+    """Load a packed model and start its engine.
 
-    `isa` names the CPU kernels ("reference" is plain numpy); without it the environment variable `XNORPP_ISA`
-    does, and without that the fastest that was built and this machine has is taken. `threads` is how many one
-    call may use, at most 1024; without it the work of the call's pictures decides, up to one a core and 8.
-    `device` is "cpu" or "cuda" ("cuda:1" for the second). Without the native core the reference runs, with a
-    warning. `limits` bound what a file may ask for: its bytes, memory, and the work of one image.
+    Args:
+        source: A path, the bytes of the file, or a `Program`.
+        threads: How many threads one call may use, 1 to 1024. By default the work of the call's images
+            decides, up to one per core and 8.
+        isa: The CPU kernels; "reference" is plain numpy. By default those of the environment variable
+            `XNORPP_ISA`, or the fastest that was built and that this machine has.
+        device: "cpu", "cuda", or "cuda:1" for the second GPU.
+        limits: What a file may ask for: its bytes, memory, and the work of one image.
 
     Raises:
-        ProgramError: the file is damaged, or needs more than `limits` allow.
-        RuntimeError: the system does not start the threads.
+        ProgramError: The file is damaged, needs more than `limits` allow, or has a pre-processing that is
+            wrong or does not fit its input.
+        ValueError: An argument is wrong.
+        RuntimeError: The system does not start the threads.
+        CudaError: There is no GPU that can be used.
+        CoreMissing: The native core, which reads and runs files, is not built (an ImportError).
     """
-    check_threads(threads)
+    check_settings(EngineSettings(threads, isa, device, limits))  # before a large file is read
     program = source if isinstance(source, Program) else read(source, limits.file_bytes)
-    if device != "cpu" and device.split(":")[0] != "cuda":
-        raise ValueError(f"`device` (={device!r}) must be 'cpu', 'cuda' or 'cuda:N'")
-    if device != "cpu":
-        from xnorpp.runtime.cuda.model import CudaModel
-
-        check_limits(program, limits)
-        return CudaModel(program, device=device)
-    chosen = isa or os.environ.get("XNORPP_ISA") or None
-    if chosen == "reference":
-        return ReferenceModel(program, limits)
     try:
-        from xnorpp.runtime.cpu import CpuModel
-    except ImportError as error:
-        warnings.warn(
-            f"the native core of xnorpp is not built ({error}); running the slow plain numpy reference",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return ReferenceModel(program, limits)
-    try:
-        return CpuModel(program, threads, chosen, limits)
-    except ValueError as error:
-        if str(error).startswith("`isa`"):  # it ends with the core's own kernels
-            raise ValueError(f"{error}, reference") from None
+        model = PackedModel(program, threads, isa, device, limits)
+    except ProgramError as error:
+        if isinstance(source, (str, os.PathLike)):  # `read` names the file in its errors too
+            raise ProgramError(f"{os.fspath(source)}: {error}") from None
         raise
+    model.start()  # what cannot run here is an error now, not at the first call
+    return model

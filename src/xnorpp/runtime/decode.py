@@ -1,10 +1,7 @@
-"""Decoding a picture with Pillow: bytes to uint8 (H, W, C), resized and cropped in one step. No torch.
+"""Reading an image: a file or bytes to pixels, with Pillow. No torch.
 
-The crop of a resized picture is computed alone: Pillow's `resize(box=...)` takes the source region that the
-crop comes from, and its filter still sees the pixels around that region. The box's corners are multiples of
-1/256 of the picture's side, exact in floating point, so the result is that of "resize the whole, then crop":
-bit for bit for nearly all sizes, within one grey level where Pillow takes the two directions in another
-order. Training, testing and prediction all go through `fit`, so they agree exactly with each other.
+Only the formats in `FORMATS` are decoded: Pillow knows many more, some of which start other programs. Only
+regular files are read: a FIFO would block for ever, a device might never end.
 """
 
 from __future__ import annotations
@@ -12,28 +9,47 @@ from __future__ import annotations
 import functools
 import io
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+import os
+import stat
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from xnorpp.runtime.format.preprocess import as_image
+from xnorpp.runtime.errors import XnorppError
+from xnorpp.runtime.format.pixels import MODES, as_image, fit
+
+UInt8Array = npt.NDArray[np.uint8]
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+__all__ = [
+    "FORMATS",
+    "Blob",
+    "CorruptImageError",
+    "decode",
+    "decode_blob",
+    "fit",
+    "load_image",
+    "read_blob",
+]
 
-UInt8Array = npt.NDArray[np.uint8]
-_MODES = {1: "L", 3: "RGB"}
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF")  # those that Pillow loads at once first
+MAX_BYTES = 1 << 30  # of one encoded image
 _ORIENTATION = 0x0112  # EXIF's tag; 1 is upright, 2 to 8 are turned or mirrored
+# Not to wait for the other end of a FIFO; not to become a terminal's process. Windows has neither.
+_OPEN = os.O_RDONLY | sum(
+    getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
+)
 
 
-class CorruptImageError(ValueError):
-    """The bytes are not a picture that can be decoded."""
+class CorruptImageError(XnorppError, ValueError):
+    """The file or bytes are not an image that can be decoded; the message is why, in one sentence."""
 
 
 class Blob(NamedTuple):
-    """Where an encoded picture lies.
+    """Where an encoded image is stored.
 
     `size` bytes of `path` from `offset` on; `size` -1 means the whole file.
     """
@@ -43,9 +59,23 @@ class Blob(NamedTuple):
     size: int = -1
 
 
+if TYPE_CHECKING:
+    ImageSource: TypeAlias = (
+        str | os.PathLike[str] | Blob | bytes | bytearray | memoryview | IO[bytes] | Image | UInt8Array
+    )
+
+
 def read_blob(blob: Blob) -> bytes:
-    with open(blob.path, "rb", buffering=0) as file:
+    """The bytes of a stored image."""
+    handle = os.open(blob.path, _OPEN)
+    with open(handle, "rb", buffering=0) as file:
+        found = os.fstat(handle)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError
+        if not stat.S_ISREG(found.st_mode):
+            raise CorruptImageError("it is not a regular file")
         if blob.size < 0:
+            _check_bytes(found.st_size)
             return file.read()
         file.seek(blob.offset)
         data = file.read(blob.size)
@@ -54,33 +84,33 @@ def read_blob(blob: Blob) -> bytes:
     return data
 
 
-def fit(image: Image, resize: int, crop: int, top: int, left: int, channels: int) -> UInt8Array:
-    """Resize to `resize` x `resize`, then the `crop` x `crop` window at (`top`, `left`).
+def load_image(source: ImageSource, *, upright: bool = True) -> Image:
+    """The image that a caller means, decoded.
 
-    Uint8 (crop, crop, channels).
+    Args:
+        source: A path, a `Blob`, the bytes of an image file (or of a `.npy` file), a binary file object, a
+            Pillow image, or a uint8 array (H, W) or (H, W, 1 to 4).
+        upright: Turn the image as its EXIF orientation demands. A Pillow image is not changed; what is turned
+            is a copy.
+
+    Raises:
+        CorruptImageError: It cannot be read or decoded.
+        TypeError, ValueError: It is none of these.
     """
-    from PIL import Image
-
-    mode = _MODES[channels]
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
-        # Sixteen bits a pixel: Pillow's own conversion cuts all above 255 off, and the picture is white.
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.mode != mode:
-        image = image.convert(mode)
-    if image.size == (resize, resize):
-        if crop != resize:
-            image = image.crop((left, top, left + crop, top + crop))
-    else:
-        width, height = image.size
-        box = (
-            left * width / resize,
-            top * height / resize,
-            (left + crop) * width / resize,
-            (top + crop) * height / resize,
+    if isinstance(source, (str, os.PathLike)):
+        source = Blob(os.fspath(source))
+    if isinstance(source, Blob):
+        return _opened(_read(source), upright)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _opened(bytes(source), upright)
+    if hasattr(source, "read"):
+        return _opened(_read_file(source), upright)
+    if not isinstance(source, np.ndarray) and not hasattr(source, "getexif"):
+        raise TypeError(
+            f"`image` is {type(source).__name__}; a path, bytes, a binary file, a Pillow image or a uint8 "
+            "array of shape (H, W) or (H, W, C) is needed"
         )
-        image = image.resize((crop, crop), Image.Resampling.BILINEAR, box=box)
-    pixels = np.asarray(image)
-    return pixels.reshape(crop, crop, channels)
+    return _loaded(as_image(source), upright)
 
 
 def decode(
@@ -94,44 +124,119 @@ def decode(
     fast: bool = False,
     upright: bool = False,
 ) -> UInt8Array:
-    """An encoded picture to uint8 (crop, crop, channels).
+    """An encoded image to the window of its squashed pixels, uint8 (crop, crop, channels).
 
-    `fast` lets the JPEG decoder itself halve (or quarter) a picture whose sides stay above 0.7 * `resize` by
+    `fast` lets the JPEG decoder itself halve (or quarter) an image whose sides stay above 0.7 * `resize` by
     it: a quarter to a third quicker on the usual 500x375, at the price of some sharpness, because 250x188 is
-    then stretched to 256x256. `upright` turns the picture as its EXIF orientation says: for pictures straight
+    then stretched to 256x256. `upright` turns the image as its EXIF orientation demands: for images straight
     from a camera, not for data sets, whose networks saw the pixels as they are stored.
     """
-    from PIL import Image, UnidentifiedImageError
-
+    if not data:
+        raise CorruptImageError("the file is empty")
     try:
         if data[:6] == b"\x93NUMPY":
             return _cut(data, resize, crop, top, left, channels)
-        image = Image.open(io.BytesIO(data))
+        image = _open(data)
         if fast and image.format == "JPEG":
             least = int(0.7 * resize)
-            image.draft(_MODES[channels], (least, least))
+            image.draft(MODES[channels], (least, least))
         if upright:
-            _turn(image)
+            image = _turned(image)
         return fit(image, resize, crop, top, left, channels)
-    except (MemoryError, KeyboardInterrupt):
+    except (MemoryError, CorruptImageError):
         raise
-    except UnidentifiedImageError as error:  # its own text names the buffer's address
-        what = "no picture format that is known" if data else "the file is empty"
-        raise CorruptImageError(f"UnidentifiedImageError: {what}") from error
-    except (Image.DecompressionBombError, Exception) as error:
-        raise CorruptImageError(f"{type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise _corrupt(error) from error
 
 
-def _turn(image: Image) -> None:
-    """Apply the EXIF orientation in place; a damaged EXIF block says nothing, and the pixels are good."""
+def decode_blob(
+    blob: Blob,
+    resize: int,
+    crop: int,
+    top: int,
+    left: int,
+    channels: int,
+    *,
+    fast: bool = False,
+    upright: bool = False,
+) -> UInt8Array:
+    """`decode` of a stored image; a file that cannot be read counts as corrupt."""
+    data = _read(blob)
+    return decode(data, resize, crop, top, left, channels, fast=fast, upright=upright)
+
+
+def _open(data: bytes) -> Image:
+    from PIL import Image
+
+    return Image.open(io.BytesIO(data), formats=FORMATS)
+
+
+def _opened(data: bytes, upright: bool) -> Image:
+    if not data:
+        raise CorruptImageError("the file is empty")
+    try:
+        image = as_image(_array(data)) if data[:6] == b"\x93NUMPY" else _open(data)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _corrupt(error) from error
+    return _loaded(image, upright)
+
+
+def _loaded(image: Image, upright: bool) -> Image:
+    """Pillow decodes when the pixels are needed: now, so that a damaged image is found here."""
+    try:
+        image.load()
+        return _turned(image) if upright else image
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _corrupt(error) from error
+
+
+def _corrupt(error: Exception) -> CorruptImageError:
+    """Anything that Pillow raises, as one sentence."""
+    from PIL import UnidentifiedImageError
+
+    if isinstance(error, UnidentifiedImageError):  # its own text has the buffer's address
+        return CorruptImageError(f"not a recognised image format; those are {', '.join(FORMATS)}")
+    return CorruptImageError(f"{type(error).__name__}: {error}")
+
+
+def _read(blob: Blob) -> bytes:
+    try:
+        return read_blob(blob)
+    except OSError as error:
+        reasons = {FileNotFoundError: "there is no such file", IsADirectoryError: "it is a folder"}
+        raise CorruptImageError(reasons.get(type(error)) or error.strerror or str(error)) from error
+
+
+def _read_file(file: Any) -> bytes:
+    data = file.read(MAX_BYTES + 1)
+    if not isinstance(data, bytes):
+        raise TypeError(f"`image` is a file of {type(data).__name__}; one opened in binary mode is needed")
+    _check_bytes(len(data))
+    return data
+
+
+def _check_bytes(count: int) -> None:
+    if count > MAX_BYTES:
+        raise CorruptImageError(f"it has more than {MAX_BYTES:,} bytes")
+
+
+def _turned(image: Image) -> Image:
+    """Upright as the EXIF orientation demands; a damaged EXIF block is ignored, and the pixels are good."""
     from PIL import ImageOps
 
     try:
         orientation = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # Pillow's parser raises nearly anything
-        return
-    if orientation != 1:
-        ImageOps.exif_transpose(image, in_place=True)
+        return image
+    if orientation == 1:
+        return image
+    turned = ImageOps.exif_transpose(image)
+    turned.format = image.format  # tells sixteen bits per pixel apart
+    return turned
 
 
 def _cut(data: bytes, resize: int, crop: int, top: int, left: int, channels: int) -> UInt8Array:
@@ -149,7 +254,7 @@ def _cut(data: bytes, resize: int, crop: int, top: int, left: int, channels: int
 def _array(data: bytes) -> npt.NDArray[Any]:
     """The array in the bytes of a `.npy` file, not copied.
 
-    All pictures of a shard have the same header, and parsing it takes longer than cutting the window out.
+    All images of a shard have the same header, and parsing it takes longer than cutting the window out.
     """
     start = 10 + int.from_bytes(data[8:10], "little")
     found = _plain_header(data[:start])
@@ -166,23 +271,3 @@ def _plain_header(header: bytes) -> tuple[int, ...] | None:
         return None
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
     return None if fortran or dtype != np.uint8 else tuple(shape)
-
-
-def decode_blob(
-    blob: Blob,
-    resize: int,
-    crop: int,
-    top: int,
-    left: int,
-    channels: int,
-    *,
-    fast: bool = False,
-    upright: bool = False,
-) -> UInt8Array:
-    """`decode` of a stored picture; a file that cannot be read counts as corrupt."""
-    try:
-        data = read_blob(blob)
-    except OSError as error:
-        what = {FileNotFoundError: "there is no such file", IsADirectoryError: "it is a folder"}
-        raise CorruptImageError(what.get(type(error)) or error.strerror or str(error)) from error
-    return decode(data, resize, crop, top, left, channels, fast=fast, upright=upright)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from xnorpp.runtime.format.bits import unpack_bits, unpack_conv_weight
 from xnorpp.runtime.format.ops import pooled_size, window_size
+from xnorpp.runtime.format.preprocess import normalise as normalise_images
 from xnorpp.runtime.format.program import INPUT, Op, Program
 
 Array = npt.NDArray[Any]
@@ -29,26 +30,41 @@ F32 = npt.NDArray[np.float32]
 
 def check_input(program: Program, x: Array) -> Array:
     """A batch this program takes: uint8 `(n, h, w, c)` or float32 `(n, c, h, w)`; the rest is an error."""
-    c, h, w = program.input_shape
+    c, *rest = program.input_shape
     x = np.asarray(x)
     if x.dtype == np.uint8:
-        wanted, axes = (h, w, c), "(n, h, w, c) uint8"
+        wanted, axes = (*rest, c), "(n, h, w, c) uint8" if rest else "(n, c) uint8"
     elif x.dtype.kind == "f":
-        wanted, axes = (c, h, w), "(n, c, h, w) float32"
+        wanted, axes = (c, *rest), "(n, c, h, w) float32" if rest else "(n, c) float32"
         x = x.astype(np.float32, copy=False)
     else:
         raise ValueError(f"`x` has dtype {x.dtype}; uint8 pictures or normalised float32 are needed")
-    if x.ndim != 4 or x.shape[1:] != wanted:
-        raise ValueError(f"`x` has shape {x.shape}; {axes} with {wanted} behind the batch axis is needed")
+    if x.shape[1:] != wanted and not _fits(program, x):
+        free = ", of which height and width may be others," if program.variable else ""
+        raise ValueError(
+            f"`x` has shape {x.shape}; {axes} with {wanted}{free} after the batch axis is needed"
+        )
     return x
+
+
+def _fits(program: Program, x: Array) -> bool:
+    """Whether a batch differs from the program's input in free axes alone."""
+    if x.ndim != len(program.input_shape) + 1 or 0 in x.shape[1:]:
+        return False
+    sizes = enumerate(zip(shape_of_batch(x), program.input_shape, strict=True))
+    return all(n == m or axis in program.free_axes for axis, (n, m) in sizes)
+
+
+def shape_of_batch(x: Array) -> tuple[int, ...]:
+    """The shape of one input of a batch that was checked: channels first, without the batch axis."""
+    return (x.shape[-1], *x.shape[1:-1]) if x.dtype == np.uint8 else x.shape[1:]
 
 
 def normalise(program: Program, x: Array) -> F32:
     """uint8 `(n, h, w, c)` -> `(x/255 - mean)/std` as float32 `(n, c, h, w)`; float32 passes unchanged."""
     if x.dtype != np.uint8:
         return x.astype(np.float32, copy=False)
-    mean, std = np.asarray(program.mean, np.float32), np.asarray(program.std, np.float32)
-    return np.ascontiguousarray(((x.astype(np.float32) / np.float32(255) - mean) / std).transpose(0, 3, 1, 2))
+    return normalise_images(x, program.mean, program.std)
 
 
 def byte_values(program: Program) -> F32:
@@ -61,19 +77,28 @@ def byte_values(program: Program) -> F32:
 
 
 def run(program: Program, x: Array, keep: Iterable[str] | None = None) -> Any:
-    """The output for a batch; with `keep` (value names), the output and a dict of those values."""
+    """The output for a batch, a dict by name where there are several; with `keep` (value names), the output
+    and a dict of those values."""
     wanted = set(keep) if keep is not None else set()
     last = {name: index for index, op in enumerate(program.ops) for name in op.inputs}
-    values: dict[str, Array] = {INPUT: normalise(program, check_input(program, x))}
+    given = check_input(program, x)
+    if program.variable:
+        program = program.for_input(shape_of_batch(given))
+    outputs = program.outputs
+    values: dict[str, Array] = {INPUT: normalise(program, given)}
     kept = {INPUT: values[INPUT]} if INPUT in wanted else {}
     for index, op in enumerate(program.ops):
-        values[op.output] = apply(program, op, *(values[name] for name in op.inputs))
+        if "byte_weight" in op.tensors and given.dtype == np.uint8:
+            values[op.output] = _byte_conv(program, op, given)
+        else:
+            values[op.output] = apply(program, op, *(values[name] for name in op.inputs))
         if op.output in wanted:
             kept[op.output] = values[op.output]
         for name in set(op.inputs):
-            if last[name] == index and name != program.output:
+            if last[name] == index and name not in outputs.values():
                 del values[name]
-    result = values[program.output]
+    found = {name: values[value] for name, value in outputs.items()}
+    result = found if len(found) > 1 else values[program.output]
     return (result, kept) if keep is not None else result
 
 
@@ -101,16 +126,16 @@ def _pad_picture(x: Array, padding: Any, value: Any) -> Array:
     return np.pad(x, edges, constant_values=value) if ph or pw else x
 
 
-def convolve(op: Op, x: Array, weight: Array, pad_value: int) -> F32:
-    """`out[n,o,y,x] = sum over c,i,j of in[n,c,y*s+i*d-p,...] * weight[o,c,i,j]`, in float32."""
+def convolve(op: Op, x: Array, weight: Array, pad_value: int, dtype: Any = np.float32) -> Array:
+    """`out[n,o,y,x] = sum over c,i,j of in[n,c,y*s+i*d-p,...] * weight[o,c,i,j]`, in float32 or `dtype`."""
     stride, padding, dilation, groups = (op.attrs[k] for k in ("stride", "padding", "dilation", "groups"))
     o, fan, *kernel = weight.shape
     sizes = enumerate(x.shape[2:])
     out = tuple(window_size(n, kernel[i], stride[i], padding[i], dilation[i]) for i, n in sizes)
-    result = np.empty((x.shape[0], o, *out), np.float32)
-    rows = weight.astype(np.float32).reshape(groups, o // groups, -1)
+    result = np.empty((x.shape[0], o, *out), dtype)
+    rows: Array = weight.astype(dtype).reshape(groups, o // groups, -1)
     for n, picture in enumerate(_pad_picture(x, padding, pad_value)):
-        columns = _columns(picture.astype(np.float32), kernel, stride, dilation, (out[0], out[1]))
+        columns = _columns(picture.astype(dtype), kernel, stride, dilation, (out[0], out[1]))
         blocks = columns.reshape(groups, fan * kernel[0] * kernel[1], -1)
         result[n] = np.matmul(rows, blocks).reshape(o, *out)
     return result
@@ -130,6 +155,24 @@ def _conv2d(program: Program, op: Op, x: Array) -> Array:
     weight = program.real(op, "weight")
     assert weight is not None
     return _with_bias(program, op, convolve(op, x, weight, 0))
+
+
+def _byte_conv(program: Program, op: Op, x: Array) -> Array:
+    """A convolution on the bytes of an image with whole-numbered filters (docs/format.md): the sum is exact,
+    then its conversion, its product with the scale, and the bias are rounded to float32 in turn."""
+    weight, mean, rest = (program.stored(op, f"byte_{role}") for role in ("weight", "mean", "rest"))
+    scale, bias = program.real(op, "byte_scale"), program.real(op, "bias")
+    assert weight is not None
+    assert mean is not None
+    assert rest is not None
+    assert scale is not None
+    # The mean is a further channel whose bytes are all 255 inside the image.
+    filters = np.concatenate([weight, mean[:, None]], axis=1).astype(np.float64)
+    images = np.moveaxis(x, 3, 1).astype(np.float64)
+    images = np.concatenate([images, np.full_like(images[:, :1], 255.0)], axis=1)
+    sums = convolve(op, images, filters, 0, np.float64) + per_channel(rest, 4)
+    y = sums.astype(np.float32) * per_channel(scale, 4)
+    return y if bias is None else y + per_channel(bias, 4)
 
 
 def _linear(program: Program, op: Op, x: Array) -> Array:

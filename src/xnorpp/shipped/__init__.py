@@ -6,7 +6,6 @@ Neither torch nor numpy is needed to list them. `xnorpp.load(NAME)` runs one.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from xnorpp.shipped.card import check_card, render_card, short_card, summary_rows
 
 if TYPE_CHECKING:
-    from xnorpp.runtime import Limits, Model, Program
+    from xnorpp.runtime import Limits, PackedModel, Program
 
 __all__ = [
     "check_card",
@@ -82,8 +81,26 @@ def load(
     isa: str | None = None,
     device: str = "cpu",
     limits: Limits | None = None,
-) -> Model:
-    """`xnorpp.runtime.load`, which also takes a shipped model's name where there is no file of that name."""
+) -> PackedModel:
+    """Load a packed model: `xnorpp.runtime.load`, which also takes the name of a model that ships.
+
+    Args:
+        source: A path, the name of a shipped model where there is no file of that name, the bytes of a packed
+            file, or a `Program`.
+        threads: How many threads one call may use, 1 to 1024; by default as many as its work is worth.
+        isa: The CPU kernels; by default the fastest of this machine.
+        device: "cpu", "cuda" or "cuda:N".
+        limits: What a file may ask for; None: the default limits.
+
+    Raises:
+        FileNotFoundError: There is neither a file nor a shipped model of that name.
+        ProgramError: The file is damaged, or its pre-processing is wrong.
+        ValueError: An argument is wrong.
+
+    Example:
+        >>> load("cifar10-resnet20", threads=1).input_shape
+        (3, 32, 32)
+    """
     from xnorpp import runtime
 
     if isinstance(source, str):
@@ -102,6 +119,6 @@ def _unknown(name: str, known: tuple[str, ...]) -> str:
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:
-    return ", ".join(
-        sorted(known, key=lambda other: (-difflib.SequenceMatcher(None, name, other).ratio(), other))
-    )
+    from xnorpp.runtime.choices import nearest_first  # imports numpy, which listing does without
+
+    return ", ".join(nearest_first(name, known))

@@ -1,12 +1,12 @@
-"""The model card of a shipped model: what it must hold, and how it is shown.
+"""The model card of a shipped model: what it must have, and how it is shown.
 
 A card is plain JSON. `FIELDS` lists what every card has: a field, and where it is a table the keys of that
 table. Accuracies are per cent, `difference` is packed minus torch in points, times are milliseconds of one
 call.
 
-`packed` is what `xnorpp predict` and `xnorpp eval` do: pictures normalised to float32, then the packed file.
-`from_bytes` is the same file given the uint8 picture itself: the same answers, unless its first layer is one
-that the engine rounds to 16 bits (runtime/picture.py).
+`packed` is what `xnorpp predict` and `xnorpp eval` do: images normalised to float32, then the packed file.
+`from_bytes` is the same file given the uint8 image itself: the same answers, unless its first layer is one
+that the engine rounds to 16 bits (runtime/stem.py).
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def size_text(size: float) -> str:
 
 
 def summary_rows(cards: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """A heading and a row a model: name, packed accuracy, size, latency, what it is."""
-    rows: list[tuple[str, ...]] = [("name", "top-1 %", "top-5 %", "size", "one picture", "what it is")]
+    """A heading and one row per model: name, packed accuracy, size, latency, what it is."""
+    rows: list[tuple[str, ...]] = [("name", "top-1 %", "top-5 %", "size", "one image", "what it is")]
     for card in cards:
         accuracy, latency = card["accuracy"], card["latency"]
         rows.append(
@@ -95,7 +95,7 @@ def short_card(card: Mapping[str, Any]) -> str:
         f"{card['name']}: trained on {card['data']['dataset']} by {recipe['name']}, seed {recipe['seed']}, "
         f"{recipe['epochs']} epochs, commit {str(card['trained']['commit'])[:12]}, on "
         f"{machine(card['trained']['hardware'])}. Accuracy: packed, {accuracy['pictures']:,} "
-        f"{accuracy['split']} pictures, {accuracy['difference']:+.2f} points from torch's. Time: median, one "
+        f"{accuracy['split']} images, {accuracy['difference']:+.2f} points from torch's. Time: median, one "
         f"thread, {machine(card['latency']['hardware'])}. Knows its {len(card['data']['classes'])} classes "
         f"only, at {shape[1]}x{shape[2]}."
     )
@@ -127,14 +127,14 @@ def _parts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "accuracy",
             f"top-1 {accuracy['packed_top1']:.2f} %, top-5 {accuracy['packed_top5']:.2f} %: the packed file "
-            f"on the CPU ({accuracy['isa']}), all {accuracy['pictures']:,} {accuracy['split']} pictures\n"
-            f"torch, float32, the same pictures: top-1 {accuracy['torch_top1']:.2f} %, top-5 "
+            f"on the CPU ({accuracy['isa']}), all {accuracy['pictures']:,} {accuracy['split']} images\n"
+            f"torch, float32, the same images: top-1 {accuracy['torch_top1']:.2f} %, top-5 "
             f"{accuracy['torch_top5']:.2f} % (difference {accuracy['difference']:+.2f} points, same class on "
             f"{accuracy['same_class']:.2f} %)\n"
             f"the packed file given bytes: top-1 {accuracy['from_bytes_top1']:.2f} %, torch's class on "
             f"{accuracy['from_bytes_same_class']:.2f} %",
         ),
-        ("real twin", _twin(card)),
+        ("real-valued", _baseline(card)),
         (
             "file",
             f"{file['bytes']:,} bytes, {file['float_bytes'] / file['bytes']:.1f} times smaller than the "
@@ -147,12 +147,12 @@ def _parts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"calls; given bytes {latency['from_bytes_median']:.3f} and "
             f"{latency['from_bytes_fastest']:.3f} ms\n"
             f"batch {latency['batch']}, {latency['threads']} thread, {latency['isa']}, "
-            f"{machine(latency['hardware'])}; normalising the picture is in it, reading it is not",
+            f"{machine(latency['hardware'])}; including normalisation, without reading the image",
         ),
         (
             "exactness",
             f"{verified['beyond_the_bound']} values beyond the rounding bound on {verified['pictures']} "
-            f"pictures; end to end {verified['flips_end_to_end']:,} of {verified['bits']:,} signs differ",
+            f"images; end to end {verified['flips_end_to_end']:,} of {verified['bits']:,} signs differ",
         ),
         (
             "network",
@@ -161,7 +161,7 @@ def _parts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             "data",
-            f"{data['dataset']}: {data['train_pictures']:,} training pictures, tested on "
+            f"{data['dataset']}: {data['train_pictures']:,} training images, tested on "
             f"{data['test_pictures']:,}; input {shape[1]}x{shape[2]}, {_COLOURS.get(shape[0], shape[0])}\n"
             f"{len(classes)} classes: {', '.join(shown)}",
         ),
@@ -190,7 +190,7 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _twin(card: Mapping[str, Any]) -> str:
+def _baseline(card: Mapping[str, Any]) -> str:
     twin = card["twin"]
     if not twin:
         return ""

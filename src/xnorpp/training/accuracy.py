@@ -84,7 +84,7 @@ def evaluate(
         return _measure(model, data, amp, world)
     place = next((one.device for one in model.parameters()), torch.device("cpu"))
     opened = _open(data, preprocess)
-    size = None if preprocess is None else opened.info.image_size
+    size = None if preprocess is None else opened.info.image_size or None
     loader = make_loader(opened, batch_size=batch_size, train=False, device=place, workers=workers, size=size)
     try:
         return _measure(model, loader, amp, world)
@@ -98,7 +98,7 @@ def _open(data: Any, preprocess: Preprocess | Mapping[str, Any] | None) -> Any:
         return load_dataset("folder", data, "test") if is_path(data) else as_dataset(data, argument="`data`")
     stated = preprocess if isinstance(preprocess, Preprocess) else Preprocess.from_dict(preprocess)
     if is_path(data):
-        like = {"size": stated.crop, "resize": stated.resize, "channels": stated.channels}
+        like = {"size": stated.side, "resize": stated.resize, "channels": stated.channels}
         dataset = load_dataset("folder", data, "test", **like)  # type: ignore[arg-type]
     else:
         dataset = as_dataset(data, argument="`data`")

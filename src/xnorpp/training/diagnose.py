@@ -8,9 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from xnorpp.runtime.errors import FAILED, XnorppError
 
-class NonFiniteLoss(RuntimeError):
+
+class NonFiniteLoss(XnorppError, RuntimeError):
     """Training cannot go on; says the step, the layer and the last good checkpoint."""
+
+    exit_code = FAILED
 
     def __init__(self, loss: float, step: int, epoch: int, where: str, checkpoint: Path | None) -> None:
         saved = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was written yet"

@@ -19,11 +19,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from xnorpp.runtime.errors import FAILED, XnorppError
+
 TIME_LIMIT_VARIABLE = "XNORPP_COLLECTIVE_TIMEOUT"
 
 
-class LostWorker(RuntimeError):
+class LostWorker(XnorppError, RuntimeError):
     """Another process of the run ended or stopped answering."""
+
+    exit_code = FAILED
 
 
 @dataclass(frozen=True)

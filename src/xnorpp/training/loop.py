@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from xnorpp.nn import binary_layers, calibrate_scales, clip_latent_weights_, set_progress, set_stage
+from xnorpp.nn import anneals, calibrate_scales, clip_latent_weights_, set_progress, set_stage
 from xnorpp.training import identity
 from xnorpp.training.accuracy import autocast, evaluate
 from xnorpp.training.diagnose import NonFiniteLoss, first_bad_layer
@@ -208,9 +208,7 @@ class _Run(Outcome):
         self._prepare_graph(guard, journal)
         first_stage = first_stage_steps(recipe.schedule, self.steps_per_epoch)
         set_stage(self.model, weights_binary=self.at.step >= first_stage)
-        anneals = any(
-            "tanh" in (layer.surrogate, layer.weight_surrogate) for _, layer in binary_layers(self.model)
-        )
+        annealed = anneals(self.model)
         clock = Clock(recipe.data.batch_size)
         started = time.perf_counter() - self.at.seconds
         while self.at.step < self.total:
@@ -224,7 +222,7 @@ class _Run(Outcome):
                         self.graph.reset()
                 lr = learning_rate(recipe.schedule, recipe.optimizer, step, self.steps_per_epoch)
                 set_learning_rate(self.optimizer, lr)
-                if anneals:
+                if annealed:
                     set_progress(self.model, step / self.total)
                 loss = self._step(parts, step, guard)
                 if run.eval_train:

@@ -9,7 +9,8 @@ from typing import Any
 from torch import nn
 
 from xnorpp.packing import pack_to_file
-from xnorpp.training.state.checkpoint import FORMAT, file_format, load_model
+from xnorpp.runtime.files import FileKind, file_kind
+from xnorpp.training.state.checkpoint import load_model
 
 
 def pack_checkpoint(
@@ -28,7 +29,7 @@ def pack_checkpoint(
     where the network came from: its configuration, data set, recipe, epoch, metrics and commit. A checkpoint
     at `output` is never overwritten.
     """
-    if file_format(output) == FORMAT:
+    if file_kind(output) is FileKind.CHECKPOINT:
         raise ValueError(
             f"`output` (={str(output)!r}) is a checkpoint, which packing would overwrite; "
             "choose another name, such as model.xnor"

@@ -19,7 +19,7 @@ from xnorpp.data.dataset import ArrayDataset
 from xnorpp.data.labels import in_order_of
 from xnorpp.data.loading.prepare import prepare
 from xnorpp.data.own import BatchesDataset, IndexedDataset, as_dataset, is_path
-from xnorpp.references import is_reference
+from xnorpp.runtime.references import is_reference
 from xnorpp.training.distributed import World, wait_for_all
 from xnorpp.training.network import OWN, Source, describe, dry_run, own_network, recipe_network
 from xnorpp.training.recipe.config import DataPart, Recipe, RecipeError
@@ -49,7 +49,7 @@ class DataSets:
         if isinstance(self.train, (IndexedDataset, BatchesDataset)):
             return tuple(self.train.shape)
         if self.preprocess is not None:
-            return (self.preprocess.channels, self.preprocess.crop, self.preprocess.crop)
+            return (self.preprocess.channels, *self.preprocess.size)
         height, width, channels = self.train.images.shape[1:]
         return (channels, height, width)
 
@@ -248,12 +248,16 @@ def _shape(part: DataPart, dataset: Any) -> tuple[int, ...]:
 
 
 def _preprocess(part: DataPart, dataset: Any) -> Preprocess | None:
-    """None for images that no pre-processing of ours can make, such as ones that are not square."""
+    """None for what is no image of ours, such as one of five channels."""
+    info, shape = dataset.info, _shape(part, dataset)
     try:
-        made: Preprocess = dataset.info.preprocess(part.size or None)
-    except ValueError:
+        if info.image_size or part.size:
+            made: Preprocess = info.preprocess(part.size or None)
+            return made
+        size = (shape[1], shape[2])  # the user's own images, which are not square
+        return Preprocess(size, size, info.mean, info.std, shape[0])
+    except (ValueError, IndexError):
         return None
-    return made
 
 
 def make_loaders(recipe: Recipe, sets: DataSets, world: World) -> tuple[list[Any], Any]:

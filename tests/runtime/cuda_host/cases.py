@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from xnorpp.models import PAPER_BLOCK, create_model
-from xnorpp.packing import pack
+from xnorpp.packing import pack_program as pack
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
 from xnorpp.runtime.format.program import Op, Program
 

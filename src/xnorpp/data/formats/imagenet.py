@@ -178,7 +178,7 @@ def _kit_order(file: Path, place: Path) -> dict[str, str]:
                 wnids = (folder / name).read_text().split()
                 return {str(number): wnid for number, wnid in enumerate(wnids, 1)}
         if (folder / "meta.mat").is_file():
-            from scipy.io import loadmat  # type: ignore[import-untyped]
+            from scipy.io import loadmat
 
             synsets = loadmat(folder / "meta.mat", squeeze_me=True)["synsets"]
             return {str(int(row["ILSVRC2012_ID"])): str(row["WNID"]) for row in synsets}

@@ -23,6 +23,7 @@ import re
 import tarfile
 import warnings
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from xnorpp.data.dataset import (
 from xnorpp.data.loading.cache import decode_all
 from xnorpp.data.places import cache_path, not_found
 from xnorpp.runtime.decode import Blob, fit
+from xnorpp.runtime.files import replacing
 from xnorpp.runtime.format.preprocess import as_image
 
 SHARDS = DatasetInfo(
@@ -215,12 +217,8 @@ def _index(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             pass  # damaged: read the shard again
     index = _scan(path)
-    temporary = kept.with_name(f"{kept.stem}.{os.getpid()}.tmp.npz")
-    try:
-        np.savez(temporary, **index)  # type: ignore[arg-type]
-        os.replace(temporary, kept)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+    with suppress(OSError), replacing(kept, flush=False) as temporary, temporary.open("wb") as file:
+        np.savez(file, **index)  # type: ignore[arg-type]
     return index
 
 
@@ -288,10 +286,10 @@ def write_shards(
 
     Images are resized here once (`resize`, default the data set's own: ImageNet's 256), by `workers`
     processes (default: one per core), which makes training several times cheaper on the CPU: the paper
-    resizes to 256x256 first anyhow. "npy" keeps those pixels exactly (192 KiB per image); "jpg" encodes them again at
-    `quality` without chroma subsampling. The order is shuffled by a fixed seed, so that a shard holds all
-    kinds of classes. Unreadable images are named in a warning and left out, at most `max_skipped` of them.
-    Returns the shards' paths.
+    resizes to 256x256 first anyhow. "npy" stores those pixels exactly (192 KiB per image); "jpg" encodes them
+    again at `quality` without chroma subsampling. The order is shuffled by a fixed seed, so that a shard
+    holds all kinds of classes. Unreadable images are named in a warning and left out, at most `max_skipped`
+    of them. Returns the shards' paths.
     """
     if format not in ("jpg", "npy"):
         raise ValueError(f'`format` (="{format}") must be "jpg" or "npy"')
@@ -318,13 +316,11 @@ def write_shards(
                 [fit(as_image(image), side, side, 0, 0, info.channels) for image in part.images]
             )
         path = out / f"{stem}-{number:06d}.tar"
-        temporary = path.with_suffix(".tmp")
-        with tarfile.open(temporary, "w") as shard:
+        with replacing(path, flush=False) as temporary, tarfile.open(temporary, "w") as shard:
             for index, pixels in zip(chosen, images, strict=True):
                 key = f"{int(index):08d}"
                 _add(shard, f"{key}.{format}", _encode(pixels, format, quality))
                 _add(shard, f"{key}.cls", str(int(dataset.labels[index])).encode())
-        os.replace(temporary, path)
         written.append(path)
     card = {
         "name": info.name,

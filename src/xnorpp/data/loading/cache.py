@@ -12,7 +12,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ from xnorpp.data.loading.worker import Geometry, Item, Task
 from xnorpp.data.loading.workers import WorkerPool
 from xnorpp.data.places import cache_path
 from xnorpp.data.progress import Progress
+from xnorpp.runtime.files import replacing
 
 _ITEMS_A_TASK = 256
 _IN_ONE_PROCESS = 4096
@@ -178,12 +179,8 @@ def _write(
         "sha256": _checksum(images, labels),
         "skipped": json.dumps([list(entry) for entry in skipped]),
     }
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
+    with suppress(OSError, SafetensorError), replacing(path, flush=False) as temporary:
         save_file({"images": images, "labels": labels}, temporary, metadata)
-        os.replace(temporary, path)
-    except (OSError, SafetensorError):
-        temporary.unlink(missing_ok=True)
 
 
 def _checksum(images: UInt8Array, labels: Int64Array) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from xnorpp.data.dataset import ArrayDataset, Augment, DatasetError, DatasetInfo, Skipped, UInt8Array
 from xnorpp.data.loading.order import Share
 from xnorpp.data.own import AnyDataset, BatchesDataset, IndexedDataset
-from xnorpp.runtime.format.preprocess import Preprocess
+from xnorpp.runtime.format.preprocess import Preprocess, normalise_constants
 
 Batch = tuple[Tensor, Tensor]
 
@@ -136,8 +136,8 @@ class Normaliser:
     def __init__(
         self, preprocess: Preprocess | DatasetInfo, device: torch.device, channels_last: bool
     ) -> None:
-        self.mean = torch.tensor(preprocess.mean, dtype=torch.float32, device=device)
-        self.std = torch.tensor(preprocess.std, dtype=torch.float32, device=device)
+        constants = normalise_constants(preprocess.mean, preprocess.std)
+        self.mean, self.std = (torch.from_numpy(one).to(device) for one in constants)
         self.channels_last = channels_last
 
     def __call__(self, images: Tensor) -> Tensor:

@@ -8,12 +8,12 @@ raw images, which a core reads more than ten times as fast. 192 KiB per image, 2
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from xnorpp.data.catalog import load_dataset
 from xnorpp.data.dataset import ArrayDataset, DatasetError
 from xnorpp.data.formats.shards import write_shards
+from xnorpp.runtime.files import write_atomically
 
 _MARK = "prepared.json"
 
@@ -44,7 +44,5 @@ def prepare(name: str, root: str | Path | None, folder: str | Path, *, workers: 
             )
         write_shards(dataset, out, format="npy", workers=workers)
         sizes[split] = len(dataset)
-    temporary = mark.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"dataset": name, **sizes}, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, mark)
+    write_atomically(mark, (json.dumps({"dataset": name, **sizes}, indent=1) + "\n").encode())
     return out

@@ -76,7 +76,9 @@ class StreamLoader:
         self._bad: set[int] = set()
         self._limit = skip_limit(len(dataset), max_skipped)
         preprocess = dataset.info.preprocess(size)
-        self._geometry = Geometry(preprocess.resize, preprocess.crop, preprocess.channels, fast_decode)
+        self._geometry = Geometry(
+            dataset.info.resize_for(preprocess.side), preprocess.side, preprocess.channels, fast_decode
+        )
         self._normalise = Normaliser(preprocess, device, channels_last)
         self._slots = min(prefetch, max(1, share.steps)) + 1 if workers else 1
         self._workers = workers

@@ -22,12 +22,15 @@ import numpy as np
 
 from xnorpp.data.dataset import UInt8Array
 from xnorpp.data.loading.worker import Answer, Task, perform
+from xnorpp.runtime.errors import FAILED, XnorppError
 
 _WORKER = "from xnorpp.data.loading.worker import main; main()"
 
 
-class WorkerDiedError(RuntimeError):
+class WorkerDiedError(XnorppError, RuntimeError):
     """A decoding process ended; the message says how."""
+
+    exit_code = FAILED
 
 
 class WorkerPool:

@@ -30,7 +30,6 @@ from torch import Tensor, nn
 from xnorpp.nn.fused import end_ops as pool_ops
 from xnorpp.nn.fused import ops
 from xnorpp.nn.fused.dispatch import ACTIVATIONS, GRADIENT_DTYPE, PRODUCT_DTYPE, Side, Unit
-from xnorpp.nn.scales import AnalyticScale, LearnedScale
 
 # What a unit differentiates: batch norm's weight and bias, latent weight, slope, three factors.
 TENSORS_EACH = 7
@@ -89,11 +88,11 @@ def moments_left_on(x: Tensor) -> ops.Moments | None:
 
 def _tensors(unit: Unit, input_size: tuple[int, int]) -> list[Tensor | None]:
     norm, conv = unit.layers
-    if isinstance(conv.scale, LearnedScale):
-        conv.scale.check_size(conv.output_size_for(input_size))
+    conv.fit_scale(input_size)
     slope = unit.activation.weight if isinstance(unit.activation, nn.PReLU) else None
     factors = conv.scale_factors()
-    return [norm.weight, norm.bias, conv.latent_weight(), slope, *factors, *(None,) * (3 - len(factors))]
+    of_norm = (None, None) if norm is None else (norm.weight, norm.bias)
+    return [*of_norm, conv.latent_weight(), slope, *factors, *(None,) * (3 - len(factors))]
 
 
 def _same_order(a: Tensor, b: Tensor) -> bool:
@@ -126,25 +125,24 @@ class UnitTensors:
     def __init__(self, unit: Unit, tensors: Sequence[Tensor | None]) -> None:
         self.norm, self.conv = unit.layers
         norm_weight, norm_bias, latent, self.slope, *factors = tensors
-        assert norm_weight is not None
-        assert norm_bias is not None
         assert latent is not None
         self.norm_weight, self.norm_bias, self.latent = norm_weight, norm_bias, latent
         self.factors = tuple(factor for factor in factors if factor is not None)
         self.activation = ACTIVATIONS[type(unit.activation)]
+        self.relu = isinstance(unit.before, nn.ReLU)
         self.geometry = (self.conv.stride, (self.conv.pads[2], self.conv.pads[0]), self.conv.dilation)
 
     def rescale(self, dots: Tensor, k: Tensor | None) -> ops.Rescale:
         slope = self.slope
         if slope is not None and slope.numel() != dots.shape[1]:
             slope = slope.expand(dots.shape[1]).contiguous()
-        kind = ops.scale_kind(self.factors, (dots.shape[2], dots.shape[3]))
+        kernel = self.conv.scale.kernel if self.conv.scale is not None else None
+        kind = ops.scale_kind(kernel, (dots.shape[2], dots.shape[3]))
         return ops.Rescale(self.factors, kind, self.activation, slope, k)
 
     @property
     def uses_k(self) -> bool:
-        scale = self.conv.scale
-        return isinstance(scale, AnalyticScale) and scale.uses_input
+        return self.conv.scale is not None and bool(self.conv.scale.uses_input)
 
     @property
     def window(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -171,11 +169,17 @@ class UnitTensors:
         self, source: Tensor, rescale: ops.Rescale | None, moments: ops.Moments | None, recompute: bool
     ) -> tuple[Tensor, Kept]:
         """The unit's dot products, and what its backward pass needs."""
-        mean, inverse_std, weights = ops.statistics(
-            moments or ops.moments(source, rescale), self.norm, self.latent, DTYPES
-        )
+        norm_weight, norm_bias = self.norm_weight, self.norm_bias
+        if norm_weight is None or norm_bias is None:  # no batch norm: one that changes nothing
+            weights = ops.weight_signs(self.latent, DTYPES)
+            mean = norm_bias = torch.zeros(source.shape[1], dtype=torch.float32, device=source.device)
+            inverse_std = norm_weight = torch.ones_like(mean)
+        else:
+            mean, inverse_std, weights = ops.statistics(
+                moments or ops.moments(source, rescale), self.norm, self.latent, DTYPES
+            )
         signs, sign_bits, mask_bits, sizes = ops.normalize_sign(
-            source, rescale, mean, inverse_std, self.norm_weight, self.norm_bias, PRODUCT_DTYPE, self.uses_k
+            source, rescale, mean, inverse_std, norm_weight, norm_bias, PRODUCT_DTYPE, self.uses_k, self.relu
         )
         k = None if sizes is None else self.input_scale(sizes, source)
         dots = self.dots(signs, weights[0])
@@ -212,19 +216,24 @@ class UnitTensors:
         if not _same_order(grad_weight, self.latent):
             grad_weight = torch.empty_like(self.latent, dtype=grad_weight.dtype).copy_(grad_weight)
         sizes = None if kept.k is None else self.sizes_gradient(sums, source, kept.sign_bits)
-        partial = ops.norm_backward_sums(
-            grad, kept.mask_bits, source, rescale, kept.mean, kept.inverse_std, sizes
-        )
+        norm_weight = self.norm_weight
+        if norm_weight is None:  # nothing is subtracted, so that the gradient passes as it is
+            partial, norm_weight = kept.mean.new_zeros((2, 1, source.shape[1])), kept.inverse_std
+        else:
+            partial = ops.norm_backward_sums(
+                grad, kept.mask_bits, source, rescale, kept.mean, kept.inverse_std, sizes
+            )
         found = ops.collect(partial, sums, grad_weight, self.latent)
         grad, source_sums = ops.norm_backward(
-            grad, kept.mask_bits, source, rescale, kept.mean, kept.inverse_std, self.norm_weight, found.norm,
+            grad, kept.mask_bits, source, rescale, kept.mean, kept.inverse_std, norm_weight, found.norm,
             skip, pooled_skip, sizes,
         )  # fmt: skip
         slope = found.slope
         if slope is not None and self.slope is not None and self.slope.numel() != slope.numel():
             slope = slope.sum(0, keepdim=True)
         fill = (None,) * (3 - len(found.factors))
-        return grad, source_sums, [found.norm[1], found.norm[0], found.weight, slope, *found.factors, *fill]
+        of_norm = (None, None) if self.norm_weight is None else (found.norm[1], found.norm[0])
+        return grad, source_sums, [*of_norm, found.weight, slope, *found.factors, *fill]
 
 
 class _Chain(torch.autograd.Function):

@@ -3,10 +3,10 @@
 A binary network repeats one unit, v -> batch norm -> sign -> convolution -> Gamma -> activation, and a
 residual block adds its input at the end of one or two of them. Done operation by operation, most of the time
 goes into reading and writing tensors between the convolutions, and float copies of signs and clip masks fill
-the memory. `run_chain` makes one autograd node of a whole block (`fused_chain`), `fused_pool` one of a
-stem's and of a head's end. The models ask `use_fused` and otherwise call their layers one by one: on the CPU,
-in evaluation, while tracing, exporting or compiling, where a hook listens to an inner layer, and for whatever
-`why_not_unit` names.
+the memory. `run_chain` makes one autograd node of a whole block (`chain`), `ends` one of a stem's and of a
+head's end. Our networks ask `use_fused` in their blocks; `graph.fuse_for_training` finds the same chains in
+any other module. Otherwise layers run one by one: on the CPU, in evaluation, while tracing, exporting or
+compiling, where a hook listens to an inner layer, and for whatever `why_not_unit` names.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xnorpp.nn.choices import check_choice
 from xnorpp.nn.layers import BinaryConv2d
-from xnorpp.nn.scales import AnalyticScale
+from xnorpp.nn.scales import KERNELS, AnalyticScale, LearnedScale
+from xnorpp.runtime.choices import check_choice
 
 BACKENDS = ("auto", "fused", "reference")
 PRODUCT_DTYPE = torch.float16
@@ -93,14 +93,14 @@ def pays(x: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Unit:
-    """Batch norm, the binary convolution behind it (which takes the sign itself), and the activation after
+    """Batch norm, the binary convolution after it (which takes the sign itself), and the activation after
     that.
 
-    `before` is what the model puts between batch norm and convolution; only nothing or nn.Identity can be
-    fused.
+    Without `norm` the convolution takes the sign of the input itself. `before` is what the model puts between
+    batch norm and convolution; nothing, nn.Identity and nn.ReLU can be fused.
     """
 
-    norm: nn.Module
+    norm: nn.Module | None
     conv: nn.Module
     activation: nn.Module | None = None
     before: nn.Module | None = None
@@ -156,8 +156,10 @@ def why_not_tensor(x: Any) -> str | None:
     return None
 
 
-def why_not_norm(norm: nn.Module) -> str | None:
+def why_not_norm(norm: nn.Module | None) -> str | None:
     """The same for a batch norm."""
+    if norm is None:
+        return None
     if type(norm) is not nn.BatchNorm2d or not norm.training or not norm.affine or norm.momentum is None:
         return "the batch norm is not an affine nn.BatchNorm2d in training mode with a fixed momentum"
     return None if norm.weight.dtype == torch.float32 else "the parameters are not float32"
@@ -166,24 +168,54 @@ def why_not_norm(norm: nn.Module) -> str | None:
 def why_not_unit(unit: Unit) -> str | None:
     """The same for a unit of a chain."""
     conv, activation = unit.conv, unit.activation
-    if not isinstance(conv, BinaryConv2d) or not conv.binarizes_input or not conv.binarize_weights:
+    if not isinstance(conv, BinaryConv2d) or not conv.binarizes_input or not conv.weights_are_binary:
         return "the convolution does not binarize both its input and its weight"
-    if conv.surrogate != "ste" or conv.weight_surrogate != "ste":
-        return f"the surrogate gradient is {conv.surrogate!r} / {conv.weight_surrogate!r}, not 'ste'"
+    inputs, weights = conv.binarization.inputs, conv.binarization.weights
+    if not (inputs.fused and weights.fused):
+        return f"the gradients of the signs are {str(inputs)!r} and {str(weights)!r}, not 'ste'"
     if conv.bias is not None:
         return "the convolution has a bias"
     left, right, top, bottom = conv.pads
     if left != right or top != bottom or (conv.padding_value != 0 and any(conv.pads)):
         return "the padding is not symmetric zeros"
-    if isinstance(conv.scale, AnalyticScale) and conv.scale.uses_input:
+    reason = why_not_scale(conv)
+    if reason is not None:
+        return reason
+    if conv.scale is not None and conv.scale.uses_input:
         fits = all(2 * pad <= size for pad, size in zip((top, left), conv.kernel_size, strict=True))
         if conv.groups > 1 or max(conv.dilation) > 1 or not fits:
             return "XNOR-Net's K is fused without groups and dilation, and with padding up to half the kernel"
     if conv.weight.dtype != torch.float32:
         return "the parameters are not float32"
-    if not isinstance(unit.before, (nn.Identity, type(None))):
+    if type(unit.before) not in (nn.Identity, nn.ReLU, type(None)):
         return f"{type(unit.before).__name__} stands between batch norm and convolution"
+    if isinstance(unit.before, nn.ReLU) and conv.scale is not None and conv.scale.uses_input:
+        return "XNOR-Net's K is not fused with a ReLU between batch norm and convolution"
     return why_not_activation(activation) or why_not_norm(unit.norm) or why_not_hooks(*unit.parts)
+
+
+def why_not_scale(conv: BinaryConv2d) -> str | None:
+    """None where a kernel computes the layer's scale. The scale declares it; that its factors have the shapes
+    that the kernel reads is checked here, because a kernel would read past the end of others."""
+    scale = conv.scale
+    if scale is None:
+        return None
+    if scale.kernel is None:
+        return f"the scale {scale.name!r} declares no fused kernel"
+    if getattr(scale, "is_lazy", False):
+        return f"the scale {scale.name!r} gets its size at the first forward pass"
+    height, width = scale.output_size or (1, 1)
+    full = {"c": conv.out_channels, "h": height, "w": width}
+    wanted_shapes = [
+        tuple(full[axis] if axis in axes else 1 for axis in "chw") for axes in KERNELS[scale.kernel]
+    ]
+    if isinstance(scale, LearnedScale):
+        shapes = [tuple(factor.shape) for factor in scale.factors()]
+    else:  # computed from the weight; XNOR-Net's own are known
+        shapes = wanted_shapes if type(scale).factors is AnalyticScale.factors else []
+    if shapes != wanted_shapes:
+        return f"the factors of the scale {scale.name!r} are not those of the kernel {scale.kernel!r}"
+    return None
 
 
 def why_not_activation(activation: nn.Module | None) -> str | None:

@@ -171,11 +171,12 @@ def moments_kernel(
 def normalize_sign_kernel(
     source, channel, rows_of, columns, slope, k, mean, inverse_std, weight, bias,
     signs, sign_bits, mask_bits, sizes, images, pixels, channels, width, groups_each,
-    KIND: tl.constexpr, ACTIVATION: tl.constexpr, K: tl.constexpr, SIZES: tl.constexpr,
+    KIND: tl.constexpr, ACTIVATION: tl.constexpr, K: tl.constexpr, SIZES: tl.constexpr, RELU: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """sign(u) for the convolution, and for the backward pass one bit u > 0 and one bit |u| <= 1; with SIZES
-    also the sums of |u| over the channels of a tile, from which K is made."""
+    also the sums of |u| over the channels of a tile, from which K is made. With RELU the convolution takes
+    the sign of relu(u), which is that of u; only the gradient differs, and is 0 where u <= 0."""
     p, c, offset, inside, _row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     factor = _gamma(channel, rows_of, columns, p, c, pixels, channels, width, KIND)
     steep = 1.0
@@ -202,7 +203,10 @@ def normalize_sign_kernel(
             one = tl.where(positive, 1.0, -1.0).to(signs.dtype.element_ty)
             tl.store(signs + base + offset, one, mask=here)
             sign_byte |= positive.to(tl.int32) << j
-            mask_byte |= (tl.abs(u) <= 1.0).to(tl.int32) << j
+            clipped = tl.abs(u) <= 1.0
+            if RELU:
+                clipped = clipped & positive
+            mask_byte |= clipped.to(tl.int32) << j
             if SIZES:
                 _add_channels(tl.where(here, tl.abs(u), 0.0), sizes, n, p, images, pixels, channels, BLOCK_C)
         base = group.to(tl.int64) * size

@@ -19,6 +19,8 @@ from xnorpp.nn.fused import kernels, sum_kernels
 
 IDENTITY, RELU, PRELU = 0, 1, 2  # as `triton_kernels` numbers them
 DENSE, ONES = 4, 5
+# `xnorpp.nn.scales.KERNELS` as the kernels number them
+KINDS = {"channel": 1, "channel_map": 2, "channel_row_column": 3, "dense": DENSE}
 
 GROUP = 8  # images that share a byte of bits
 TILE_ELEMENTS = 512  # 1.4 % faster than 1024 in a ResNet-18's step at 224 pixels, 3.5 % at 64
@@ -143,11 +145,11 @@ def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def scale_kind(factors: Sequence[Tensor], size: tuple[int, int]) -> int:
-    """How the kernels number a scale with these factors; () is a layer without one."""
-    if not factors:
+def scale_kind(kernel: str | None, size: tuple[int, int]) -> int:
+    """How the kernels number a scale, from the kernel that it declares; None is a layer without one."""
+    if kernel is None:
         return ONES
-    return DENSE if tuple(factors[0].shape[1:]) == size and size != (1, 1) else len(factors)
+    return KINDS["channel"] if kernel == "dense" and size == (1, 1) else KINDS[kernel]
 
 
 def empty_moments(x: Tensor, t: Tiling) -> Moments:
@@ -207,9 +209,10 @@ def normalize_sign(
     bias: Tensor,
     dtype: torch.dtype,
     with_sizes: bool = False,
+    relu: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """sign(batch norm) in `dtype`, its bits, and the bits of sign's clip mask; with `with_sizes` also the
-    mean of |batch norm| over the channels, (images, pixels)."""
+    mean of |batch norm| over the channels, (images, pixels). `relu`: a ReLU stands before the sign."""
     images, pixels, channels = shape_of(source)
     t = tiling_of(source)
     signs = torch.empty_like(source, dtype=dtype, memory_format=torch.channels_last)
@@ -221,7 +224,8 @@ def normalize_sign(
     sizes = _parts_of_channels(source, t) if with_sizes else None
     kernels.normalize_sign_kernel[t.grid](
         source, *arguments, mean, inverse_std, weight, bias, signs, sign_bits, mask_bits,
-        mean if sizes is None else sizes, *_sizes(source, t), SIZES=with_sizes, **switches, **t.blocks,
+        mean if sizes is None else sizes, *_sizes(source, t), SIZES=with_sizes, RELU=relu,
+        **switches, **t.blocks,
     )  # fmt: skip
     return signs, sign_bits, mask_bits, None if sizes is None else sizes.sum(0) / channels
 

@@ -1,4 +1,4 @@
-"""What was chosen on the held-out tenth of the training set: the ablation, its words, and the trials."""
+"""What was chosen on the held-out tenth of the training set: the ablation and the trials."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from xnorpp.paper.accuracy.tables import DATASETS, top1, top5
 from xnorpp.paper.layers.tables import NOT_MEASURED, markdown
 from xnorpp.paper.recorded import Row, accuracy
 
-TRIAL_CHANGES = {**TRIALS, "twin-teacher": ("loss.teacher=its own twin",)}
-PICTURES = {"tiny_imagenet": 100_000, "cifar10": 50_000}
+TRIAL_CHANGES = {**TRIALS, "twin-teacher": ("loss.teacher=its real-valued baseline",)}
+IMAGES = {"tiny_imagenet": 100_000, "cifar10": 50_000}
 
 
 def first_round(rows: Sequence[Row]) -> tuple[Row | None, dict[tuple[str, str], Row | None]]:
@@ -34,57 +34,16 @@ def second_round(rows: Sequence[Row]) -> tuple[Row | None, dict[str, Row | None]
 
 
 def chance(row: Row) -> float:
-    """How far two accuracies near `row`'s may lie apart by chance, in points: twice the deviation of the
-    difference of two shares of as many pictures as were held out.
+    """Twice the standard deviation, in points, of the difference of two accuracies near that of `row`,
+    measured on as many images as were held out.
     """
-    share, pictures = top1(row) / 100, HOLDOUT * PICTURES[row["dataset"]]
-    return 200 * math.sqrt(2 * share * (1 - share) / pictures)
-
-
-def ablation_words(rows: Sequence[Row]) -> str:
-    """What the ablation says, by its numbers."""
-    start, levels = first_round(rows)
-    if start is None:
-        return f"What the ablation says: {NOT_MEASURED}."
-    limit = chance(start)
-    gaps = {
-        (factor, level): top1(row) - top1(start)
-        for (factor, level), row in levels.items()
-        if row is not None and ABLATION[factor][level]
-    }
-
-    def listed(chosen: dict[tuple[str, str], float]) -> str:
-        told = [f"{factor} `{level}` ({gap:+.1f} points)" for (factor, level), gap in chosen.items()]
-        return ", ".join(told) or "nothing"
-
-    gains = {key: gap for key, gap in gaps.items() if gap > limit}
-    taken = {key: gap for key, gap in gains.items() if ABLATION_CHOICES[key[0]] == key[1]}
-    lines = [f"- **Clearly better, and the networks' defaults since**: {listed(taken)}."]
-    if gains != taken:
-        left = {key: gap for key, gap in gains.items() if key not in taken}
-        lines.append(f"- **Clearly better, and not taken**: {listed(left)}.")
-    lines += [
-        f"- **Clearly worse**: {listed({key: gap for key, gap in gaps.items() if gap < -limit})}.",
-        f"- **Within chance** ({limit:.1f} points between two shares of the held-out pictures), so left as "
-        f"they were: {listed({key: gap for key, gap in gaps.items() if abs(gap) <= limit})}.",
-    ]
-    base, again = second_round(rows)
-    if base:
-        told = [
-            f"`{level}` ({top1(row) - top1(base):+.1f})"
-            for level, row in again.items()
-            if row is not None and row is not base
-        ]
-        lines.append(
-            f"- **The second round**, from the defaults since ({top1(base):.1f} %, the start had "
-            f"{top1(start):.1f} %), asked again about those: {', '.join(told)}."
-        )
-    return "\n".join(lines)
+    share, images = top1(row) / 100, HOLDOUT * IMAGES[row["dataset"]]
+    return 200 * math.sqrt(2 * share * (1 - share) / images)
 
 
 def ablation_block(rows: Sequence[Row]) -> str:
-    """One factor at a time from the paper's recipe, on the held-out tenth of the training set, with what the
-    networks take by default since; then again from those defaults."""
+    """One factor at a time from the paper's recipe, on the held-out tenth of the training set, with the
+    defaults that were adopted; then again from those defaults."""
     chosen = accuracy(rows, experiment="ablation", split=None)
     if not chosen:
         return f"The ablation: {NOT_MEASURED}."
@@ -97,19 +56,21 @@ def ablation_block(rows: Sequence[Row]) -> str:
     where = "the held-out tenth of the training set" if first["split"] == "held" else "the test set"
     text = (
         f"Case 4, {DATASETS.get(first['dataset'], first['dataset'])}, {first['epochs']} epochs, one seed, "
-        f"measured on {where}.\n\n"
-        + markdown(["factor", "level", "top-1 %", "top-5 %", "minus start", "default since"], body)
+        f"measured on {where}. "
+        + (f"Twice the standard deviation of a difference: {chance(start):.1f} points." if start else "")
+        + "\n\n"
+        + markdown(["factor", "level", "top-1 %", "top-5 %", "minus start", "adopted as default"], body)
     )
     base, again = second_round(rows)
     if base:
         lines = [[level, *_against(row, base, bool(SECOND_ROUND[level]))] for level, row in again.items()]
-        text += "\n\nThe second round, from the defaults since:\n\n"
+        text += "\n\nThe second round, from the adopted defaults:\n\n"
         text += markdown(["level", "top-1 %", "top-5 %", "minus start"], lines)
     return text
 
 
 def _against(row: Row | None, start: Row | None, changed: bool) -> list[str]:
-    """Top-1, top-5 and the distance to the start, as texts."""
+    """Top-1, top-5 and the difference from the start, as texts."""
     if row is None:
         return [NOT_MEASURED, "", ""]
     gap = "start" if not changed else f"{top1(row) - top1(start):+.2f}" if start else ""
@@ -123,7 +84,7 @@ def trials(rows: Sequence[Row]) -> tuple[Row | None, dict[str, Row | None]]:
 
 
 def trials_block(rows: Sequence[Row]) -> str:
-    """What ResNet-20's recipe was chosen from, on held-out pictures; the loss tells small changes apart."""
+    """What the recipe of ResNet-20 was chosen from, on held-out images; the loss shows small changes."""
     default, found = trials(rows)
     if default is None:
         return f"The trials: {NOT_MEASURED}."
@@ -138,7 +99,7 @@ def trials_block(rows: Sequence[Row]) -> str:
     where = DATASETS.get(default["dataset"], default["dataset"])
     text = (
         f"ResNet-20, {where}, {default['epochs']} epochs, one seed, measured on a held-out tenth of the "
-        "training set that no teacher has seen.\n\n"
+        "training set that no teacher was trained on.\n\n"
         + markdown(["trial", "changed", "top-1 %", "loss", "minus default"], body)
     )
     if missing:

@@ -1,6 +1,6 @@
 """What the plots of accuracy show: Tables 1 and 3, the models that ship, the ablation and the trials.
 
-Each is a list of panels, and a panel a title, a label and bars: [name, values (one a seed), ours?, the
+Each is a list of panels; a panel has a title, a label and bars: [name, values (one per seed), ours?, the
 paper's figure or None].
 """
 
@@ -33,7 +33,7 @@ def panel(title: str, label: str, bars: list[Any]) -> dict[str, Any]:
 def methods(
     found: dict[str, list[Row]], wanted: Sequence[str], printed: dict[str, tuple[float, float]]
 ) -> list[Any]:
-    """A bar a method, with the paper's top-1 on ImageNet."""
+    """One bar per method, with the paper's top-1 on ImageNet."""
     return [
         [
             published.METHODS[row].partition(":")[0],
@@ -47,7 +47,7 @@ def methods(
 
 
 def table1_panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """A data set a panel, the longest schedule of each; the paper's figures at ImageNet's own pictures."""
+    """One panel per data set, its longest schedule; the paper's figures with Tiny-ImageNet."""
     panels = []
     for dataset, name in DATASETS.items():
         epochs, found = next(iter(table1_groups(rows, dataset).items()))
@@ -57,7 +57,7 @@ def table1_panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def table3_panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """A network a panel, on Tiny-ImageNet."""
+    """One panel per network, on Tiny-ImageNet."""
     panels = []
     for network, wanted in TABLE3.items():
         title, printed = published.NETWORKS[network]
@@ -67,20 +67,20 @@ def table3_panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def shipped_panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Each packed model above its real-valued twin."""
+    """Each packed model above its real-valued baseline."""
     bars = []
     for name, known in shipped_models(rows).items():
         for what, value in (
             ("packed", (known or {}).get("packed")),
-            ("real twin", (known or {}).get("twin")),
+            ("real-valued", (known or {}).get("twin")),
         ):
             if value is not None:
                 bars.append([f"{name}, {what}", [value], what == "packed", None])
-    return [panel("models that ship and their real-valued twins", "top-1 %", bars)] if bars else []
+    return [panel("models that ship and their real-valued baselines", "top-1 %", bars)] if bars else []
 
 
 def ablation_panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """What each level gains over the start; the default since in our colour."""
+    """What each level gains over the start; the adopted default in our colour."""
     panels = []
     start, levels = first_round(rows)
     if start is not None:
@@ -97,7 +97,7 @@ def ablation_panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
             for level, row in again.items()
             if row is not None and SECOND_ROUND[level]
         ]
-        panels.append(panel(f"from the defaults since ({top1(base):.1f} %)", "points gained, top-1", bars))
+        panels.append(panel(f"from the adopted defaults ({top1(base):.1f} %)", "points gained, top-1", bars))
     return [one for one in panels if one["bars"]]
 
 
@@ -109,7 +109,7 @@ def trial_panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
         for name, row in found.items()
         if default is not None and row is not None and TRIAL_CHANGES[name]
     ]
-    return [panel("ResNet-20, CIFAR-10, held-out pictures", "points gained, top-1", bars)] if bars else []
+    return [panel("ResNet-20, CIFAR-10, held-out images", "points gained, top-1", bars)] if bars else []
 
 
 PANELS: dict[str, Callable[[Sequence[Row]], list[dict[str, Any]]]] = {
@@ -122,8 +122,8 @@ PANELS: dict[str, Callable[[Sequence[Row]], list[dict[str, Any]]]] = {
 
 
 def draw(axis: Any, given: dict[str, Any], everything: Sequence[dict[str, Any]]) -> None:
-    """A bar a name with its deviation and its number; the paper's figures as diamonds. Gains have one scale
-    in `everything`, all panels of the plot.
+    """One bar per name with its deviation and its number; the paper's figures as diamonds. Gains have the
+    same scale in `everything`, all panels of the plot.
     """
     bars = given["bars"]
     places = list(range(len(bars)))

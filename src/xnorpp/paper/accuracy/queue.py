@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 from xnorpp.paper.accuracy.runs import ON_GPU, WITHOUT_HASH, Run
 from xnorpp.paper.recorded import read_file
+from xnorpp.runtime.errors import FAILED, XnorppError
 from xnorpp.training.identity import code_hash, settings_hash
 from xnorpp.training.recipe.config import Recipe
 from xnorpp.training.recipe.library import load_recipe
@@ -37,8 +38,10 @@ SAVES = 4  # checkpoints per run: a kill loses a quarter at most
 ACCEPTED_CODE: tuple[str, ...] = ("1b0b68696e55",)
 
 
-class QueueError(RuntimeError):
+class QueueError(XnorppError, RuntimeError):
     """Some runs failed; the message names them and where their output is."""
+
+    exit_code = FAILED
 
 
 @dataclass

@@ -1,17 +1,17 @@
-"""The tables of accuracy: Tables 1 and 3, the models that ship, the goals, and every run.
+"""The tables of accuracy: Tables 1 and 3, the models that ship, and all runs.
 
-What has no row is said to be not measured yet. Only results on the test set enter Tables 1 and 3; what was
-measured on the held-out part of the training set is in `choice_tables` and in the list of every run.
+Missing rows are shown as "not measured yet". Only results on the test set enter Tables 1 and 3; what was
+measured on the held-out part of the training set is in `choices.py` and in the list of all runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from xnorpp.paper import published
 from xnorpp.paper.accuracy.runs import EXPERIMENTS
 from xnorpp.paper.layers.tables import NOT_MEASURED, claims, markdown
-from xnorpp.paper.recorded import Interval, Row, Seeds, accuracy, of_kind, welch
+from xnorpp.paper.recorded import Row, Seeds, accuracy, of_kind, welch
 
 DATASETS = {"tiny_imagenet": "Tiny-ImageNet-200", "cifar10": "CIFAR-10"}
 TABLE1 = ("bnn", "xnor-alpha", "xnor", "case1", "case2", "case3", "case4", "real")
@@ -20,7 +20,6 @@ TABLE3 = {
     "resnet18": ("bnn", "xnor", "bethge", "case4", "real"),
 }
 EPOCHS = 80
-GOALS = {"cifar10-resnet20": 87.5, "cifar10-resnet18": 92.5}
 MODELS = ("cifar10-resnet20", "cifar10-resnet18", "tiny-imagenet-resnet18")
 
 
@@ -60,7 +59,7 @@ def by_epochs(chosen: Sequence[Row]) -> dict[int, dict[str, list[Row]]]:
 
 
 def table1_block(rows: Sequence[Row]) -> str:
-    """A table a data set and schedule: mean ± deviation over seeds, and the paper's on ImageNet."""
+    """One table per data set and schedule: mean ± deviation over seeds, and the paper's on ImageNet."""
     parts = []
     for dataset, name in DATASETS.items():
         for epochs, found in table1_groups(rows, dataset).items():
@@ -83,51 +82,58 @@ def table1_block(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
-def better_xnor(found: dict[str, list[Row]]) -> str | None:
-    """Which of XNOR-Net with and without K has the higher mean; None until one is measured."""
-    there = [row for row in ("xnor-alpha", "xnor") if row in found]
-    return max(there, key=lambda row: Seeds.of(found[row], top1).mean) if there else None
-
-
-def difference(found: dict[str, list[Row]], a: str, b: str | None) -> tuple[float, Interval | None] | None:
-    """Mean of `a` minus mean of `b`, and the interval where both have two seeds or more."""
-    if b is None or a not in found or b not in found:
-        return None
-    first, second = Seeds.of(found[a], top1), Seeds.of(found[b], top1)
-    return first.mean - second.mean, welch(first, second)
+# (label, rows, rows to subtract): the comparisons of the paper's claim, and of learned with analytic scales.
+COMPARISONS = (
+    ("Case 4 minus XNOR-Net with K", ("case4",), ("xnor",)),
+    ("Case 4 minus XNOR-Net without K", ("case4",), ("xnor-alpha",)),
+    ("Case 4 minus Case 1", ("case4",), ("case1",)),
+    (
+        "Cases 1, 3 and 4 minus XNOR-Net with and without K",
+        ("case1", "case3", "case4"),
+        ("xnor", "xnor-alpha"),
+    ),
+)
 
 
 def differences(found: dict[str, list[Row]]) -> str:
-    """The two comparisons that the paper's claim stands on, with their intervals."""
-    best = better_xnor(found)
-    paper = published.RESNET18["case4"][0] - published.RESNET18["xnor"][0]
-    lines = []
-    for other, note in (
-        (best, f" (the better of XNOR-Net with and without K); paper, on ImageNet: {paper:+.1f}"),
-        ("case1", ""),
-    ):
-        name = published.METHODS[other].partition(":")[0] if other else "XNOR-Net"
-        both = difference(found, "case4", other)
-        if both is None:
-            lines.append(f"- Case 4 minus {name}: {NOT_MEASURED}.")
+    """Differences of means with their intervals and p-values, for three measures, and the paper's top-1."""
+    body = []
+    for label, ours, others in COMPARISONS:
+        if not set(ours) | set(others) <= set(found):
+            body.append([label, NOT_MEASURED, "", "", "", ""])
             continue
-        gap, interval = both
-        text = f"{gap:+.2f} points"
-        if interval is None:
-            text += "; an interval needs two seeds of each"
-        else:
-            text += (
-                f", 95 % interval {interval.low:+.2f} to {interval.high:+.2f} (Welch's t, "
-                f"{len(found['case4'])} and {len(found[str(other)])} seeds)"
-            )
-        lines.append(f"- Case 4 minus {name}: {text}{note}.")
-    if best and not {"xnor", "xnor-alpha"} <= set(found):
-        lines.append(f"- Of XNOR-Net only {published.METHODS[best]} is measured so far.")
-    return "\n".join(lines)
+        first, second = ([row for name in names for row in found[name]] for names in (ours, others))
+        seeds = min(len(found[name]) for name in (*ours, *others))
+        cells = [
+            _difference(first, second, read, digits, test=seeds > 1)
+            for read, digits in ((top1, 2), (top5, 2), (loss, 3))
+        ]
+        printed = published.RESNET18
+        both = len(ours) == len(others) == 1 and ours[0] in printed and others[0] in printed
+        paper = f"{printed[ours[0]][0] - printed[others[0]][0]:+.1f}" if both else "not printed"
+        body.append([label, f"{len(first)} and {len(second)}", *cells, paper])
+    head = ["difference of means", "runs", "top-1, points", "top-5, points", "test loss",
+            "paper, ImageNet: top-1"]  # fmt: skip
+    return (
+        markdown(head, body) + "\n\nIn brackets: the 95 % interval and p of Welch's t-test, which needs two "
+        "seeds of every row."
+    )
+
+
+def _difference(
+    first: Sequence[Row], second: Sequence[Row], read: Callable[[Row], float], digits: int, *, test: bool
+) -> str:
+    a, b = Seeds.of(first, read), Seeds.of(second, read)
+    text = f"{a.mean - b.mean:+.{digits}f}"
+    interval = welch(a, b) if test else None
+    if interval is None:
+        return text
+    p = "p < 0.001" if interval.p < 0.001 else f"p {interval.p:.3f}"
+    return f"{text} ({interval.low:+.{digits}f} to {interval.high:+.{digits}f}, {p})"
 
 
 def table3_block(rows: Sequence[Row]) -> str:
-    """Both networks, a table a schedule."""
+    """Both networks, one table per schedule."""
     parts = []
     for network, wanted in TABLE3.items():
         title, printed = published.NETWORKS[network]
@@ -148,7 +154,7 @@ def table3_block(rows: Sequence[Row]) -> str:
 
 
 def shipped_models(rows: Sequence[Row]) -> dict[str, Row | None]:
-    """name -> what is known of it: packed and torch's top-1, bytes, latency, twin; None where nothing is."""
+    """Name -> its packed and torch's top-1, bytes, latency and baseline; None where nothing is measured."""
     cards = {row["name"]: row for row in of_kind(rows, "shipped") if not row.get("refused")}
     trained = accuracy(rows, experiment="shipped")
     found: dict[str, Row | None] = {}
@@ -183,7 +189,7 @@ def shipped_models(rows: Sequence[Row]) -> dict[str, Row | None]:
 
 
 def shipped_block(rows: Sequence[Row]) -> str:
-    """A line a model: accuracy through the packed engine, beside torch's and its real-valued twin's."""
+    """One row per model: accuracy of the packed file, of torch and of the real-valued baseline."""
     body = []
     for name, known in shipped_models(rows).items():
         known = known or {}
@@ -205,10 +211,10 @@ def shipped_block(rows: Sequence[Row]) -> str:
         "packed top-1 %",
         "packed top-5 %",
         "torch top-1 %",
-        "real-valued twin",
-        "points behind it",
+        "real-valued baseline, top-1 %",
+        "baseline minus packed",
         "file, MB",
-        "ms a picture, 1 thread",
+        "ms per image, 1 thread",
     ]
     return markdown(head, body)
 
@@ -217,78 +223,8 @@ def _points(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{value:.2f}"
 
 
-def goals_block(rows: Sequence[Row]) -> str:
-    """What this project set out to show, and where it stands."""
-    found = next(iter(table1_groups(rows, "tiny_imagenet").values()))
-    body = []
-    both = difference(found, "case4", better_xnor(found))
-    seeds = min(
-        (len(found[row]) for row in ("case4", better_xnor(found) or "xnor") if row in found), default=0
-    )
-    if both is None:
-        state = value = NOT_MEASURED
-    else:
-        gap, interval = both
-        value = f"{gap:+.2f}" + (f", interval {interval.width:.2f} wide" if interval else ", one seed")
-        shown = (
-            interval is not None
-            and seeds >= 3
-            and interval.width < 2
-            and {"xnor", "xnor-alpha"} <= set(found)
-        )
-        state = "shown" if shown else "not shown yet"
-    body.append(
-        [
-            "Table 1, Tiny-ImageNet: Case 4 minus the better XNOR-Net",
-            "an interval under 2 points from three seeds (we aim for +4)",
-            value,
-            state,
-        ]
-    )
-    both = difference(found, "case4", "case1")
-    if both is None:
-        value, state = NOT_MEASURED, NOT_MEASURED
-    else:
-        gap, interval = both
-        larger = max(Seeds.of(found[row], top1).deviation for row in ("case1", "case4"))
-        value = f"{gap:+.2f}, the larger of the two deviations {larger:.2f}"
-        if interval is not None:
-            value += f", 95 % interval {interval.low:+.2f} to {interval.high:+.2f}"
-        state = "holds" if gap >= -larger else "does not hold"
-    body.append(["Table 1: Case 4 minus Case 1", "not behind beyond the deviation", value, state])
-    models = shipped_models(rows)
-    for name, least in GOALS.items():
-        packed = (models.get(name) or {}).get("packed")
-        body.append([f"{name}, packed", f"{least} %", _points(packed), _state(packed, least)])
-    known = models.get("tiny-imagenet-resnet18") or {}
-    behind = (
-        known["twin"] - known["packed"]
-        if known.get("twin") is not None and known.get("packed") is not None
-        else None
-    )
-    body.append(
-        ["tiny-imagenet-resnet18, packed, behind its twin", "at most 6 points", _points(behind),
-         _state(None if behind is None else -behind, -6)]
-    )  # fmt: skip
-    gaps = [
-        abs(one["packed"] - one["torch"])
-        for one in models.values()
-        if one and one.get("packed") is not None and one.get("torch") is not None
-    ]
-    largest = max(gaps) if gaps else None
-    body.append(
-        ["packed accuracy against torch's, largest difference", "0.05 points", _points(largest),
-         _state(None if largest is None else -largest, -0.05 - 1e-9)]
-    )  # fmt: skip
-    return markdown(["figure", "wanted", "measured", "state"], body)
-
-
-def _state(value: float | None, least: float) -> str:
-    return NOT_MEASURED if value is None else ("reached" if value >= least else "not reached")
-
-
 def _packed_and_note(row: Row, found: Sequence[Row], packed: dict[tuple[str, int], float]) -> list[str]:
-    """The packed file's accuracy and what is to be said of it, for the runs of models that ship."""
+    """The accuracy of the packed file, for runs of models that ship, and a note."""
     same = ("experiment", "dataset", "network", "row", "epochs", "seed", "split", "factor", "level")
     alike = sum(all(one.get(key) == row.get(key) for key in same) for one in found)
     if alike > 1:
@@ -296,12 +232,19 @@ def _packed_and_note(row: Row, found: Sequence[Row], packed: dict[tuple[str, int
     value = packed.get((str(row["recipe"]), int(row["epochs"])))
     if row["experiment"] != "shipped" or row["row"] != "best" or value is None:
         return ["", str(row.get("note") or "")]
-    goal = GOALS.get(str(row.get("name")))
-    return [f"{value:.2f}", f"below the {goal} wanted, replaced" if goal and value < goal else "ships"]
+    last = [one for one in found if (one["experiment"], one["row"]) == ("shipped", "best")]
+    last = [one for one in last if one.get("name") == row.get("name")]
+    return [f"{value:.2f}", "ships" if row is last[-1] else "replaced"]
+
+
+def commit_text(commit: object) -> str:
+    """A commit in seven digits; a run from a tree with uncommitted changes is marked."""
+    text = str(commit or "")
+    return text[:7] + ", uncommitted changes" * text.endswith("+changes")
 
 
 def packed_accuracy(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
-    """(recipe, epochs) -> top-1 of the packed file on the whole test set, as measured last."""
+    """(recipe, epochs) -> top-1 of the packed file on the whole test set, the latest measurement."""
     found = {}
     for row in of_kind(rows, "packed against trained"):
         if row.get("epochs") and "top1_packed" in row:
@@ -315,9 +258,7 @@ def packed_accuracy(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
 
 
 def runs_block(rows: Sequence[Row]) -> str:
-    """Every kept run, the better and the worse; those of models that ship with their packed file's accuracy,
-    which is what counts for them.
-    """
+    """All recorded runs; those of models that ship with the accuracy of their packed file."""
     found = of_kind(rows, "accuracy")
     packed = packed_accuracy(rows)
     refused = [row for row in of_kind(rows, "shipped") if row.get("refused")]
@@ -347,6 +288,7 @@ def runs_block(rows: Sequence[Row]) -> str:
                 f"{top1(row):.2f}",
                 *_packed_and_note(row, found, packed),
                 f"{row['seconds'] / 60:.1f}" if row.get("seconds") else "",
+                commit_text(row.get("commit")),
             ]
         )
     head = [
@@ -361,6 +303,7 @@ def runs_block(rows: Sequence[Row]) -> str:
         "packed, top-1 %",
         "note",
         "minutes",
+        "commit",
     ]
     parts = [markdown(head, body)] if body else []
     parts += [f"- {row['name']}, {row['date']}, was not shipped: {row['refused']}." for row in refused]
@@ -368,7 +311,7 @@ def runs_block(rows: Sequence[Row]) -> str:
 
 
 def readme_block(rows: Sequence[Row]) -> str:
-    """The README's table: the paper's claims, ours beside."""
+    """The table in the README: our results and what the paper prints."""
     epochs, found = next(iter(table1_groups(rows, "tiny_imagenet").items()))
     body = []
     for row in ("xnor-alpha", "xnor", "case1", "case4", "real"):

@@ -5,9 +5,9 @@ leaves memory out:
 
     S_XNOR = 64 w h o / (w h o + 2 + w h)        S_OURS = 64 w h o / (w h o + 1)
 
-Measured is the whole of the paper's layer (the sign of a float input, the convolution on bits, one factor a
+Measured is the whole of the paper's layer (the sign of a float input, the convolution on bits, one factor per
 channel), packed, at batch 1, in turns with the real-valued convolution of the same shape: torch's (the faster
-of its memory layouts) and our own float one. Both ratios are kept, by medians and by fastest calls.
+of its memory layouts) and our own float one. Both ratios are recorded, of medians and of fastest calls.
 
 Storage is the size of the packed file against the same network's float32 `state_dict`; one bit for 32 is the
 most there is to gain, and the paper's 64 would need weights of 64 bits.
@@ -23,14 +23,14 @@ from xnorpp.inspect.timing import one_layer, time_layers
 
 CHANNELS = (32, 64, 128, 256, 512)
 KERNELS = (1, 3, 5, 7)
-SIZE = 14  # of the picture; the theory does not depend on it
+SIZE = 14  # of the image; the theory does not depend on it
 AGAINST = ("torch", "xnorpp")
 
 Row = dict[str, Any]
 
 
 def geometry(channels: int, kernel: int, size: int = SIZE) -> Geometry:
-    """As many filters as input channels, stride 1, a border that keeps the picture's size."""
+    """As many filters as input channels, stride 1, a border that preserves the image's size."""
     pad = kernel // 2
     return Geometry(
         channels, channels, (size, size), (size, size), kernel=(kernel, kernel), padding=(pad, pad)
@@ -94,7 +94,7 @@ def measure_speed(
 def measure_storage(quick: bool = False) -> Iterator[Row]:
     """Packed file against float32 `state_dict`: one layer at 256 channels, and whole networks."""
     from xnorpp.models import PAPER_BLOCK, create_model
-    from xnorpp.packing import pack
+    from xnorpp.packing import pack_program
     from xnorpp.runtime.format.program import encode
     from xnorpp.training.packing import float_bytes
 
@@ -113,7 +113,7 @@ def measure_storage(quick: bool = False) -> Iterator[Row]:
         model: Any = create_model(**config, method="xnor++", scale="channel_height_width").eval()
         size = model.config["input_size"]
         for half in (False, True):
-            packed = len(encode(pack(model, size, half=half)))
+            packed = len(encode(pack_program(model, size, half=half)))
             yield _storage(name + ", real parts in 16 bits" * half, packed, float_bytes(model))
 
 

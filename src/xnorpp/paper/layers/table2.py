@@ -32,9 +32,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from xnorpp.nn.choices import check_choice
 from xnorpp.nn.quantizers import hard_sign
 from xnorpp.nn.scales import ANALYTIC_INPUT_MEAN, SCALES, filter_means, input_scale
+from xnorpp.runtime.choices import check_choice
 
 CHANNELS, SIZE, REPETITIONS, BATCH = 64, 16, 100, 10
 RATES = (0.1, 0.01, 1e-3, 1e-4)
@@ -182,7 +182,7 @@ def measure(
 ) -> list[Row]:
     """A row a method: distance on the input of the fit and on a held-out one, mean and deviation.
 
-    `hear` is told how many fits were done since it was told last.
+    `hear` is called with the number of fits since its last call.
     """
     found: dict[str, tuple[list[Tensor], list[Tensor]]] = {method: ([], []) for method in METHODS}
     exact: dict[str, list[Tensor]] = {"case1": [], "case2": []}

@@ -1,4 +1,4 @@
-"""The tables of single layers and of speed: Table 2, Figure 1, storage, and the hours ImageNet would take."""
+"""The tables of single layers and of speed: Table 2, Figure 1, storage, and the hours of ImageNet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xnorpp.paper.layers.figure1 import CHANNELS, KERNELS, theory
 from xnorpp.paper.recorded import Row, newest, of_kind
 
 NOT_MEASURED = "not measured yet"
-IMAGENET_PICTURES, EPOCHS = 1_281_167, 80
+IMAGENET_IMAGES, EPOCHS = 1_281_167, 80
 SETUPS = ("stated", "stated-he", "pointwise", "pointwise-he", "fitted")
 
 
@@ -31,7 +31,7 @@ def table2_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def table2_block(rows: Sequence[Row]) -> str:
-    """A table a set-up: distance on the input of the fit and on a held-out one, beside the paper's."""
+    """One table per set-up: distance on the fitted input and on a held-out one, and the paper's."""
     found = table2_rows(rows)
     if not found:
         return f"Table 2: {NOT_MEASURED}."
@@ -84,51 +84,6 @@ def _spread(spread: dict[str, float]) -> str:
     return f"{spread['mean']:.{digits}f} ± {spread['std']:.{digits}f}"
 
 
-def table2_words(rows: Sequence[Row]) -> str:
-    """What the kept rows say about the paper's, in sentences with their numbers."""
-    found = {(row["setup"], row["method"]): row for row in table2_rows(rows)}
-    setups, methods = ("stated", "stated-he", "pointwise-he", "fitted"), ("direct", "xnor", "case1", "case4")
-    if not all((setup, method) in found for setup in setups for method in methods):
-        return f"What explains the difference: {NOT_MEASURED}."
-
-    def mean(setup: str, method: str, which: str = "distance", digits: int = 3) -> str:
-        return f"{found[setup, method][which]['mean']:.{digits}f}"
-
-    def less(setup: str, method: str, than: str) -> str:
-        values = [float(found[setup, one]["distance"]["mean"]) for one in (method, than)]
-        return f"{round(100 * (1 - values[0] / values[1]), 1) + 0.0:.1f} %"  # no -0.0
-
-    paper = {method: value for method, (value, _) in published.TABLE2.items()}
-    lines = [
-        "- **The stated set-up does not give the paper's absolute values.** 576 inputs a filter put direct "
-        f"binarization at {mean('stated', 'direct', digits=2)} (He-scaled weights: "
-        f"{mean('stated-he', 'direct', digits=2)}). The paper prints {paper['direct']}, which is what 64 "
-        f"inputs a filter and small weights give ({mean('fitted', 'direct', digits=2)} in the last set-up).",
-        "- **Nor the paper's gap.** On normal data XNOR-Net's analytic factor is near the optimum: learning "
-        f"one factor a channel takes {less('stated', 'case1', 'xnor')} off XNOR-Net with K and "
-        f"{less('stated', 'case1', 'xnor-alpha')} off XNOR-Net without; the paper prints a distance "
-        f"{100 * (1 - paper['case1'] / paper['xnor']):.0f} % smaller. What it takes off the one with K comes "
-        "from the border, where K averages zeros in that the binary convolution has left out already: with "
-        f"1x1 kernels, which have no border, it is {less('pointwise-he', 'case1', 'xnor')}.",
-        "- **A gap of that size needs small inputs and no K.** The best constant factor is `2/pi` times both "
-        "deviations, and XNOR-Net without K does not know the input's. With the two deviations fitted to "
-        f"the paper's first three rows, direct gives {mean('fitted', 'direct', digits=2)}, XNOR-Net without "
-        f"K {mean('fitted', 'xnor-alpha')} and Case 1 {mean('fitted', 'case1')} (paper: {paper['direct']}, "
-        f"{paper['xnor']}, {paper['case1']}); XNOR-Net with K gives {mean('fitted', 'xnor')}. Whether this "
-        "is what was run for the paper we cannot know.",
-        "- **The order of the cases.** Case 2 contains Case 3, which contains Case 4, which contains Case 1: "
-        "converged, on the input it was fitted to, the larger cannot be behind. Ours are in this order "
-        f"({', '.join(mean('stated', case) for case in ('case2', 'case3', 'case4', 'case1'))}); the paper "
-        "prints Case 4 ahead of Case 3.",
-        "- **Held-out input.** Random data has nothing in common from one input to the next that a pixel's "
-        f"factor could learn. There Case 1 is at {mean('stated', 'case1', 'held_out')}, Case 4 at "
-        f"{mean('stated', 'case4', 'held_out')}, Case 3 at {mean('stated', 'case3', 'held_out')}, and Case 2 "
-        f"at {mean('stated', 'case2', 'held_out', 1)}, worse than no scale at all "
-        f"({mean('stated', 'direct', 'held_out', 1)}).",
-    ]
-    return "\n".join(lines)
-
-
 def figure1_rows(rows: Sequence[Row], what: str) -> list[Row]:
     """The newest row of each, of the machine and thread count that were measured last."""
     found = [row for row in of_kind(rows, "figure1") if row["what"] == what]
@@ -138,7 +93,7 @@ def figure1_rows(rows: Sequence[Row], what: str) -> list[Row]:
 
 
 def figure1_block(rows: Sequence[Row]) -> str:
-    """A line a shape: both formulas, and the measured ratio by medians and by fastest calls."""
+    """One row per shape: both formulas, and the measured ratio of medians and of fastest calls."""
     found = {(row["channels"], row["kernel"], row["against"]): row for row in figure1_rows(rows, "speed")}
     shapes = list(dict.fromkeys([(c, 3) for c in CHANNELS] + [(256, k) for k in KERNELS]))
     shapes += [shape for shape in dict.fromkeys((c, k) for c, k, _ in found) if shape not in shapes]
@@ -169,8 +124,8 @@ def figure1_block(rows: Sequence[Row]) -> str:
     if found:
         row = next(reversed(found.values()))
         lines.append(
-            f"On {machine(row['hardware'])}, {row['date']}, {row['threads']} thread(s), a "
-            f"{row['size']}x{row['size']} picture, {row['packed']['calls']} calls each, in turns."
+            f"On {machine(row['hardware'])}, {row['date']}, {row['threads']} thread(s), "
+            f"{row['size']}x{row['size']} pixels, {row['packed']['calls']} calls each, in turns."
         )
     xnor, ours = theory(256, 3)
     lines.append(
@@ -185,7 +140,7 @@ def _ratio(row: Row | None) -> str:
 
 
 def storage_block(rows: Sequence[Row]) -> str:
-    """Packed file against float32 state_dict, the paper's ratio beside."""
+    """Size of the packed file and of the float32 state_dict, and the paper's ratio."""
     found = figure1_rows(rows, "storage")
     if not found:
         return f"Storage: {NOT_MEASURED}."
@@ -203,7 +158,7 @@ def storage_block(rows: Sequence[Row]) -> str:
 
 
 def claims(rows: Sequence[Row]) -> list[list[str]]:
-    """What the paper says of single layers, in one line each: claim, ours, paper's."""
+    """The paper's claims about single layers, one row each: claim, ours, the paper's."""
     table2 = {row["method"]: row for row in table2_rows(rows) if row["setup"] == "stated"}
     speeds = [
         row["speedup"]
@@ -233,7 +188,7 @@ def claims(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def imagenet_block(rows: Sequence[Row]) -> str:
-    """Images a second of the step and of the loader, and the hours they mean for the paper's schedule."""
+    """Images per second of the step and of the loader, and the hours of the paper's schedule at that rate."""
     taken = [
         row for row in of_kind(rows, "cuda training") if row.get("size") == 224 and row.get("what") == "step"
     ]
@@ -244,7 +199,7 @@ def imagenet_block(rows: Sequence[Row]) -> str:
     eight = 8 * float(plain[-1]["images_per_second"]) if plain else None
     body = []
     for name, chosen in (
-        ("training step of Case 4, pictures already on the GPU", newest(steps, "kept_in")),
+        ("training step of Case 4, images already on the GPU", newest(steps, "kept_in")),
         ("`xnorpp train` with its loader, from files to weights", newest(whole, "source", "workers")),
     ):
         for row in chosen:
@@ -259,7 +214,7 @@ def imagenet_block(rows: Sequence[Row]) -> str:
             body.append([name, NOT_MEASURED, NOT_MEASURED, "", ""])
     head = ["what", "on", "images/s", f"hours for {EPOCHS} epochs, 1 GPU", "8 GPUs (estimate)"]
     parts = [
-        f"{IMAGENET_PICTURES:,} pictures, {EPOCHS} epochs: hours = pictures x epochs / (images/s x 3600). "
+        f"{IMAGENET_IMAGES:,} images, {EPOCHS} epochs: hours = images x epochs / (images/s x 3600). "
         + (
             "Eight GPUs are an estimate: eight times the step without a CUDA graph, "
             f"{eight / 8:,.0f} images/s, because a graph is recorded on one GPU only; from files no faster "
@@ -283,16 +238,16 @@ def imagenet_block(rows: Sequence[Row]) -> str:
             f"{need / row['images_per_second_a_core']:.0f}"
             if need and row.get("images_per_second_a_core")
             else "",
-            f"{IMAGENET_PICTURES * EPOCHS / row['images_per_second'] / 3600:.1f}",
+            f"{IMAGENET_IMAGES * EPOCHS / row['images_per_second'] / 3600:.1f}",
         ]
         for row in loaders
     ]
     head = [
-        "pictures stored as",
+        "images stored as",
         "workers",
         "cores",
         "images/s",
-        "a core",
+        "images/s per core",
         "cores to feed one GPU's step",
         "hours for 80 epochs at this rate",
     ]
@@ -300,5 +255,5 @@ def imagenet_block(rows: Sequence[Row]) -> str:
 
 
 def _hours(rate: float) -> float:
-    """Hours of the whole schedule at so many pictures a second."""
-    return IMAGENET_PICTURES * EPOCHS / rate / 3600
+    """Hours of the whole schedule at this many images per second."""
+    return IMAGENET_IMAGES * EPOCHS / rate / 3600

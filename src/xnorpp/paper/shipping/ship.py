@@ -1,23 +1,20 @@
 """Makes a model that ships: a checkpoint in, `NAME.xnor` and its model card `NAME.json` out.
 
-    python -m xnorpp.paper.shipping.ship RUN --name cifar10-resnet18 --data DIR --twin results/accuracy.jsonl
+    xnorpp paper ship RUN --name cifar10-resnet18 --data DIR --twin results/accuracy.jsonl
 
-The checkpoint is packed, the packing verified, and every test picture is put through the packed file on the
+The checkpoint is packed, the packing verified, and every test image is put through the packed file on the
 CPU and through torch. A file whose top-1 accuracy is not torch's within `TOLERANCE` points, or that differs
 by more than rounding explains, is refused. Every attempt, refused too, is a row of `results/shipped.jsonl`.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import itertools
 import json
-import os
 import re
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -29,6 +26,7 @@ from torch import nn
 from xnorpp import shipped
 from xnorpp.bench.machine import describe_machine
 from xnorpp.data import Dataset, Skipped, dataset_info, load_dataset, make_loader
+from xnorpp.data.evaluate import prepared, ranks
 from xnorpp.data.progress import Progress
 from xnorpp.inspect import inspect_file
 from xnorpp.inspect.stopwatch import interleave
@@ -36,15 +34,17 @@ from xnorpp.models import create_model
 from xnorpp.packing import verify
 from xnorpp.paper.recorded import read_file
 from xnorpp.paper.shipping.words import about, limits, usage
-from xnorpp.predict import prepared, preprocess_of, ranks
-from xnorpp.runtime import Model, load
+from xnorpp.runtime import PackedModel, load
+from xnorpp.runtime.errors import FAILED, XnorppError
+from xnorpp.runtime.files import write_atomically
+from xnorpp.runtime.predict import preprocess_of
 from xnorpp.shipped.card import check_card, size_text
 from xnorpp.training.accuracy import exact_float32
 from xnorpp.training.packing import float_bytes, pack_checkpoint
 from xnorpp.training.recipe.config import Recipe
 from xnorpp.training.recipe.library import list_recipes, load_recipe
 from xnorpp.training.records.record import append_rows, source_commit, today
-from xnorpp.training.state.checkpoint import load_checkpoint, write_atomically
+from xnorpp.training.state.checkpoint import load_checkpoint
 from xnorpp.training.statistics import measure_statistics
 
 TOLERANCE = 0.05  # points of top-1 between the packed file and torch
@@ -56,8 +56,10 @@ ROUNDS = 20  # of twenty timed calls each
 Say = Callable[[str], None]
 
 
-class Refused(RuntimeError):
-    """The packed file does not repeat the trained network well enough; the message says by how much."""
+class Refused(XnorppError, RuntimeError):
+    """The packed file differs too much from the trained network; the message gives the difference."""
+
+    exit_code = FAILED
 
 
 def ship(
@@ -81,10 +83,10 @@ def ship(
 ) -> dict[str, Any]:
     """Pack, verify, measure and write `NAME.xnor` and `NAME.json` into `folder`; the card is returned.
 
-    `folder` is the package's own, if none is given. `twin` tells the real-valued twin's accuracy: the folder
-    of its run, or a .jsonl file of results, in which the newest row of `twin_recipe` (the checkpoint's recipe
-    with -real behind it) counts. With `statistics` batch norm's are measured anew first, over so many batches
-    of training pictures. `device` is where torch runs; the packed file always runs on the CPU.
+    `folder` is the package's own, if none is given. `twin` has the accuracy of the real-valued baseline: the
+    folder of its run, or a .jsonl file of results, in which the newest row of `twin_recipe` (the checkpoint's
+    recipe followed by -real) counts. With `statistics`, those of batch norm are first re-estimated over this
+    many batches of training images. `device` is where torch runs; the packed file always runs on the CPU.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"`name` (={name!r}) must be of small letters, digits and single hyphens")
@@ -113,7 +115,7 @@ def ship(
     say(f"verified: {verified['beyond_the_bound']} values beyond the bound; measuring on {pictures.name}")
     accuracy = measure(model, packed, pictures, batch=batch, device=device)
     say(
-        f"accuracy on {accuracy['pictures']:,} pictures: top-1 {accuracy['packed_top1']:.2f} % packed, "
+        f"accuracy on {accuracy['pictures']:,} images: top-1 {accuracy['packed_top1']:.2f} % packed, "
         f"{accuracy['torch_top1']:.2f} % torch; same class on {accuracy['same_class']:.2f} %; timing"
     )
     card: dict[str, Any] = {
@@ -149,6 +151,7 @@ def ship(
         append_row(record, card, problem if not force else None)
     if problem and not force:
         raise Refused(f"{name} is not shipped: {problem}; --force ships it all the same")
+    folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{name}.xnor", content)
     write_atomically(folder / f"{name}.json", (json.dumps(card, indent=1, sort_keys=True) + "\n").encode())
     say(f"shipped: {folder / name}.xnor and .json")
@@ -158,7 +161,7 @@ def ship(
 def measure_again(
     model: nn.Module, meta: Mapping[str, Any], data: str | Path | None, batches: int, device: str, say: Say
 ) -> None:
-    """Batch norm's statistics in float32 over augmented training pictures; the run did not do it itself."""
+    """Batch norm's statistics in float32 over augmented training images; the run did not do it itself."""
     recipe = Recipe.from_dict(meta["recipe"])
     loader = make_loader(
         load_dataset(meta["dataset"], data, "train"),
@@ -169,7 +172,7 @@ def measure_again(
         augment=recipe.data.augment or None,
         size=recipe.data.size or None,
     )
-    progress = Progress("measuring batch norm's statistics", batches * recipe.data.batch_size, "pictures")
+    progress = Progress("measuring batch norm's statistics", batches * recipe.data.batch_size, "images")
 
     def some() -> Iterator[torch.Tensor]:
         for images, _ in itertools.islice(loader.epoch(recipe.schedule.epochs), batches):
@@ -181,7 +184,7 @@ def measure_again(
     progress.close()
     model.cpu()
     loader.close()
-    say(f"batch norm's statistics measured anew on {seen:,} training pictures")
+    say(f"batch norm's statistics re-estimated on {seen:,} training images")
 
 
 def why_not(card: Mapping[str, Any]) -> str | None:
@@ -196,9 +199,9 @@ def why_not(card: Mapping[str, Any]) -> str | None:
 
 
 def check_exactness(
-    model: nn.Module, packed: Model, pictures: Dataset, count: int, *, half: bool
+    model: nn.Module, packed: PackedModel, pictures: Dataset, count: int, *, half: bool
 ) -> dict[str, Any]:
-    """`xnorpp.packing.verify` on the first pictures of the set."""
+    """`xnorpp.packing.verify` on the first images of the set."""
     images, _ = next(prepared(pictures, preprocess_of(packed.program), min(count, len(pictures)), 1, []))
     found = verify(model, preprocess_of(packed.program).normalise(images), half=half)
     return {
@@ -210,16 +213,16 @@ def check_exactness(
 
 
 def measure(
-    model: nn.Module, packed: Model, pictures: Dataset, *, batch: int, device: str = "cpu"
+    model: nn.Module, packed: PackedModel, pictures: Dataset, *, batch: int, device: str = "cpu"
 ) -> dict[str, Any]:
-    """Packed and torch on the same prepared pictures: top-1 and top-5, how often the classes agree.
+    """Packed and torch on the same prepared images: top-1 and top-5, how often the classes agree.
 
-    The packed file gets the normalised pictures, as in `xnorpp predict`, and beside it the bytes.
+    The packed file gets the normalised images, as in `xnorpp predict`, and separately the bytes.
     """
     preprocess = preprocess_of(packed.program)
     model = model.to(device).eval()
     skipped: list[Skipped] = []
-    progress = Progress("evaluating, packed and torch", len(pictures), "pictures")
+    progress = Progress("evaluating, packed and torch", len(pictures), "images")
     right = dict.fromkeys(itertools.product(("packed", "from_bytes", "torch"), (1, 5)), 0)
     same = {"packed": 0, "from_bytes": 0}
     count = 0
@@ -250,7 +253,7 @@ def measure(
 
 
 def time_one(content: bytes, rounds: int) -> dict[str, Any]:
-    """Milliseconds of one picture on one thread: normalised and run, as `xnorpp predict` does once it has the
+    """Milliseconds per image on one thread: normalised and run, as `xnorpp predict` does once it has the
     pixels, and run from bytes; the two in turns.
     """
     packed = load(content, threads=1)
@@ -271,7 +274,7 @@ def time_one(content: bytes, rounds: int) -> dict[str, Any]:
     }
 
 
-def sample_pictures(packed: Model, count: int = SAMPLE, seed: int = 0) -> npt.NDArray[np.uint8]:
+def sample_pictures(packed: PackedModel, count: int = SAMPLE, seed: int = 0) -> npt.NDArray[np.uint8]:
     """Patches of random colour with noise, which anyone can make again: (count, h, w, c)."""
     channels, height, width = packed.program.input_shape
     random = np.random.default_rng(seed)
@@ -281,8 +284,8 @@ def sample_pictures(packed: Model, count: int = SAMPLE, seed: int = 0) -> npt.ND
     return np.asarray(coarse[:, rows][:, :, columns] + noise, dtype=np.uint8)
 
 
-def answers(packed: Model, pictures: npt.NDArray[np.uint8]) -> dict[str, Any]:
-    """What a test compares later: the class of each sample picture, and its output."""
+def answers(packed: PackedModel, pictures: npt.NDArray[np.uint8]) -> dict[str, Any]:
+    """What a test compares later: the class of each sample image, and its output."""
     outputs = packed(preprocess_of(packed.program).normalise(pictures))
     return {
         "classes": [int(index) for index in outputs.argmax(1)],
@@ -290,7 +293,7 @@ def answers(packed: Model, pictures: npt.NDArray[np.uint8]) -> dict[str, Any]:
     }
 
 
-def describe_data(pictures: Dataset, packed: Model, meta: Mapping[str, Any]) -> dict[str, Any]:
+def describe_data(pictures: Dataset, packed: PackedModel, meta: Mapping[str, Any]) -> dict[str, Any]:
     holdout = float(meta["recipe"].get("data", {}).get("holdout", 0.0))
     return {
         "dataset": pictures.name,
@@ -302,7 +305,7 @@ def describe_data(pictures: Dataset, packed: Model, meta: Mapping[str, Any]) -> 
 
 
 def describe_recipe(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe's name, all its settings, and those that are not what the recipe of that name says."""
+    """The recipe's name, all its settings, and those that differ from the recipe of that name."""
     settings = without_places(meta["recipe"])
     name = str(settings["name"])
     usual = _flat(load_recipe(name).to_dict()) if name in list_recipes() else _flat(Recipe().to_dict())
@@ -354,7 +357,7 @@ def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def read_twin(source: str | Path, recipe: str) -> dict[str, Any]:
-    """The real-valued twin as it was measured: of a run's folder, or of the newest row in a .jsonl file."""
+    """The measured real-valued baseline: of a run's folder, or of the newest row in a .jsonl file."""
     path = Path(source)
     if path.is_dir():
         row = json.loads((path / "summary.json").read_text(encoding="utf-8"))
@@ -385,7 +388,7 @@ def read_twin(source: str | Path, recipe: str) -> dict[str, Any]:
 
 
 def append_row(record: str | Path, card: Mapping[str, Any], refused: str | None) -> dict[str, Any]:
-    """One line of results; `refused` says why nothing was shipped."""
+    """One line of results; `refused` is the reason why nothing was shipped."""
     left_out = ("use", "limits", "sample")
     row = {
         "kind": "shipped",
@@ -398,67 +401,3 @@ def append_row(record: str | Path, card: Mapping[str, Any], refused: str | None)
     }
     append_rows(record, [row])
     return row
-
-
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m xnorpp.paper.shipping.ship") -> int:
-    """Make a model that ships from a checkpoint: pack, verify, measure, and write its file and card."""
-    parser = argparse.ArgumentParser(prog=prog, description=main.__doc__, allow_abbrev=False)
-    add_arguments(parser)
-    return run(parser.parse_args(arguments), prog)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a run's folder or a .safetensors file")
-    parser.add_argument("--name", required=True, help="the model's name, such as cifar10-resnet18")
-    parser.add_argument("--data", metavar="DIR", help="where the data set lies")
-    parser.add_argument("--dataset", metavar="NAME", help="another data set than it was trained on")
-    parser.add_argument("--folder", metavar="DIR", help="where the two files go (into the package)")
-    parser.add_argument(
-        "--twin", metavar="SOURCE", help="the real twin's accuracy: its run's folder, or a .jsonl of results"
-    )
-    parser.add_argument("--twin-recipe", metavar="NAME", help="which row of --twin (RECIPE-real)")
-    parser.add_argument(
-        "--record", metavar="FILE", default=str(RECORD), help=f"append the row here ({RECORD})"
-    )
-    parser.add_argument(
-        "--statistics", metavar="N", type=int, default=0,
-        help="measure batch norm's statistics anew on N batches of training pictures first (0: as they are)",
-    )  # fmt: skip
-    parser.add_argument("--half", action="store_true", help="store the real-valued parts in 16 bits")
-    parser.add_argument("--force", action="store_true", help="ship it even if it is not torch's equal")
-    parser.add_argument("--batch", metavar="N", type=int, default=100, help="pictures at a time (100)")
-    parser.add_argument(
-        "--verify", metavar="N", type=int, default=16, help="pictures to verify on, sign by sign (16)"
-    )
-    parser.add_argument("--device", default="cpu", help="where torch runs: cpu or cuda (cpu)")
-
-
-def run(given: argparse.Namespace, prog: str) -> int:
-    """`ship` from parsed arguments; errors are one sentence, the card is printed."""
-    try:
-        for option, value, low in (
-            ("--batch", given.batch, 1), ("--verify", given.verify, 1), ("--statistics", given.statistics, 0),
-        ):  # fmt: skip
-            if value < low:
-                raise ValueError(f"`{option}` (={value}) must be at least {low}")
-        card = ship(
-            given.checkpoint, given.name, given.data, given.folder, dataset=given.dataset, twin=given.twin,
-            twin_recipe=given.twin_recipe, record=given.record, half=given.half, force=given.force,
-            batch=given.batch, verify_pictures=given.verify, statistics=given.statistics,
-            device=given.device, say=_say,
-        )  # fmt: skip
-    except (Refused, ValueError, OSError) as error:
-        if os.environ.get("XNORPP_TRACEBACK"):
-            raise
-        print(f"{prog}: {str(error).rstrip('.')}.", file=sys.stderr)
-        return 1 if isinstance(error, Refused) else 2
-    print(shipped.render_card(card))
-    return 0
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

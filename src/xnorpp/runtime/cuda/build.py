@@ -368,11 +368,22 @@ class _Pointers:
             size = self.program.values[INPUT].elements * (1 if self.from_bytes else 4)
             return Caller(False, self.first * size)
         size = image_bytes(self.program, self.bits, name, self.halves)
-        if name == self.program.output:
-            return Caller(True, self.first * size)
+        base = output_places(self.program).get(name)
+        if base is not None:
+            return Caller(True, base * self.images + self.first * size)
         place = self.places[name]
         # A value that is kept for one chunk only starts anew with each.
         return Local(place.offset + (self.first * size if place.images == self.images else 0))
+
+
+def output_places(program: Program) -> dict[str, int]:
+    """Bytes of one image before each output in the caller's memory, where the outputs of a batch follow each
+    other."""
+    places, total = {}, 0
+    for value in dict.fromkeys(program.outputs.values()):
+        places[value] = total
+        total += 4 * program.values[value].elements
+    return places
 
 
 def _reading_copy(unit: Unit) -> Unit:

@@ -27,10 +27,14 @@ import numpy as np
 import numpy.typing as npt
 
 from xnorpp.runtime.cache import cache_folder, private_folder
+from xnorpp.runtime.errors import FAILED, XnorppError
+from xnorpp.runtime.files import write_atomically
 
 
-class CudaError(RuntimeError):
+class CudaError(XnorppError, RuntimeError):
     """No usable GPU, or a call that failed; the message is one sentence."""
+
+    exit_code = FAILED
 
 
 @cache
@@ -171,9 +175,7 @@ def cached_cubin(source: str, arch: str) -> bytes:
     cubin = compile_source(source, options)
     if path is not None:
         with contextlib.suppress(OSError):  # a full disk costs a compilation at each start, nothing else
-            partial = path.with_suffix(f".{os.getpid()}")
-            partial.write_bytes(cubin)
-            partial.replace(path)
+            write_atomically(path, cubin, flush=False)
     return cubin
 
 

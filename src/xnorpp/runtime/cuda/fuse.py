@@ -218,7 +218,7 @@ def _stored(step: Step) -> tuple[str, ...]:
 
 
 def _readers(program: Program, steps: tuple[Step, ...]) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {program.output: {len(steps)}}
+    found: dict[str, set[int]] = {name: {len(steps)} for name in program.outputs.values()}
     for step in steps:
         for name in step.reads:
             found.setdefault(name, set()).add(step.index)
@@ -417,7 +417,7 @@ def half_values(program: Program, units: tuple[Unit, ...]) -> frozenset[str]:
         if unit.chain is not None
         for per_pixel in [_per_pixel(unit.step)]
     ]
-    apart = {INPUT, program.output}.union(*(_per_pixel(unit.step) for unit in units))
+    apart = {INPUT, *program.outputs.values()}.union(*(_per_pixel(unit.step) for unit in units))
     made = {name for unit in units if unit.chain is not None for name in unit.chain.stream_out}
     found = made - apart
     while True:

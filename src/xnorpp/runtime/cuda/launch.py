@@ -7,6 +7,7 @@ the tests on a CPU) says at which address each lies.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -111,7 +112,8 @@ def _any_caller(value: Any) -> bool:
 
 
 def extent(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (shape[0], 1, 1)
+    """A value of any rank as channels, rows and columns; the order of its elements stays."""
+    return shape[0], math.prod(shape[1:-1]), shape[-1] if len(shape) > 1 else 1
 
 
 def by_pixel(spatial: Spatial | None) -> Array:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from xnorpp.runtime.cuda.fuse import Unit
 from xnorpp.runtime.cuda.layout import BitsLayout
 from xnorpp.runtime.format.program import INPUT, Program
+from xnorpp.runtime.native import core
 from xnorpp.runtime.plan import AddValue, StoreFloat
 
 ALIGN = 256
@@ -63,9 +64,10 @@ def image_bytes(program: Program, places: BitsPlaces, name: str, halves: frozens
 def _lives(program: Program, units: Sequence[Unit]) -> dict[str, tuple[int, int]]:
     """First and last unit of every value that is kept here (not the caller's input and output)."""
     lives: dict[str, tuple[int, int]] = {}
+    outputs = set(program.outputs.values())
     for index, unit in enumerate(units):
         for name in (*unit.writes, *unit.reads):
-            if name not in (INPUT, program.output):
+            if name != INPUT and name not in outputs:
                 first, _ = lives.get(name, (index, index))
                 lives[name] = (first, index)
     return lives
@@ -190,21 +192,6 @@ def _float_blocks(
 
 
 def _stack(blocks: Mapping[str, tuple[int, int, int]]) -> tuple[dict[str, int], int]:
-    """Offsets for blocks of (bytes, first unit, last unit): largest first, each at the lowest free place."""
-    offsets: dict[str, int] = {}
-    total = 0
-    for name in sorted(blocks, key=lambda n: (-blocks[n][0], blocks[n][1], n)):
-        size, first, last = blocks[name]
-        taken = sorted(
-            (offsets[other], offsets[other] + blocks[other][0])
-            for other in offsets
-            if first <= blocks[other][2] and blocks[other][1] <= last
-        )
-        offset = 0
-        for begin, end in taken:
-            if offset + size <= begin:
-                break
-            offset = max(offset, -(-end // ALIGN) * ALIGN)
-        offsets[name] = offset
-        total = max(total, -(-(offset + size) // ALIGN) * ALIGN)
-    return offsets, total
+    """Offsets for blocks of (bytes, first unit, last unit), placed by the core as for every engine."""
+    offsets, total = core().place([(*block, name) for name, block in blocks.items()], ALIGN)
+    return dict(zip(blocks, offsets, strict=True)), total

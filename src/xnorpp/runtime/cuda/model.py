@@ -16,19 +16,19 @@ import ctypes
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from xnorpp.runtime.cuda import driver as cu
-from xnorpp.runtime.cuda.build import Builder, Gpu, Schedule
+from xnorpp.runtime.cuda.build import Builder, Gpu, Schedule, output_places
 from xnorpp.runtime.cuda.graph import Graph, Start, current_stream
 from xnorpp.runtime.cuda.launch import Caller, Constant, Kernel, Local, extent
 from xnorpp.runtime.cuda.tune import known, measure, record_path
 from xnorpp.runtime.format.program import INPUT, Program
-from xnorpp.runtime.reference import check_input
+from xnorpp.runtime.reference import check_input, shape_of_batch
 
 __all__ = ["CudaError", "CudaModel"]
 
@@ -71,7 +71,7 @@ class _Session:
         """Sizes of the caller's input and output."""
         values, images = self.model.program.values, self.schedule.images
         item = 1 if self.from_bytes else 4
-        output = values[self.model.program.output].elements
+        output = sum(values[name].elements for name in set(self.model.program.outputs.values()))
         return images * values[INPUT].elements * item, images * output * 4
 
     def _clear(self) -> None:
@@ -127,6 +127,14 @@ class _Session:
             self.model.device.synchronize()
             self._graph.close()
             self._graph = None
+
+
+def _joined(parts: list[Any]) -> Any:
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    import sys
+
+    return sys.modules["torch"].cat(parts)
 
 
 class CudaModel:
@@ -185,7 +193,6 @@ class CudaModel:
         self._last_stream: int | None = None
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._output = program.values[program.output].shape
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -248,27 +255,30 @@ class CudaModel:
         if x.dtype not in (torch.uint8, torch.float32):
             raise ValueError(f"`x` has dtype {x.dtype}; uint8 pictures or normalised float32 are needed")
         from_bytes = x.dtype == torch.uint8
-        c, h, w = self.program.input_shape
-        wanted = (h, w, c) if from_bytes else (c, h, w)
-        if x.ndim != 4 or tuple(x.shape[1:]) != wanted:
+        c, *rest = self.program.input_shape
+        wanted = (*rest, c) if from_bytes else (c, *rest)
+        if tuple(x.shape[1:]) != wanted:
             raise ValueError(
-                f"`x` has shape {tuple(x.shape)}; {wanted} behind the batch axis is needed for {x.dtype}"
+                f"`x` has shape {tuple(x.shape)}; {wanted} after the batch axis is needed for {x.dtype}"
             )
         x = x.contiguous()
-        oc, oh, ow = extent(self._output)
-        out = torch.empty((x.shape[0], oh, ow, oc), dtype=torch.float32, device=x.device)
+        out = torch.empty((x.shape[0], self._width), dtype=torch.float32, device=x.device)
         stream = current_stream(x)
         with self._lock:
             self.device.enter()
             for first in range(0, x.shape[0], MAX_BATCH):
                 some, result = x[first : first + MAX_BATCH], out[first : first + MAX_BATCH]
                 self._enqueue((some.data_ptr(), result.data_ptr()), some.shape[0], from_bytes, stream)
-        return out.view(x.shape[0], oc) if len(self._output) == 1 else out.permute(0, 3, 1, 2)
+        return self._answers(out, lambda part: part.permute(0, 3, 1, 2))
 
-    def _numpy(self, x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def _numpy(self, x: npt.NDArray[Any]) -> Any:
         x = np.ascontiguousarray(check_input(self.program, x))
-        oc, oh, ow = extent(self._output)
-        out = np.empty((x.shape[0], oh, ow, oc), np.float32)
+        if shape_of_batch(x) != self.program.input_shape:
+            raise ValueError(
+                f"`x` has shape {x.shape}; on a GPU a program of any size runs at the size it was loaded "
+                "with: load(program.for_input((c, h, w)), device='cuda')"
+            )
+        out = np.empty((x.shape[0], self._width), np.float32)
         stream = self.stream.value
         with self._lock:
             self.device.enter()
@@ -279,8 +289,31 @@ class CudaModel:
                 self._enqueue(given, some.shape[0], x.dtype == np.uint8, stream)
                 self.device.read(given[1], result, stream)
                 self.stream.synchronize()
-        moved = out.reshape(x.shape[0], oc) if len(self._output) == 1 else np.moveaxis(out, 3, 1)
-        return np.ascontiguousarray(moved)
+        return self._answers(out, lambda part: np.ascontiguousarray(np.moveaxis(part, 3, 1)))
+
+    @property
+    def _width(self) -> int:
+        """Numbers of all outputs of one image."""
+        values = self.program.values
+        return sum(values[name].elements for name in set(self.program.outputs.values()))
+
+    def _answers(self, out: Any, channels_first: Callable[[Any], Any]) -> Any:
+        """The outputs from what the kernels wrote: piece by piece of a batch, one output after the other,
+        each as [image][row][column][channel]."""
+        values, images = self.program.values, out.shape[0]
+        firsts = range(0, images, MAX_BATCH) or (0,)
+        answers = {}
+        for name, value in self.program.outputs.items():
+            shape, place = values[value].shape, output_places(self.program)[value] // 4
+            c, h, w = extent(shape)
+            parts = []
+            for first in firsts:
+                count = min(MAX_BATCH, images - first)
+                flat = out[first : first + count].reshape(-1)
+                part = flat[count * place : count * (place + c * h * w)].reshape(count, h, w, c)
+                parts.append(channels_first(part).reshape(count, *shape))
+            answers[name] = parts[0] if len(parts) == 1 else _joined(parts)
+        return answers if len(answers) > 1 else next(iter(answers.values()))
 
     def _room(self, name: str, size: int) -> int:
         if name not in self._staging or self._staging[name].size < size:

@@ -14,7 +14,6 @@ from xnorpp.runtime.cuda.fuse import Unit
 from xnorpp.runtime.cuda.launch import Array, Caller, Constant, Kernel, Launch, Local, by_pixel, extent
 from xnorpp.runtime.cuda.layout import BitsLayout, pack_units
 from xnorpp.runtime.cuda.source import MAX_STAGES, STAGES, PlainArguments
-from xnorpp.runtime.format.bits import window_of
 from xnorpp.runtime.format.program import INPUT, Program, ProgramError
 from xnorpp.runtime.plan import (
     AddValue,
@@ -35,7 +34,8 @@ from xnorpp.runtime.stem import filters_of
 THREADS = 128
 FEW = 8  # images up to which a linear layer is shared out by inputs, not by images
 
-_ENTRY = {
+# The kernel of each producer of a plan; an operation that is no producer is a case of `_stages`.
+ENTRY = {
     "pointwise": "pointwise", "conv2d": "real_conv", "bitweight_conv2d": "real_conv", "linear": "linear",
     "bitweight_linear": "linear", "binary_conv2d": "bit_conv", "binary_linear": "bit_conv",
     "max_pool2d": "max_pool", "avg_pool2d": "mean_pool", "box_filter": "box_filter",
@@ -63,7 +63,9 @@ class Maker(Protocol):
 def plain_ways(maker: Maker, unit: Unit, images: int, processors: int, shared_limit: int) -> list[str]:
     """What a step could run with, best guess first: tiles where they keep half the multiprocessors busy."""
     step = unit.step
-    if _ENTRY[step.kind] != "real_conv":
+    if step.kind not in ENTRY:
+        raise ProgramError(f"{unit.name}: the GPU engine has no operation {step.kind!r}; use device='cpu'")
+    if ENTRY[step.kind] != "real_conv":
         return ["plain"]
     channels, window = maker.program.values[step.source].shape[0], _window(step)
     piece = cuda_real.piece(channels, int(window["kw"]))
@@ -92,7 +94,7 @@ def plain_launch(
     whole = from_bytes and maker.taker is not None and step.index == maker.taker.index
     arguments |= _source(maker, step, (c, h, w), from_bytes, whole) | _window(step)
     arguments |= _picture_weights(maker, step) if whole else _weights(maker, step)
-    entry, units = "picture_conv" if whole else _ENTRY[step.kind], -(-oc // 64)
+    entry, units = "picture_conv" if whole else ENTRY[step.kind], -(-oc // 64)
     threads, shared = THREADS, 16
     blocks = -(-images * oh * ow * units * 8 // THREADS)
     if entry == "global_mean":
@@ -155,7 +157,7 @@ def _window(step: Step) -> dict[str, int | float]:
         }
     found: dict[str, int | float] = {}
     if step.weight is not None and step.weight.ndim == 4:
-        kernel = window_of(step.weight)
+        kernel = step.window
         found |= {"kh": int(kernel[0]), "kw": int(kernel[1])}
     for key, names in (
         ("kernel", ("kh", "kw")), ("stride", ("sy", "sx")), ("padding", ("py", "px")),
@@ -210,7 +212,7 @@ def _picture_weights(maker: Maker, step: Step) -> dict[str, Constant]:
 def _real_weights(maker: Maker, step: Step) -> npt.NDArray[np.float32]:
     """[tap][channel of the group][filter], filters filled up to a multiple of 64."""
     assert step.weight is not None
-    if step.weight.dtype == np.uint8:
+    if step.packed:
         weight = np.where(maker.positive(step), np.float32(1), np.float32(-1))
     else:
         weight = step.weight if step.weight.ndim == 4 else step.weight[:, :, None, None]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xnorpp.runtime.cache import cache_folder
 from xnorpp.runtime.cuda import driver as cu
+from xnorpp.runtime.files import write_atomically
 
 if TYPE_CHECKING:
     from xnorpp.runtime.cuda.build import Schedule
@@ -64,9 +64,7 @@ def measure(session: _Session, path: Path) -> dict[tuple[int, int], int]:
     rows = [[*key, best[key], [round(t, 5) for t in some.values()]] for key, some in sorted(times.items())]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(rows))
-        partial.replace(path)
+        write_atomically(path, json.dumps(rows).encode(), flush=False)
     except OSError:
         pass  # measured again next time
     return {key: choice for key, choice in best.items() if choice}

@@ -23,11 +23,6 @@ def packed_width(count: int) -> int:
     return (count + 7) // 8
 
 
-def window_of(weight: npt.NDArray[Any]) -> tuple[int, ...]:
-    """Rows and columns of a convolution's filters: bits (o, kh, kw, bytes), or real ones (o, c, kh, kw)."""
-    return weight.shape[1:3] if weight.dtype == np.uint8 else weight.shape[2:4]
-
-
 def pack_bits(positive: npt.NDArray[Any]) -> U8:
     """Pack the last axis: nonzero (or True) becomes bit 1. `(..., n)` -> uint8 `(..., ceil(n/8))`."""
     return np.packbits(np.asarray(positive, dtype=bool), axis=-1, bitorder="little")

@@ -2,22 +2,22 @@
 
     file     = u64 little-endian header length | header JSON | tensor bytes
     header   = {"__metadata__": metadata, tensor name: {"dtype", "shape", "data_offsets"}, ...}
-    metadata = {"format": "xnorpp", "version": "1", "checksum": ..., "program": JSON}
+    metadata = {"format": "xnorpp", "version": "2", "checksum": ..., "program": JSON}
 
-`read` believes nothing: lengths, offsets, dtypes, version and checksum are checked before a tensor is looked
-at, then every operation (`ops.py`) with the kind and shape of each value. What passes is a `Program` whose
-values, shapes and total work are known and bounded. `docs/format.md` describes the same for other languages.
+Reading and checking is done by the native core (`csrc/core`: container, program, operations), which believes
+nothing: lengths, offsets, types, version and checksum are checked before a tensor is looked at, then every
+operation with the kind and shape of each value. What passes is a `Program` whose values, shapes and total
+work are known and bounded. `docs/format.md` describes the same for other languages.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import stat
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,26 +25,36 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from xnorpp.runtime.format.ops import MAX_ELEMENTS, MAX_EXTENT, ProgramError, Value, infer
+from xnorpp.runtime.format.ops import CODES, Value, stored_rows
+from xnorpp.runtime.native import ProgramError, core
 
-__all__ = ["INPUT", "Op", "Program", "ProgramError", "Value", "read", "write"]
+__all__ = ["INPUT", "Encoding", "Op", "Program", "ProgramError", "Value", "encode", "read", "write"]
 
-VERSION = "1"
+VERSION = 2  # of files that are written
+OPSET = 1
 INPUT = "input"  # the name of the value a caller gives
-
 MAX_FILE = 1 << 32
 MAX_HEADER = 1 << 24
-MAX_OPS = 1 << 12
-MAX_NAME = 1024
-MAX_TOTAL_ELEMENTS = 1 << 30  # all values of one image together
-MAX_WORK = 1 << 42  # multiply-adds of one image
-MAX_TENSOR_BYTES = MAX_FILE  # of all operations; a shared tensor counts for each that uses it
 
-_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "U8": np.dtype("u1")}
-_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bits": np.dtype("u1"), "uint8": np.dtype("u1"),
+    "int8": np.dtype("i1"), "int16": np.dtype("<i2"), "int32": np.dtype("<i4"),
+}  # fmt: skip
 
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a tensor's numbers are stored: float32, float16, bits, uint8, int8, int16 or int32.
+
+    `length` is the number of elements along the last axis of `bits`, which is packed eight to a byte; None
+    for other encodings, and in version 1, where the operation that uses a tensor decides.
+    """
+
+    name: str
+    length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -63,10 +73,29 @@ class Op:
 class Program:
     """A checked program. Building one checks it: a `ProgramError` names the operation that is wrong.
 
-    `values` gives the kind and shape of every value, `work` the multiply-adds of one image; both are derived.
+    Args:
+        input_shape: of one input without the batch axis, `(c, h, w)` or another rank.
+        ops: the operations in the order they run.
+        output: the value that is the first output.
+        tensors: stored arrays by name: float32 or float16, packed bits and flags as uint8, whole numbers.
+        mean: of the channels of an image whose bytes are given; 0 where left out.
+        std: likewise; 1 where left out.
+        preprocess: how an image file becomes an input, or None.
+        labels: one for each channel of the first output, or None.
+        meta: whatever the writer wants to record.
+        output_name: the name of the first output.
+        more_outputs: further outputs, names to values.
+        temperature: divides the first output (logits) before a softmax for calibrated probabilities.
+        free_axes: axes of a `(c, h, w)` input that may have any size, 1 and 2; `input_shape` is then an
+        example
+            that the program is checked and planned with.
+        version: of the file format that `encode` writes; 1 has one output, one size, and no whole numbers.
+
+    `values` gives the kind and shape of every value, `encodings` how each tensor is stored, `work` the
+    multiply-adds of one image; all are derived.
     """
 
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     ops: tuple[Op, ...]
     output: str
     tensors: Mapping[str, Array]
@@ -75,18 +104,106 @@ class Program:
     preprocess: Mapping[str, Any] | None = None
     labels: tuple[str, ...] | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    output_name: str = "output"
+    more_outputs: Mapping[str, str] = field(default_factory=dict)
+    temperature: float | None = None
+    free_axes: tuple[int, ...] = ()
+    version: int = VERSION
     values: Mapping[str, Value] = field(init=False, repr=False)
+    encodings: Mapping[str, Encoding] = field(init=False, repr=False)
     work: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        channels = self.input_shape[0]
-        if not self.mean:
-            object.__setattr__(self, "mean", (0.0,) * channels)
-        if not self.std:
-            object.__setattr__(self, "std", (1.0,) * channels)
-        values, work = _check(self)
-        object.__setattr__(self, "values", values)
-        object.__setattr__(self, "work", work)
+        new = (self.more_outputs, self.temperature, self.free_axes, self.output_name != "output")
+        if self.version == 1 and any(new):
+            raise ProgramError(
+                "`version` (=1) has one unnamed output of one size and no temperature; use version 2"
+            )
+        self._derive(self.native)
+
+    def _derive(self, native: Any) -> dict[str, Any]:
+        """What the core found out; returns all of its description."""
+        about: dict[str, Any] = native.describe()
+        found = {
+            "mean": about["mean"],
+            "std": about["std"],
+            "values": {name: Value(*row) for name, row in about["values"].items()},
+            "encodings": {
+                name: Encoding(encoding, None if length < 0 else length)
+                for name, encoding, _, length, _ in about["tensors"]
+            },
+            "work": about["work"],
+            "_native": native,
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+        return about
+
+    @classmethod
+    def _from_native(cls, native: Any, file: bytes) -> Program:
+        self = object.__new__(cls)
+        about = self._derive(native)
+        tensors = {}
+        for name, encoding, shape, _, begin in about["tensors"]:
+            count = int(np.prod(shape, dtype=np.int64))
+            tensors[name] = np.frombuffer(file, dtype=_DTYPES[encoding], count=count, offset=begin).reshape(
+                shape
+            )
+        (output_name, output), *others = about["outputs"].items()
+        found = {
+            "input_shape": about["example_shape"],
+            "free_axes": tuple(axis for axis, size in enumerate(about["input_shape"]) if size is None),
+            "ops": tuple(Op(*row) for row in about["ops"]),
+            "output": output,
+            "output_name": output_name,
+            "more_outputs": dict(others),
+            "tensors": tensors,
+            **{key: about[key] for key in ("preprocess", "labels", "meta", "temperature", "version")},
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the core's own object, which is made again where it is needed."""
+        return {name: value for name, value in self.__dict__.items() if name != "_native"}
+
+    @property
+    def native(self) -> Any:
+        """The program in the core, for engines."""
+        native = self.__dict__.get("_native")
+        if native is None:
+            try:
+                text = _program_json(self)
+                text.encode()
+            except (TypeError, ValueError) as error:  # UnicodeEncodeError is a ValueError
+                raise ProgramError(f"the program cannot be written as JSON: {error}") from None
+            native = core().Program.build(text, self.version, stored_rows(self.tensors))
+            object.__setattr__(self, "_native", native)
+        return native
+
+    @property
+    def outputs(self) -> Mapping[str, str]:
+        """Every output: names to values, the first first."""
+        return {self.output_name: self.output, **self.more_outputs}
+
+    @property
+    def variable(self) -> bool:
+        """Whether inputs of other heights or widths are allowed."""
+        return bool(self.free_axes)
+
+    def for_input(self, shape: tuple[int, ...]) -> Program:
+        """The same program planned for another size of its free axes.
+
+        Raises:
+            ProgramError: the size does not fit.
+        """
+        if shape == self.input_shape:
+            return self
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, input_shape=shape)
+        other._derive(self.native.with_input(list(shape)))
+        return other
 
     def stored(self, op: Op, role: str) -> Array | None:
         """The tensor an operation has in a role, as stored, or None."""
@@ -98,64 +215,21 @@ class Program:
         tensor = self.stored(op, role)
         return None if tensor is None else tensor.astype(np.float32, copy=False)
 
+    def is_packed(self, op: Op, role: str = "weight") -> bool:
+        """Whether the tensor in a role has one bit for each number."""
+        name = op.tensors.get(role)
+        return name is not None and self.encodings[name].name == "bits"
 
-def _check_input_shape(shape: Sequence[Any]) -> None:
-    if len(shape) != 3 or any(type(n) is not int or not 1 <= n <= MAX_EXTENT for n in shape):
-        raise ProgramError(f"input: `shape` (={_clip(shape)}) must be three positive integers (c, h, w)")
-    if math.prod(shape) > MAX_ELEMENTS:
-        raise ProgramError(f"input: `shape` (={_clip(shape)}) is out of range")
-
-
-def _check(program: Program) -> tuple[dict[str, Value], int]:
-    shape = program.input_shape
-    _check_input_shape(shape)
-    for name, numbers in (("mean", program.mean), ("std", program.std)):
-        with np.errstate(over="ignore"):
-            row = np.asarray(numbers, np.float32)  # what is computed with
-        if row.shape != shape[:1] or not np.isfinite(row).all():
-            raise ProgramError(f"input: `{name}` must be {shape[0]} finite numbers, one per channel")
-        if name == "std" and row.min() <= 0:
-            raise ProgramError("input: `std` must be positive in float32")
-    if not 1 <= len(program.ops) <= MAX_OPS:
-        raise ProgramError(f"a program has 1 to {MAX_OPS} operations; this one has {len(program.ops)}")
-    values = {INPUT: Value("f32", shape)}
-    used: set[str] = set()
-    total, work, constants = math.prod(shape), 0, 0
-    for index, op in enumerate(program.ops):
-        where = f"operation {index} ({op.op[:40]} {op.name[:80]!r})"
-        for name in op.inputs:
-            if name not in values:
-                raise ProgramError(f"{where}: value {name[:80]!r} is read before it is made")
-        if op.output in values:
-            raise ProgramError(f"{where}: value {op.output[:80]!r} is made twice")
-        if not 1 <= len(op.output) <= MAX_NAME:
-            raise ProgramError(f"{where}: a value's name has 1 to {MAX_NAME} characters")
-        for name in op.tensors.values():
-            if name not in program.tensors:
-                raise ProgramError(f"{where}: tensor {name[:80]!r} is not in the file")
-        used.update(op.tensors.values())
-        tensors = {role: program.tensors[name] for role, name in op.tensors.items()}
-        constants += sum(tensor.nbytes for tensor in tensors.values())
-        if constants > MAX_TENSOR_BYTES:
-            raise ProgramError(f"{where}: the operations' tensors have more than {MAX_TENSOR_BYTES} bytes")
-        value, cost = infer(op.op, where, tuple(values[name] for name in op.inputs), op.attrs, tensors)
-        values[op.output] = value
-        total, work = total + value.elements, work + cost
-        if total > MAX_TOTAL_ELEMENTS or work > MAX_WORK:
-            raise ProgramError(f"{where}: the program needs more memory or work than this format allows")
-    if program.output not in values or program.output == INPUT:
-        raise ProgramError(f"the output value {program.output[:80]!r} is never made")
-    if values[program.output].kind != "f32":
-        raise ProgramError(f"the output is {values[program.output].kind}; f32 is needed")
-    unused = set(program.tensors) - used
-    if unused:
-        raise ProgramError(f"tensor {min(unused)[:80]!r} is used by no operation")
-    if program.labels is not None and len(program.labels) != values[program.output].shape[0]:
-        raise ProgramError(f"{len(program.labels)} labels for {values[program.output].shape[0]} outputs")
-    return values, work
+    def window(self, op: Op) -> tuple[int, int]:
+        """Rows and columns of an operation's filters: bits (o, kh, kw, bytes), or real (o, c, kh, kw)."""
+        shape = self.tensors[op.tensors["weight"]].shape
+        if len(shape) != 4:
+            return 1, 1
+        return (shape[1], shape[2]) if self.is_packed(op) else (shape[2], shape[3])
 
 
-def _program_json(program: Program) -> str:
+def _program_json(program: Program, encodings: Mapping[str, Encoding] | None = None) -> str:
+    """The program's JSON text; without `encodings` a draft, whose tensors the core finds out about."""
     preprocess = None if program.preprocess is None else dict(program.preprocess)
     ops = []
     for op in program.ops:
@@ -165,19 +239,45 @@ def _program_json(program: Program) -> str:
         if op.tensors:
             row["tensors"] = dict(op.tensors)
         ops.append(row)
-    body = {
-        "input": {
-            "shape": list(program.input_shape),
-            "mean": list(program.mean),
-            "std": list(program.std),
-            "preprocess": preprocess,
-        },
+    labels = None if program.labels is None else list(program.labels)
+    shape = list(program.input_shape)
+    source: dict[str, Any] = {"shape": shape}
+    if program.version == 1:
+        count = shape[0] if shape and isinstance(shape[0], int) else 0
+        source["mean"] = list(program.mean) or [0.0] * count
+        source["std"] = list(program.std) or [1.0] * count
+        source["preprocess"] = preprocess
+        body: dict[str, Any] = {"input": source, "ops": ops, "output": program.output, "labels": labels}
+        return _text({**body, "meta": dict(program.meta)})
+    if program.free_axes:
+        source["shape"] = [None if axis in program.free_axes else size for axis, size in enumerate(shape)]
+        source["example_shape"] = shape
+    if any(value != 0 for value in program.mean):
+        source["mean"] = list(program.mean)
+    if any(value != 1 for value in program.std):
+        source["std"] = list(program.std)
+    body = {"opset": OPSET, "input": {**source, "preprocess": preprocess}}
+    if encodings is not None:
+        body["tensors"] = {name: _encoding_row(program, name, row) for name, row in encodings.items()}
+    body |= {
         "ops": ops,
-        "output": program.output,
-        "labels": None if program.labels is None else list(program.labels),
+        "outputs": [{"name": name, "value": value} for name, value in program.outputs.items()],
+        "labels": labels,
+        "temperature": program.temperature,
         "meta": dict(program.meta),
     }
+    return _text(body)
+
+
+def _text(body: Mapping[str, Any]) -> str:
     return json.dumps(body, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
+def _encoding_row(program: Program, name: str, encoding: Encoding) -> dict[str, Any]:
+    row: dict[str, Any] = {"encoding": encoding.name}
+    if encoding.length is not None:
+        row["shape"] = [*program.tensors[name].shape[:-1], encoding.length]
+    return row
 
 
 def _checksum(program: str, table: list[tuple[str, str, tuple[int, ...]]], data: bytes | memoryview) -> str:
@@ -192,17 +292,22 @@ def _checksum(program: str, table: list[tuple[str, str, tuple[int, ...]]], data:
 
 def encode(program: Program) -> bytes:
     """The bytes of a packed file. The same program gives the same bytes."""
-    order = {"F32": 0, "F16": 1, "U8": 2}  # wide first, so that every tensor stays aligned to its own width
+    order = list(CODES.values())  # wide first, so that every tensor stays aligned to its own width
     arrays = []
     for name, tensor in program.tensors.items():
         plain = np.ascontiguousarray(tensor, dtype=tensor.dtype.newbyteorder("<"))
-        arrays.append((name, _CODES[plain.dtype], plain))
-    arrays.sort(key=lambda item: order[item[1]])
+        arrays.append((name, CODES[plain.dtype], plain))
+    arrays.sort(key=lambda item: order.index(item[1]))
     data = b"".join(array.tobytes() for _, _, array in arrays)
-    text = _program_json(program)
+    text = _program_json(program, {name: program.encodings[name] for name, _, _ in arrays})
     checksum = _checksum(text, [(name, code, array.shape) for name, code, array in arrays], data)
     header: dict[str, Any] = {
-        "__metadata__": {"format": "xnorpp", "version": VERSION, "checksum": checksum, "program": text}
+        "__metadata__": {
+            "format": "xnorpp",
+            "version": str(program.version),
+            "checksum": checksum,
+            "program": text,
+        }
     }
     offset = 0
     for name, code, array in arrays:
@@ -252,12 +357,13 @@ def read(
     """
     if isinstance(source, (bytes, bytearray, memoryview)):
         _check_size(memoryview(source).nbytes, file_bytes)
-        return _decode(bytes(source))
+        return _decode(bytes(source), file_bytes)
     try:
         with open(source, "rb") as file:
             about = os.fstat(file.fileno())
             _check_size(about.st_size, file_bytes)
-            return _decode(file.read() if stat.S_ISREG(about.st_mode) else _read_stream(file, file_bytes))
+            whole = file.read() if stat.S_ISREG(about.st_mode) else _read_stream(file, file_bytes)
+        return _decode(whole, file_bytes)
     except ProgramError as error:
         raise ProgramError(f"{os.fspath(source)}: {error}") from None
 
@@ -265,7 +371,8 @@ def read(
 def _read_stream(file: BinaryIO, file_bytes: int) -> bytes:
     """A pipe or a device, which has no size and perhaps no end."""
     parts = [file.read(8)]
-    _header_length(parts[0])
+    if len(parts[0]) < 8 or not 2 <= int.from_bytes(parts[0], "little") <= MAX_HEADER:
+        return parts[0]  # nothing that the core would read on
     size = 8
     while size <= file_bytes and (part := file.read(1 << 20)):
         parts.append(part)
@@ -282,171 +389,5 @@ def _check_size(size: int, file_bytes: int) -> None:
         )
 
 
-def _header_length(blob: bytes) -> int:
-    if len(blob) < 8:
-        raise ProgramError(f"the file has {len(blob)} bytes; it is cut off before its header")
-    length = int.from_bytes(blob[:8], "little")
-    if not 2 <= length <= MAX_HEADER:
-        raise ProgramError(f"the header length {length} is out of range; this is no packed model")
-    return length
-
-
-def _decode(blob: bytes) -> Program:
-    length = _header_length(blob)
-    if 8 + length > len(blob):
-        raise ProgramError(f"the header needs {8 + length} bytes and the file has {len(blob)}; it is cut off")
-    header = _object(_json(blob[8 : 8 + length], "the header"), "the header")
-    meta = _object(header.pop("__metadata__", None), "`__metadata__`")
-    if meta.get("format") == "xnorpp-checkpoint":
-        raise ProgramError("this is an xnorpp checkpoint; pack it first with `xnorpp pack`")
-    if meta.get("format") != "xnorpp":
-        raise ProgramError("`format` is not xnorpp; this is a safetensors file of something else")
-    if meta.get("version") != VERSION:
-        found = _clip(meta.get("version"))
-        raise ProgramError(f"format version {found} is unknown; this reader knows {VERSION}")
-    data = memoryview(blob)[8 + length :]
-    tensors, table = _tensors(header, data)
-    text = _text(meta.get("program"), "`program`", limit=MAX_HEADER)
-    try:
-        expected = _checksum(text, table, data)
-    except UnicodeEncodeError:
-        raise ProgramError("the file holds text that is not valid Unicode") from None
-    if meta.get("checksum") != expected:
-        raise ProgramError("the checksum does not match; the file is damaged")
-    return _program(_object(_json(text, "`program`"), "`program`"), tensors)
-
-
-def _clip(value: object) -> str:
-    return repr(value)[:40]
-
-
-def _json(text: bytes | str, where: str) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            raise ProgramError(f"{where} has a key twice")
-        return result
-
-    def refuse(constant: str) -> Any:
-        raise ProgramError(f"{where} holds {constant}, which is not JSON")
-
-    try:
-        decoded = text.decode("utf-8") if isinstance(text, bytes) else text
-        return json.loads(decoded, object_pairs_hook=unique, parse_constant=refuse)
-    except ProgramError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise ProgramError(f"{where} is not valid JSON ({type(error).__name__})") from None
-
-
-def _object(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ProgramError(f"{where} must be a JSON object")
-    return value
-
-
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ProgramError(f"{where} must be a JSON array")
-    return value
-
-
-def _text(value: Any, where: str, limit: int = MAX_NAME) -> str:
-    if not isinstance(value, str) or len(value) > limit:
-        raise ProgramError(f"{where} must be a text of at most {limit} characters")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape
-            raise ProgramError(f"{where} is not valid Unicode") from None
-    return value
-
-
-def _tensors(
-    header: dict[str, Any], data: memoryview
-) -> tuple[dict[str, Array], list[tuple[str, str, tuple[int, ...]]]]:
-    """The tensors of the header over `data`: offsets must tile it exactly, in any order of the names."""
-    rows = []
-    for name, entry in header.items():
-        where = f"tensor {name[:80]!r}"
-        row = _object(entry, where)
-        if set(row) != {"dtype", "shape", "data_offsets"}:
-            raise ProgramError(f"{where} must have `dtype`, `shape` and `data_offsets`")
-        code, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
-        if not isinstance(code, str) or code not in _DTYPES:
-            raise ProgramError(f"{where} has dtype {_clip(code)}; allowed are {', '.join(_DTYPES)}")
-        if (
-            not isinstance(shape, list)
-            or not 1 <= len(shape) <= 4
-            or not all(type(n) is int and 1 <= n <= MAX_FILE for n in shape)
-        ):
-            raise ProgramError(f"{where} has shape {_clip(shape)}; 1 to 4 positive integers are needed")
-        if (
-            not isinstance(offsets, list)
-            or len(offsets) != 2
-            or not all(type(n) is int and 0 <= n <= MAX_FILE for n in offsets)
-        ):
-            raise ProgramError(f"{where} has offsets {_clip(offsets)}; two of 0 to {MAX_FILE} are needed")
-        if max(offsets) > len(data):
-            raise ProgramError(
-                f"{where} ends at {max(offsets)} and the file's data at {len(data)}; it is cut off"
-            )
-        if offsets[1] - offsets[0] != math.prod(shape) * _DTYPES[code].itemsize:
-            raise ProgramError(f"{where} has {offsets[1] - offsets[0]} bytes, which is not its shape's size")
-        rows.append((offsets[0], offsets[1], name, code, tuple(shape)))
-    rows.sort(key=lambda row: row[:2])
-    end = 0
-    tensors: dict[str, Array] = {}
-    for begin, stop, name, code, shape in rows:
-        if begin != end:
-            raise ProgramError(f"tensor {name[:80]!r} begins at {begin}; the one before ends at {end}")
-        dtype = _DTYPES[code]
-        tensors[name] = np.frombuffer(data, dtype, math.prod(shape), begin).reshape(shape)
-        end = stop
-    if end != len(data):
-        raise ProgramError(f"the tensors end at {end} and the file's data at {len(data)}")
-    return tensors, [(row[2], row[3], row[4]) for row in rows]
-
-
-def _numbers(value: Any, channels: int, where: str) -> tuple[float, ...]:
-    numbers = _list(value, where)
-    if len(numbers) != channels or not all(type(v) in (int, float) and abs(v) < 1e30 for v in numbers):
-        raise ProgramError(f"{where} must be {channels} finite numbers, one per channel")
-    return tuple(float(v) for v in numbers)
-
-
-def _program(body: dict[str, Any], tensors: dict[str, Array]) -> Program:
-    source = _object(body.get("input"), "`input`")
-    shape = _list(source.get("shape"), "input `shape`")
-    _check_input_shape(shape)
-    rows = _list(body.get("ops"), "`ops`")
-    if len(rows) > MAX_OPS:
-        raise ProgramError(f"a program has 1 to {MAX_OPS} operations; this one has {len(rows)}")
-    ops = []
-    for index, item in enumerate(rows):
-        where = f"operation {index}"
-        row = _object(item, where)
-        inputs = [_text(v, f"{where}: an input") for v in _list(row.get("inputs"), f"{where}: `inputs`")]
-        roles = _object(row.get("tensors", {}), f"{where}: `tensors`")
-        ops.append(
-            Op(
-                _text(row.get("op"), f"{where}: `op`"),
-                _text(row.get("name"), f"{where}: `name`"),
-                tuple(inputs),
-                _text(row.get("output"), f"{where}: `output`"),
-                _object(row.get("attrs", {}), f"{where}: `attrs`"),
-                {role: _text(name, f"{where}: tensor {role[:40]!r}") for role, name in roles.items()},
-            )
-        )
-    preprocess, labels = source.get("preprocess"), body.get("labels")
-    return Program(
-        input_shape=(shape[0], shape[1], shape[2]),
-        ops=tuple(ops),
-        output=_text(body.get("output"), "`output`"),
-        tensors=tensors,
-        mean=_numbers(source.get("mean"), shape[0], "input `mean`"),
-        std=_numbers(source.get("std"), shape[0], "input `std`"),
-        preprocess=None if preprocess is None else _object(preprocess, "input `preprocess`"),
-        labels=None if labels is None else tuple(_text(v, "a label") for v in _list(labels, "`labels`")),
-        meta=_object(body.get("meta", {}), "`meta`"),
-    )
+def _decode(blob: bytes, file_bytes: int) -> Program:
+    return Program._from_native(core().Program.read(blob, file_bytes), blob)

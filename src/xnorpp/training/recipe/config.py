@@ -8,32 +8,27 @@ in one sentence.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from xnorpp.data.dataset import Augment
+from xnorpp.nn.methods import BINARY_INPUT_METHODS, METHODS
+from xnorpp.runtime.choices import nearest_first
+from xnorpp.runtime.errors import XnorppError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # pragma: no cover
     import tomli as tomllib
 
-METHODS = ("real", "binaryconnect", "bnn", "xnor", "xnor++")
 
-
-class RecipeError(ValueError):
+class RecipeError(XnorppError, ValueError):
     """A recipe that cannot be used; the message is one sentence that names the key."""
-
-
-def nearest(name: str, valid: Iterable[str]) -> list[str]:
-    """The valid names, the one most like `name` first."""
-    return sorted(valid, key=lambda other: (-difflib.SequenceMatcher(None, name, other).ratio(), other))
 
 
 def _key(
@@ -232,11 +227,10 @@ def unknown_key(key: str) -> RecipeError:
     valid = list(recipe_keys())
     last = key.rsplit(".", 1)[-1]
     exact = [name for name in valid if name.rsplit(".", 1)[-1] == last]
-    best = exact or nearest(key, valid)[:1]
+    best = exact or nearest_first(key, valid)[:1]
     if not exact and "." not in key:
-        best = [
-            max(valid, key=lambda name: difflib.SequenceMatcher(None, last, name.rsplit(".", 1)[-1]).ratio())
-        ]
+        by_last = {name.rsplit(".", 1)[-1]: name for name in reversed(valid)}
+        best = [by_last[nearest_first(last, by_last)[0]]]
     return RecipeError(
         f"`{key}` is not a recipe key; did you mean {' or '.join(f'`{name}`' for name in best)}?"
     )
@@ -282,7 +276,7 @@ def _checked(key: str, value: Any, kind: Any, rules: Mapping[str, Any]) -> Any:
         raise RecipeError(f"`{key}` (={value!r}) must be {_WORDS[origin]}.")
     if rules.get("choices") and value not in rules["choices"]:
         raise RecipeError(
-            f"`{key}` (={value!r}) must be one of {', '.join(nearest(value, rules['choices']))}."
+            f"`{key}` (={value!r}) must be one of {', '.join(nearest_first(value, rules['choices']))}."
         )
     low, high = rules.get("low"), rules.get("high")
     if isinstance(value, float) and not math.isfinite(value):
@@ -310,10 +304,11 @@ def _check_together(recipe: Recipe) -> None:
             f"`schedule.first_stage_epochs` (={schedule.first_stage_epochs}) must be smaller than "
             f"`schedule.epochs` (={schedule.epochs}), which counts both stages."
         )
-    if schedule.first_stage_epochs and recipe.model.method in ("real", "binaryconnect"):
+    if schedule.first_stage_epochs and recipe.model.method not in BINARY_INPUT_METHODS:
         raise RecipeError(
-            f"`model.method` (={recipe.model.method!r}) must have binary activations (bnn, xnor, xnor++) for "
-            f"`schedule.first_stage_epochs` (={schedule.first_stage_epochs})."
+            f"`model.method` (={recipe.model.method!r}) must have binary activations "
+            f"({', '.join(BINARY_INPUT_METHODS)}) for `schedule.first_stage_epochs` "
+            f"(={schedule.first_stage_epochs})."
         )
     if recipe.loss.teacher and not recipe.loss.temperature:
         raise RecipeError("`loss.temperature` (=0.0) must be above 0 when there is a teacher.")

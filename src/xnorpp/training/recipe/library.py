@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from xnorpp.runtime.choices import nearest_first
 from xnorpp.training.recipe.config import (
     Recipe,
     RecipeError,
     apply_override,
     merge,
-    nearest,
     parse_toml,
     recipe_keys,
 )
@@ -182,5 +182,5 @@ def _toml(value: Any) -> str:
 
 
 def unknown_recipe(name: str) -> str:
-    near = nearest(name, [*list_recipes(), *paper_rows()])
+    near = nearest_first(name, [*list_recipes(), *paper_rows()])
     return f"There is no recipe {name!r}; the nearest are {', '.join(near[:5])} (`xnorpp recipes` lists all)."

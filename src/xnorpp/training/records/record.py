@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import xnorpp
+from xnorpp.runtime.machine import available_cores, processor
 
 
 @functools.cache
@@ -44,8 +45,8 @@ def describe_hardware(device: Any = None, threads: int | None = None) -> dict[st
     import torch
 
     found: dict[str, Any] = {
-        "cpu": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": processor().name,
+        "cores": available_cores(),
         "threads": threads or torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -54,17 +55,6 @@ def describe_hardware(device: Any = None, threads: int | None = None) -> dict[st
         found["gpu"] = torch.cuda.get_device_name(device)
         found["gpus"] = int(os.environ.get("WORLD_SIZE", "1"))
     return found
-
-
-@functools.cache
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def record_result(path: str | Path, summary: Mapping[str, Any], **more: Any) -> dict[str, Any]:

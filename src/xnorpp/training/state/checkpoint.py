@@ -10,11 +10,9 @@ moment the process dies at, a reader finds the old set of files or the new one.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
-import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,14 +24,23 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-FORMAT = "xnorpp-checkpoint"
-PACKED_FORMAT = "xnorpp"  # of a packed model, which is a safetensors file too
+from xnorpp.runtime import files
+from xnorpp.runtime.errors import FAILED, XnorppError
+from xnorpp.runtime.files import CHECKPOINT_FORMAT, PACKED_FORMAT
+
+FORMAT = CHECKPOINT_FORMAT
 VERSION = "1"
 FINAL_NAME = "model.safetensors"
 
 
-class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written or read; the message is for the person at the keyboard."""
+class CheckpointError(XnorppError, RuntimeError):
+    """A checkpoint that cannot be read; the message is one sentence for the user."""
+
+
+class CheckpointWriteError(CheckpointError):
+    """A checkpoint that cannot be written; the system's error is its cause."""
+
+    exit_code = FAILED
 
 
 @dataclass(frozen=True)
@@ -79,38 +86,15 @@ def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Temporary file, flush to disk, rename, flush the folder; on an error the old file stays and the new
-    one goes.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write a file of a run whole or not at all; its folder is made. On an error the old file stays."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            _write(file.fileno(), content)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _flush_folder(path.parent)
+        files.write_atomically(path, content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise CheckpointError(
+        raise CheckpointWriteError(
             f"{path} could not be written ({len(content)} bytes): {error.strerror or error}; "
             "files written before it are untouched."
         ) from error
-
-
-def _write(descriptor: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view[: 1 << 24]) :]
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
@@ -158,15 +142,6 @@ def _read(path: Path) -> Checkpoint:
         optimizer=_below("optimizer/", tensors),
         meta=meta,
     )
-
-
-def file_format(path: str | Path) -> str | None:
-    """The `format` that a safetensors file gives itself; None for any other file, or where there is none."""
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            return (file.metadata() or {}).get("format")
-    except (OSError, safetensors.SafetensorError):
-        return None
 
 
 def packed_instead(path: str | Path) -> CheckpointError:

@@ -16,11 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from xnorpp.nn import binary_layers
+from xnorpp.runtime.files import FileKind, file_kind
 from xnorpp.training.state.checkpoint import (
-    FORMAT,
-    PACKED_FORMAT,
     CheckpointError,
-    file_format,
     load_checkpoint,
     packed_instead,
 )
@@ -55,7 +53,7 @@ class InitialReport:
 
 def is_checkpoint(path: str | Path) -> bool:
     """Whether `path` is one of our runs or checkpoint files."""
-    return Path(path).is_dir() or file_format(path) == FORMAT
+    return Path(path).is_dir() or file_kind(path) is FileKind.CHECKPOINT
 
 
 def is_torchvision_resnet(state: Mapping[str, Tensor]) -> bool:
@@ -71,7 +69,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
         return load_checkpoint(path).weights
     if not path.exists():
         raise CheckpointError(f"There is no file {path} to take weights from.")
-    if file_format(path) == PACKED_FORMAT:
+    if file_kind(path) is FileKind.PACKED:
         raise packed_instead(path)
     try:
         if path.suffix == ".safetensors":

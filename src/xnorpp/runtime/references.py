@@ -6,12 +6,11 @@ registered, or imported by hand, before a recipe can use it.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from xnorpp.runtime.registry import import_name
 
 
 def is_reference(name: str) -> bool:
@@ -37,20 +36,7 @@ def resolve(argument: str, reference: str) -> Callable[..., Any]:
     module_name, _, path = reference.partition(":")
     if not module_name or not path:
         raise ValueError(f"`{argument}` (={reference!r}) must have the form package.module:function")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"`{argument}` (={reference!r}) cannot be imported: there is no module {error.name!r} in the "
-            "current folder or on PYTHONPATH"
-        ) from error
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"`{argument}` (={reference!r}): the module {module_name!r} has no {path!r}")
-        found = getattr(found, part)
+    found = import_name(argument, reference)
     if not callable(found):
         raise ValueError(f"`{argument}` (={reference!r}) must be a function or a class, and is not callable")
     return found  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
 """The experiments of `xnorpp paper` that train networks, and `ship`, which packs what they trained.
 
-All are the same queue with another filter; `cli_paper.PAPER` lists them. Results go to accuracy.jsonl.
+All are the same queue with another filter; `experiments.PAPER` lists them. Results go to accuracy.jsonl.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def table1(arguments: list[str]) -> int:
     BNN, XNOR-Net without and with K, Cases 1 to 4 and the real-valued network, by the paper's recipe: 80
     epochs, Adam, a tenth of the learning rate every 25. Three seeds on Tiny-ImageNet, five of the two rows
     that the claim compares (XNOR-Net with K and Case 4); one seed on CIFAR-10. Whatever
-    results/accuracy.jsonl lacks is trained, in order of usefulness, and added at once; stopped, the same
-    command goes on.
+    results/accuracy.jsonl lacks is trained, most informative first, and added at once; after a stop, the same
+    command continues.
     """
     return _queue(arguments, "table1", table1, ("table1",))
 
@@ -45,7 +45,7 @@ def ablation(arguments: list[str]) -> int:
 
 
 def trials(arguments: list[str]) -> int:
-    """Try small changes to what the best recipe was, one at a time, on held-out pictures.
+    """Try small changes to what the best recipe was, one at a time, on held-out images.
 
     Forty epochs of ResNet-20 on CIFAR-10 each, after two teachers; the test set is not read.
     """
@@ -79,7 +79,7 @@ def enlarged(arguments: list[str]) -> int:
 
 
 def shipped(arguments: list[str]) -> int:
-    """Train the models that ship, each after its real-valued twin, which teaches it.
+    """Train the models that ship, each after its real-valued baseline.
 
     `xnorpp paper ship` packs them.
     """
@@ -87,25 +87,25 @@ def shipped(arguments: list[str]) -> int:
 
 
 def everything(arguments: list[str]) -> int:
-    """All training runs: shipped, table1, table3, ablation, in the order of usefulness."""
+    """All training runs: shipped, table1, table3, ablation, most informative first."""
     return _queue(arguments, "all", everything, ("shipped", "table1", "table3", "ablation"))
 
 
 def ship(arguments: list[str]) -> int:
     """Pack a trained network as a model that ships, with its card.
 
-    The packed file is verified, and measured beside torch on every test picture; it is refused where its
-    accuracy is not torch's. Its card and a row of results/shipped.jsonl say what was measured.
+    The packed file is verified and compared with torch on every test image; it is refused if its accuracy is
+    not torch's. Its card and a row of results/shipped.jsonl record what was measured.
     """
     parser = Parser(
         "paper ship",
         ship,
         "xnorpp paper ship runs/paper/RUN --name cifar10-resnet18 --data DIR --twin results/accuracy.jsonl",
     )
-    from xnorpp.paper.shipping.ship import add_arguments, run
+    from xnorpp.cli.paper.ship import add_arguments, run
 
     add_arguments(parser)
-    return run(parser.parse_args(arguments), parser.prog)
+    return run(parser.parse_args(arguments))
 
 
 TRAINING: dict[str, Callable[[list[str]], int]] = {
@@ -157,7 +157,7 @@ def _queue(
     parser.add_argument("--list", action="store_true", help="name the runs, and which are done, and end")
     parser.add_argument(
         "--quick", action="store_true",
-        help="a look in a minute: the small network on digits in every row's place; its numbers say nothing",
+        help="smoke test in a minute: every row is a small network on digits; results are not meaningful",
     )  # fmt: skip
     given = parser.parse_args(arguments)
     check_folder("--out", given.out)
@@ -198,11 +198,11 @@ def _queue(
     print(f"{'run':<60} {'epochs':>6} {'top-1':>7} {'top-5':>7}  measured on")
     for row in rows:
         metrics = row["metrics"]
-        where = "held-out pictures" if row["split"] == "held" else "test set"
+        where = "held-out images" if row["split"] == "held" else "test set"
         print(f"{row['key']:<60} {row['epochs']:>6} {metrics['top1']:>7.2f} {metrics['top5']:>7.2f}  {where}")
     plots = _show(experiments, results, given.quick)
-    drawn = f", drawn in {', '.join(map(str, plots))}" if plots else ""
-    print(f"kept in {results / 'accuracy.jsonl'}{drawn}")
+    drawn = f", plotted in {', '.join(map(str, plots))}" if plots else ""
+    print(f"recorded in {results / 'accuracy.jsonl'}{drawn}")
     return 0
 
 

@@ -1,0 +1,55 @@
+// The operation set: one row for each operation with its inputs, attributes, tensors, shape rule, cost, and how a plan may
+// fuse it. To add an operation, add its row here, its definition in runtime/reference.py and one function per engine.
+#pragma once
+#include "program.h"
+
+namespace xnorpp {
+
+constexpr int64_t kMostExtent = 1 << 24;    // of one axis of a value
+constexpr int64_t kMostElements = 1 << 27;  // of one value of one image
+constexpr int64_t kMostWindow = 1024;       // kernel, stride, dilation, padding
+constexpr int64_t kMostTaps = 1 << 22;      // inputs of one filter: a dot product is exact in float32
+
+// One operation in its place: what a shape rule sees.
+struct Site {
+    const std::string &where;
+    const Operation &op;
+    const std::vector<const Value *> &inputs;
+    const std::vector<Tensor> &tensors;
+    int version;
+
+    [[noreturn]] void fail(const std::string &message) const { throw Error(where + ": " + message); }
+    const Tensor *tensor(const char *role) const;
+    const Json &attr(const char *name) const { return *op.attrs.find(name); }
+    std::pair<int64_t, int64_t> pair(const char *name, int64_t low) const;
+    bool flag(const char *name) const;
+    const Shape &image(size_t index = 0) const;
+    int64_t vector(size_t index = 0) const;
+    void real(const char *role, const Shape &shape, bool infinite = false) const;
+    void bits(const char *role, const Shape &shape) const;  // the last axis is the packed one
+};
+
+// How a plan treats an operation.
+enum class Fusion : uint8_t { Producer, Pointwise, Sign, Flatten };
+
+struct OperationRow {
+    const char *name;
+    std::vector<int> inputs;  // the mask of kinds that each may have
+    Value (*infer)(const Site &);
+    int64_t (*work)(const Site &, const Value &);
+    Fusion fusion;
+    std::vector<const char *> attrs, required, optional;
+};
+
+const std::vector<OperationRow> &operation_set();
+const OperationRow *find_operation(const std::string &name);
+
+// Checks one operation (its row is set) and returns the value it makes; adds its cost to `work`.
+Value infer(const Site &site, int64_t &work);
+
+// Multiply-adds of a convolution or linear layer that makes so many outputs.
+int64_t filter_products(const Value &source, int64_t outputs, const Operation &op, const Tensor &weight);
+// Rows and columns of a convolution's filters.
+std::pair<int64_t, int64_t> window_of(const Tensor &weight);
+
+}  // namespace xnorpp

@@ -1,0 +1,1 @@
+"""`xnorpp paper`: the paper's tables and figures, one function each."""

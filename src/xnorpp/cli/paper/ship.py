@@ -1,0 +1,58 @@
+"""`xnorpp paper ship`: its arguments, and the call of `xnorpp.paper.shipping.ship`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from xnorpp.cli.command import at_least, check_file, say
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    from xnorpp.paper.shipping.ship import RECORD
+
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a run's folder or a .safetensors file")
+    parser.add_argument("--name", required=True, help="name of the model, such as cifar10-resnet18")
+    parser.add_argument("--data", metavar="DIR", help="folder of the data set")
+    parser.add_argument("--dataset", metavar="NAME", help="measure on another data set than that of training")
+    parser.add_argument("--folder", metavar="DIR", help="folder for the two files (default: the package)")
+    parser.add_argument(
+        "--twin", metavar="SOURCE",
+        help="accuracy of the real-valued baseline: the folder of its run, or a .jsonl file of results",
+    )  # fmt: skip
+    parser.add_argument("--twin-recipe", metavar="NAME", help="which recipe in --twin (default: RECIPE-real)")
+    parser.add_argument(
+        "--record",
+        metavar="FILE",
+        default=str(RECORD),
+        help=f"append the row to this file (default: {RECORD})",
+    )
+    parser.add_argument(
+        "--statistics", metavar="N", type=at_least(0), default=0,
+        help="first re-estimate the statistics of batch norm on N batches of training images (default: 0)",
+    )  # fmt: skip
+    parser.add_argument("--half", action="store_true", help="store real-valued parts in 16 bits")
+    parser.add_argument("--force", action="store_true", help="ship even if the accuracy differs from torch's")
+    parser.add_argument(
+        "--batch", metavar="N", type=at_least(1), default=100, help="images per batch (default: 100)"
+    )
+    parser.add_argument(
+        "--verify", metavar="N", type=at_least(1), default=16,
+        help="images on which every sign is verified (default: 16)",
+    )  # fmt: skip
+    parser.add_argument("--device", default="cpu", help="where torch runs: cpu or cuda (default: cpu)")
+
+
+def run(given: Namespace) -> int:
+    """Ship with parsed arguments, and print the card."""
+    from xnorpp.paper.shipping.ship import ship
+    from xnorpp.shipped import render_card
+
+    check_file("--record", given.record, makes_folder=True)
+    card = ship(
+        given.checkpoint, given.name, given.data, given.folder, dataset=given.dataset, twin=given.twin,
+        twin_recipe=given.twin_recipe, record=given.record, half=given.half, force=given.force,
+        batch=given.batch, verify_pictures=given.verify, statistics=given.statistics, device=given.device,
+        say=say,
+    )  # fmt: skip
+    print(render_card(card))
+    return 0

@@ -1,0 +1,148 @@
+"""Which layers read a model's input and which produce its outputs: from one run, or from its graph.
+
+A layer here is a convolution or linear. An input layer reads the model's input without another layer in
+between, an output layer produces an output in the same sense. Where several layers reach one output (a
+residual sum), only those count that no other of them depends on: every block of a residual network reaches
+the end through its shortcuts, but the last one depends on all the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from xnorpp.nn.controls import evaluating
+from xnorpp.nn.layers import BinaryLayer
+from xnorpp.packing.nested import tensors_in
+
+LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear)
+
+Origin = nn.Module | None  # a layer; None is the model's input
+Origins = frozenset[Origin]
+
+_ATTRIBUTE = "_xnorpp_origins"
+_INPUT: Origins = frozenset([None])
+_NOTHING: Origins = frozenset()
+
+
+@dataclass
+class Flow:
+    """Layers in the order they run, the output sizes that each was seen with, and which are inputs and
+    outputs."""
+
+    order: list[nn.Module] = field(default_factory=list)
+    sizes: dict[nn.Module, list[tuple[int, int]]] = field(default_factory=dict)
+    inputs: set[nn.Module] = field(default_factory=set)
+    outputs: set[nn.Module] = field(default_factory=set)
+    sources: dict[nn.Module, set[nn.Module]] = field(default_factory=dict)
+
+    def enter(self, layer: nn.Module, origins: Origins) -> None:
+        """A layer reads what these origins produced."""
+        if layer not in self.sources:
+            self.order.append(layer)
+            self.sources[layer] = set()
+            if origins == _INPUT:
+                self.inputs.add(layer)
+        for origin in origins:
+            if origin is not None:
+                self.sources[layer] |= {origin, *self.sources[origin]}
+
+    def leave(self, origins: Origins) -> None:
+        """The model returns what these origins produced."""
+        layers = {origin for origin in origins if origin is not None}
+        self.outputs |= {
+            layer for layer in layers if not any(layer in self.sources[o] for o in layers - {layer})
+        }
+
+
+def flow_of_run(model: nn.Module, arguments: tuple[Any, ...]) -> Flow:
+    """The flow of one forward pass in evaluation mode; batch norms and random numbers stay untouched."""
+    flow = Flow()
+
+    def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+        flow.enter(module, _origins((args, kwargs)))
+
+    def after(module: nn.Module, args: Any, output: Any) -> None:
+        sizes = flow.sizes.setdefault(module, [])
+        for tensor in tensors_in(output):
+            setattr(tensor, _ATTRIBUTE, frozenset([module]))
+            if tensor.dim() >= 2:
+                is_image = isinstance(module, (nn.Conv2d, nn.ConvTranspose2d))
+                size = (tensor.shape[-2] if is_image else 1, tensor.shape[-1])
+                if size not in sizes:
+                    sizes.append(size)
+
+    hooks = []
+    for module in model.modules():
+        if isinstance(module, LAYERS):
+            hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            hooks.append(module.register_forward_hook(after))
+    given = list(tensors_in(arguments))
+    try:
+        for tensor in given:
+            setattr(tensor, _ATTRIBUTE, _INPUT)
+        with evaluating(model), torch.no_grad(), _Following():
+            result = model(*arguments)
+        for tensor in tensors_in(result):
+            flow.leave(_origins(tensor))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for tensor in given:
+            if hasattr(tensor, _ATTRIBUTE):
+                delattr(tensor, _ATTRIBUTE)
+    if not flow.outputs:  # the result has no tensor that can be followed
+        flow.outputs.update(flow.order[-1:])
+    return flow
+
+
+class _Following(TorchFunctionMode):
+    """Every result of a torch function comes from where its arguments come from."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        origins = _origins((args, kwargs))
+        if origins:
+            for tensor in tensors_in(result):
+                setattr(tensor, _ATTRIBUTE, origins)
+        return result
+
+
+def _origins(value: Any) -> Origins:
+    origins = _NOTHING
+    for tensor in tensors_in(value):
+        origins |= getattr(tensor, _ATTRIBUTE, _NOTHING)
+    return origins
+
+
+class _LayerTracer(torch.fx.Tracer):
+    def is_leaf_module(self, module: nn.Module, path: str) -> bool:
+        return isinstance(module, (*LAYERS, BinaryLayer)) or super().is_leaf_module(module, path)
+
+
+def flow_of_graph(model: nn.Module) -> Flow | None:
+    """The flow of the model's symbolic graph, without an example; None where torch.fx cannot trace it."""
+    try:
+        graph = _LayerTracer().trace(model)
+    except Exception:  # user code under symbolic execution raises anything
+        return None
+    flow, origins = Flow(), dict[torch.fx.Node, Origins]()
+    for node in graph.nodes:
+        found = _NOTHING.union(*(origins[source] for source in node.all_input_nodes))
+        if node.op == "placeholder":
+            found = _INPUT
+        elif node.op == "call_module":
+            module = model.get_submodule(str(node.target))
+            if isinstance(module, LAYERS):
+                flow.enter(module, found)
+                found = frozenset([module])
+        elif node.op == "output":
+            for source in node.all_input_nodes:
+                flow.leave(origins[source])
+        origins[node] = found
+    return flow

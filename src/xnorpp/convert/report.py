@@ -1,0 +1,59 @@
+"""What `binarize` and `unbinarize` report: one row per layer, and what would not pack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ReportRow:
+    """One convolution or linear.
+
+    Attributes:
+        path: Where it is in the model.
+        kind: The class it was.
+        changed: Whether it was replaced.
+        reason: Why, or why not.
+    """
+
+    path: str
+    kind: str
+    changed: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was changed and what was left, in the order the layers run.
+
+    Attributes:
+        rows: One per convolution or linear.
+        obstacles: What would not pack and what to do about it, given an example; see `check_packable`.
+    """
+
+    rows: tuple[ReportRow, ...] = field(default_factory=tuple)
+    obstacles: tuple[Any, ...] = ()
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The paths of the layers that were replaced."""
+        return tuple(row.path for row in self.rows if row.changed)
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """The paths of the layers that were not."""
+        return tuple(row.path for row in self.rows if not row.changed)
+
+    def __str__(self) -> str:
+        paths = max((len(row.path) for row in self.rows), default=0)
+        kinds = max((len(row.kind) for row in self.rows), default=0)
+        lines = [
+            f"{row.path:<{paths}}  {row.kind:<{kinds}}  {'binary' if row.changed else 'left  '}  {row.reason}"
+            for row in self.rows
+        ]
+        lines.append(f"{len(self.changed)} layers made binary, {len(self.left)} left as they were")
+        if self.obstacles:
+            lines.append(f"{len(self.obstacles)} obstacles to packing:")
+            lines += [f"  {obstacle}" for obstacle in self.obstacles]
+        return "\n".join(lines)

@@ -1,0 +1,99 @@
+"""`check_packable`: every obstacle to packing a model, with its remedy, before any training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from xnorpp.packing.assemble import assemble
+from xnorpp.packing.fold import fold
+from xnorpp.packing.graph import PackError
+from xnorpp.packing.obstacles import Obstacle
+from xnorpp.packing.parts import Part, count_layers, find_parts, trace_example
+from xnorpp.packing.trace import unwrap
+from xnorpp.runtime.format.program import ProgramError
+
+
+@dataclass(frozen=True)
+class Packability:
+    """What `check_packable` found. It is true where the model packs, and prints as a list.
+
+    Attributes:
+        obstacles: What cannot be packed, in the order in which the model runs.
+        parts: The largest submodules that can be packed, and those that cannot, with the reason.
+    """
+
+    obstacles: tuple[Obstacle, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def packable_parts(self) -> tuple[Part, ...]:
+        """The parts that `pack_submodules` would pack."""
+        return tuple(part for part in self.parts if part.packed)
+
+    def __bool__(self) -> bool:
+        return not self.obstacles
+
+    def __str__(self) -> str:
+        if self:
+            return f"packable: the whole model, {sum(part.layers for part in self.parts)} layers"
+        count = len(self.obstacles)
+        lines = [f"not packable: {count} obstacle{'s' * (count > 1)}"]
+        groups: dict[tuple[str, str, str], list[Obstacle]] = {}
+        for obstacle in self.obstacles:
+            groups.setdefault((obstacle.operation, obstacle.reason, obstacle.remedy), []).append(obstacle)
+        for (operation, reason, remedy), rows in groups.items():
+            lines.append(f"- {operation} {reason}")
+            lines += _columns([(row.path or "model", row.line) for row in rows])
+            lines.append(f"  remedy: {remedy}")
+        if self.packable_parts:
+            lines.append("packable parts, which xnorpp.pack_submodules packs:")
+            lines += [f"  {part}" for part in self.packable_parts]
+        else:
+            lines.append("no part with a convolution or linear layer can be packed by itself")
+        return "\n".join(lines)
+
+
+def check_packable(model: nn.Module, example: Any) -> Packability:
+    """Lists everything that keeps `model` from being packed, with what to do about it.
+
+    The model runs once in evaluation mode on two images and is left unchanged. The check takes about a second
+    and needs no trained weights: a network that passes it untrained packs after training too.
+
+    Args:
+        model: Any `nn.Module`, before or after `binarize`.
+        example: A batch as the model takes it (or a tuple of arguments), or the size of one input: a side,
+            (h, w), (c, h, w) or (features,).
+
+    Returns:
+        A `Packability`: true where the model packs; `obstacles`, and the `packable_parts`.
+
+    Raises:
+        ValueError: If the model does not run on `example`.
+
+    Example:
+        >>> found = xnorpp.check_packable(net, (3, 32, 32))      # doctest: +SKIP
+        >>> print(found)                                         # doctest: +SKIP
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"`model` is {type(model).__name__}; an nn.Module is needed")
+    model = unwrap(model)
+    recorder = trace_example(model, example)
+    if recorder.outputs:
+        try:
+            assemble(fold(recorder.outputs), recorder.input.shape)
+        except (PackError, ProgramError) as error:
+            remedy = "change the named layer, or pack the modules around it: xnorpp.pack_submodules"
+            line = f"class {type(model).__name__}"
+            recorder.obstacles.append(Obstacle("", "the program", line, f"is not valid: {error}", remedy))
+    if not recorder.obstacles:
+        return Packability((), (Part(("",), True, count_layers(model)),))
+    return Packability(tuple(recorder.obstacles), find_parts(model, recorder))
+
+
+def _columns(rows: Sequence[tuple[str, str]]) -> list[str]:
+    width = max(len(path) for path, _ in rows)
+    return [f"  {path:<{width}}  {line}" for path, line in rows]

@@ -1,0 +1,100 @@
+"""What an `example` of a model's input may be: tensors, arrays, a batch of a loader, or a size alone."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+BATCH = 2  # images of a traced run; a reshape that mixes images changes this leading size and is noticed
+
+
+def example_inputs(model: nn.Module, example: Any, name: str = "example") -> tuple[Tensor, ...]:
+    """The arguments to run a model on.
+
+    Args:
+        model: The model; its first convolution has the channels that a size leaves out.
+        example: A batch as a tensor or array, a tuple or list of arguments (what `forward` does not take,
+            such as a loader's labels, is left out), or a size of one input without the batch: a side, (h, w),
+            (c, h, w) or (features,), which gives zeros.
+        name: How an error names the argument.
+
+    Returns:
+        One tensor for each argument.
+
+    Raises:
+        ValueError: If `example` is none of these.
+    """
+    if isinstance(example, Tensor):
+        return (example,)
+    if isinstance(example, np.ndarray):
+        return (torch.from_numpy(example),)
+    if isinstance(example, list | tuple) and example and not all(isinstance(n, int) for n in example):
+        inputs = tuple(torch.as_tensor(item) for item in example if isinstance(item, Tensor | np.ndarray))
+        if len(inputs) == len(example):
+            return _those_taken(model, inputs)
+    else:
+        return (torch.zeros((BATCH, *size_of(model, example, name))),)
+    kinds = ", ".join(type(item).__name__ for item in example)
+    raise ValueError(f"`{name}` is a {type(example).__name__} of {kinds}; tensors or a size are needed")
+
+
+def as_weights_are(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The inputs on the device of the model's weights, real numbers and bytes in their type."""
+    tensors = [*model.parameters(), *model.buffers()]
+    like = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
+    if like is None:
+        return tuple(inputs)
+    return tuple(
+        x.to(like.device, like.dtype)
+        if x.is_floating_point() or x.dtype == torch.uint8
+        else x.to(like.device)
+        for x in inputs
+    )
+
+
+def is_batch(example: Any) -> bool:
+    """Whether an example has values, not only a size."""
+    if isinstance(example, list | tuple):
+        return any(is_batch(item) for item in example)
+    return isinstance(example, Tensor | np.ndarray)
+
+
+def pair_of_images(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The same inputs with exactly `BATCH` images: the first ones, or the single one repeated."""
+    count = inputs[0].shape[0] if inputs[0].dim() else 0
+    if not count:
+        raise ValueError(f"`example` has shape {tuple(inputs[0].shape)}; at least one image is needed")
+    chosen = [i % count for i in range(BATCH)]
+    return tuple(x[chosen] if x.dim() and x.shape[0] == count else x for x in inputs)
+
+
+def size_of(model: nn.Module, size: Any, name: str = "input_size") -> tuple[int, ...]:
+    """The shape of one input: a side or (h, w) get the channels of the model's first convolution."""
+    sizes = [size, size] if isinstance(size, int) else list(size) if isinstance(size, Sequence) else []
+    if not 1 <= len(sizes) <= 3 or not all(type(n) is int and n > 0 for n in sizes):
+        raise ValueError(f"`{name}` (={size!r}) must be a positive side, (h, w), (c, h, w) or (features,)")
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv1d | nn.Conv2d)), None)
+    if len(sizes) == 1 and first is not None:
+        raise ValueError(f"`{name}` (={size!r}) is that of a vector; the model has convolutions")
+    if len(sizes) == 2 and not isinstance(first, nn.Conv1d):
+        return (3 if first is None else first.in_channels, *sizes)
+    return tuple(sizes)
+
+
+def _those_taken(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):
+        return inputs
+    for count in range(len(inputs), 1, -1):
+        try:
+            signature.bind(*inputs[:count])
+        except TypeError:
+            continue
+        return inputs[:count]
+    return inputs[:1]

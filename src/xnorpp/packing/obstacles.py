@@ -1,0 +1,123 @@
+"""What keeps a model from being packed: an `Obstacle`, and the remedies for operations often used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xnorpp.packing.graph import PackError
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """One operation that cannot be packed.
+
+    Attributes:
+        path: The module whose forward pass calls it, as in `named_modules()`; "" is the model itself.
+        operation: The torch function, or the torch.nn module that calls it.
+        line: `file:line: source`, or the class of a torch module, which has no line of the model's own.
+        reason: Why it cannot be packed; it reads on from `operation`.
+        remedy: What to do about it, one sentence.
+        calls: How often this line runs in one forward pass.
+    """
+
+    path: str
+    operation: str
+    line: str
+    reason: str
+    remedy: str
+    calls: int = 1
+
+    @property
+    def message(self) -> str:
+        """Module, operation, reason and line in one sentence, without the remedy."""
+        return f"{self.path or 'model'}: {self.operation} {self.reason} ({self.line})"
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.remedy}"
+
+
+class Refusal(PackError):
+    """Raised where an operation is recorded; the trace turns it into an obstacle and goes on."""
+
+    def __init__(self, obstacle: Obstacle) -> None:
+        super().__init__(obstacle.message)
+        self.obstacle = obstacle
+
+
+_PARTS = "xnorpp.pack_submodules packs the modules around it"
+
+# The remedies of operations that are refused whatever the shape of their input is, ...
+_ALWAYS: dict[str, str] = {
+    **dict.fromkeys(
+        ("gelu", "silu", "mish", "elu", "celu", "selu", "hardswish", "softplus", "softsign", "logsigmoid",
+         "rrelu", "glu", "tanhshrink", "softshrink", "hardshrink"),
+        "use nn.ReLU, nn.PReLU or nn.Hardtanh instead",
+    ),
+    "tanh": "use nn.Hardtanh instead",
+    **dict.fromkeys(
+        ("sigmoid", "hardsigmoid"),
+        "as the last operation, leave it out and apply it to the packed model's output; "
+        f"elsewhere use nn.Hardtanh, or leave this module unpacked: {_PARTS}",
+    ),
+    "log_softmax": "return the scores without it, or nn.Softmax(1), and take the logarithm of the output",
+    **dict.fromkeys(
+        ("group_norm", "layer_norm", "instance_norm", "rms_norm", "local_response_norm"),
+        "use nn.BatchNorm2d, or nn.BatchNorm1d after a linear layer",
+    ),
+    "normalize": f"leave it out, or normalise the output of the packed model; {_PARTS}",
+    "conv1d": "use nn.Conv2d with a kernel of (1, k) on (n, c, 1, length)",
+    **dict.fromkeys(("conv3d", "conv_transpose3d", "conv_transpose1d"), f"use nn.Conv2d on images; {_PARTS}"),
+    "conv_transpose2d": f"there is no packed transposed convolution; {_PARTS}",
+    **dict.fromkeys(
+        ("interpolate", "upsample", "pixel_shuffle", "pixel_unshuffle", "grid_sample", "fold", "unfold"),
+        f"resampling has no packed form; {_PARTS}",
+    ),
+    **dict.fromkeys(
+        ("matmul", "rmatmul", "bmm", "mm", "baddbmm", "einsum", "scaled_dot_product_attention",
+         "multi_head_attention_forward"),
+        f"a product of two computed values, as in attention, has no packed form; {_PARTS}",
+    ),
+    **dict.fromkeys(
+        ("lstm", "gru", "rnn_tanh", "rnn_relu"), f"a recurrent layer has no packed form; {_PARTS}"
+    ),
+    **dict.fromkeys(("embedding", "embedding_bag"), f"feed the embedded values as the input; {_PARTS}"),
+}  # fmt: skip
+
+# ... and of those that are refused for what they do with the axes.
+_BY_SHAPE: dict[str, str] = {
+    **dict.fromkeys(
+        ("transpose", "permute", "movedim", "moveaxis", "swapaxes", "swapdims", "t", "channel_shuffle"),
+        f"leave the axes as (n, c, h, w): use a 1x1 or grouped convolution to mix channels; {_PARTS}",
+    ),
+    **dict.fromkeys(
+        ("chunk", "split", "tensor_split", "unbind", "narrow", "select", "index_select", "gather"),
+        "give each part a layer of its own instead of splitting one value",
+    ),
+    **dict.fromkeys(("stack", "hstack", "vstack"), "use torch.cat along dim 1"),
+    **dict.fromkeys(("amax", "max"), "use nn.AdaptiveMaxPool2d(1) for the largest value of each channel"),
+    **dict.fromkeys(
+        ("sum", "std", "var", "norm", "amin", "min", "logsumexp"),
+        "use nn.AdaptiveAvgPool2d(1), or x.mean((2, 3)), to reduce each channel",
+    ),
+    **dict.fromkeys(
+        ("argmax", "argmin", "topk", "sort"), "return the scores and choose among them outside of the model"
+    ),
+    **dict.fromkeys(
+        ("exp", "log", "sqrt", "rsqrt", "pow", "square", "erf", "sin", "cos", "log1p", "expm1"),
+        f"compute it from the packed model's output, or replace it by nn.ReLU or nn.Hardtanh; {_PARTS}",
+    ),
+    **dict.fromkeys(("where", "masked_fill"), "use nn.ReLU, nn.Hardtanh or clamp instead of a mask"),
+}
+_OTHERWISE = f"replace it by an operation that docs/packing.md lists, or leave this module unpacked: {_PARTS}"
+
+VALUE_READ = "decide by shapes or settings only, or make the decision outside of the model"
+
+
+def remedy_for(name: str) -> str:
+    """What to do about a refused torch function, by its plain name."""
+    return _ALWAYS.get(name) or _BY_SHAPE.get(name) or _OTHERWISE
+
+
+def refused_for_any_shape(name: str) -> bool:
+    """Whether this function is an obstacle of its own, even on a value that an earlier obstacle reshaped."""
+    return name in _ALWAYS

@@ -1,0 +1,172 @@
+"""What pooling, padding, reshaping, slicing and joining mean as nodes of a program (see `operations.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from xnorpp.packing.graph import Node
+from xnorpp.packing.trace import Trace
+
+
+def pair(value: Any) -> list[int]:
+    if isinstance(value, int):
+        return [value, value]
+    values = [int(v) for v in value]
+    return values * 2 if len(values) == 1 else values
+
+
+def shape_of(result: Tensor) -> tuple[int, ...]:
+    return tuple(result.shape[1:])
+
+
+def picture(trace: Trace, node: Node) -> Node:
+    if len(node.shape) != 3:
+        raise trace.fail(
+            f"is applied to shape (n, {', '.join(map(str, node.shape))}); (n, c, h, w) is needed",
+            "give it images, (n, c, h, w)",
+        )
+    return node
+
+
+def max_pool2d(
+    trace: Trace, result: Tensor, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
+) -> Node:  # fmt: skip
+    if pair(dilation) != [1, 1]:
+        raise trace.fail(f"with dilation={dilation} is not supported", "use dilation=1 and a larger kernel")
+    kernel = pair(kernel_size)
+    attrs = {
+        "kernel": kernel,
+        "stride": pair(stride) if stride not in (None, [], ()) else kernel,
+        "padding": pair(padding),
+        "ceil_mode": bool(ceil_mode),
+    }
+    return trace.emit("max_pool2d", [picture(trace, trace.node(input))], shape_of(result), attrs)
+
+
+def avg_pool2d(
+    trace: Trace, result: Tensor, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: Any = None,
+) -> Node:  # fmt: skip
+    if divisor_override is not None:
+        raise trace.fail("with `divisor_override` is not supported", "multiply the pooled value instead")
+    kernel = pair(kernel_size)
+    attrs = {
+        "kernel": kernel,
+        "stride": pair(stride) if stride not in (None, [], ()) else kernel,
+        "padding": pair(padding),
+        "ceil_mode": bool(ceil_mode),
+        "count_include_pad": bool(count_include_pad),
+    }
+    return trace.emit("avg_pool2d", [picture(trace, trace.node(input))], shape_of(result), attrs)
+
+
+def _adaptive_kernel(trace: Trace, source: Node, shape: tuple[int, ...]) -> list[int]:
+    sizes = list(zip(source.shape[1:], shape[1:]))
+    if any(size % out for size, out in sizes):
+        raise trace.fail(
+            f"from {source.shape[1:]} to {shape[1:]} has windows of different sizes, which is not supported",
+            f"choose an output size that divides {source.shape[1:]}, such as 1, or an input size to match",
+        )
+    return [size // out for size, out in sizes]
+
+
+def adaptive_avg_pool2d(trace: Trace, result: Tensor, input: Any, output_size: Any) -> Node:
+    source = picture(trace, trace.node(input))
+    if shape_of(result)[1:] == (1, 1):
+        return trace.emit("global_avg_pool", [source], shape_of(result))
+    if shape_of(result) == source.shape:
+        return source
+    return avg_pool2d(trace, result, input, _adaptive_kernel(trace, source, shape_of(result)))
+
+
+def adaptive_max_pool2d(
+    trace: Trace, result: Tensor, input: Any, output_size: Any, return_indices: bool = False
+) -> Node:
+    source = picture(trace, trace.node(input))
+    return max_pool2d(trace, result, input, _adaptive_kernel(trace, source, shape_of(result)))
+
+
+def mean(
+    trace: Trace, result: Tensor, input: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any
+) -> Node:
+    source = trace.node(input)
+    dims = (
+        sorted(d % 4 for d in (dim if isinstance(dim, list | tuple) else [dim])) if dim is not None else None
+    )
+    if len(source.shape) != 3 or dims != [2, 3] or kwargs.get("dtype") is not None:
+        raise trace.fail(
+            f"over dim={dim} is not supported; over (2, 3) it is",
+            "reduce rows and columns at once, x.mean((2, 3)), or use nn.AdaptiveAvgPool2d(1)",
+        )
+    pooled = trace.emit("global_avg_pool", [source], (source.shape[0], 1, 1))
+    return pooled if keepdim else trace.emit("flatten", [pooled], (source.shape[0],))
+
+
+def reshape(trace: Trace, result: Tensor, input: Any, *args: Any, **kwargs: Any) -> Node:
+    """Any reshaping: nothing where the shape stays, `flatten` where an image becomes a vector."""
+    source, shape = trace.node(input), shape_of(result)
+    if result.shape[0] == trace.batch and shape == source.shape:
+        return source
+    if result.shape[0] != trace.batch or len(shape) != 1:
+        raise trace.fail(
+            f"from {source.shape} to {shape} is not supported; flattening an image is",
+            "leave values as (n, c, h, w) or (n, c); a channel shuffle becomes a 1x1 or grouped convolution",
+        )
+    return trace.emit("flatten", [source], shape)
+
+
+def getitem(trace: Trace, result: Tensor, input: Any, index: Any) -> Node:
+    """`x[:, :, ::s, ::t]`, a pooling over single pixels; and `x[:, :, 0, 0]` of an image of one pixel."""
+    source = trace.node(input)
+    parts = index if isinstance(index, tuple) else (index,)
+    everything = slice(None)
+    if all(part == everything or part is Ellipsis for part in parts):
+        return source
+    if len(source.shape) == 3 and len(parts) == 4 and parts[0] == parts[1] == everything:
+        if parts[2] == parts[3] == 0 and source.shape[1:] == (1, 1):
+            return trace.emit("flatten", [source], shape_of(result))
+        rows, cols = parts[2], parts[3]
+        if all(isinstance(p, slice) and p.start in (None, 0) and p.stop is None for p in (rows, cols)):
+            steps = [rows.step or 1, cols.step or 1]
+            return max_pool2d(trace, result, input, [1, 1], steps)
+    raise trace.fail(
+        "is not supported; x[:, :, ::s, ::s] is",
+        "use pooling or a strided convolution to choose pixels, and a layer for each part of the channels",
+    )
+
+
+def pad(
+    trace: Trace, result: Tensor, input: Any, pad: Any, mode: str = "constant", value: Any = None
+) -> Node:
+    source = picture(trace, trace.node(input))
+    edges = [int(p) for p in pad] + [0] * (8 - len(pad))
+    if mode != "constant" or min(edges) < 0 or edges[6:] != [0, 0]:
+        raise trace.fail(
+            f"with mode={mode!r} and pad={tuple(pad)} is not supported; constant padding is",
+            "use nn.ZeroPad2d or padding_mode='zeros'",
+        )
+    attrs = {
+        "padding": [edges[4], edges[5], edges[2], edges[3], edges[0], edges[1]],
+        "value": float(np.float32(value or 0.0)),
+    }
+    return trace.emit("pad2d", [source], shape_of(result), attrs)
+
+
+def cat(trace: Trace, result: Tensor, tensors: Any, dim: int = 0, **kwargs: Any) -> Node:
+    """Joined channels as a sum: each part padded with channels of zeros to the whole width."""
+    parts = [picture(trace, trace.node(t)) for t in tensors]
+    if dim not in (1, -3) or kwargs:
+        raise trace.fail(f"along dim={dim} is not supported; along 1 it is", "join channels, along dim 1")
+    total, begin, joined = result.shape[1], 0, None
+    for part in parts:
+        edges = [begin, total - begin - part.shape[0], 0, 0, 0, 0]
+        wide = trace.emit("pad2d", [part], shape_of(result), {"padding": edges, "value": 0.0})
+        joined = wide if joined is None else trace.emit("add", [joined, wide], shape_of(result))
+        begin += part.shape[0]
+    if joined is None:
+        raise trace.fail("of nothing is not supported")
+    return joined

@@ -1,0 +1,211 @@
+"""Labels and probabilities from a packed model: images in, guesses out. Needs numpy and Pillow.
+
+Images are normalised here and given to the model as float32, so that the answers are those of the trained
+network but for float rounding with every engine and every network. Given bytes, an engine may round the
+weights of a large first layer (runtime/stem.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xnorpp.runtime.decode import load_image
+from xnorpp.runtime.format.pixels import MODES
+from xnorpp.runtime.format.preprocess import Preprocess
+from xnorpp.runtime.format.program import Program
+
+if TYPE_CHECKING:
+    from xnorpp.runtime.decode import ImageSource
+    from xnorpp.runtime.model import PackedModel
+
+__all__ = [
+    "Guess",
+    "Prediction",
+    "check_classifier",
+    "classify",
+    "outputs_of",
+    "predict",
+    "preprocess_of",
+    "printable",
+    "probabilities",
+    "takes_images",
+    "temperature_of",
+]
+
+F32 = npt.NDArray[np.float32]
+UInt8 = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One class for an image."""
+
+    index: int
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The likeliest classes of an image, best first; or, for one that cannot be read, why.
+
+    `distortion` is by how much the image was stretched in one direction more than in the other: 4.0 for one
+    of 1600x400 that became a square, 1.0 where the aspect ratio was kept.
+    """
+
+    image: str
+    guesses: tuple[Guess, ...] = ()
+    error: str | None = None
+    distortion: float = 1.0
+
+
+def takes_images(program: Program) -> bool:
+    """Whether the input is an image of 1 to 4 channels, or the file stores how an image becomes one."""
+    shape = program.input_shape
+    return program.preprocess is not None or (len(shape) == 3 and shape[0] in MODES and min(shape) > 0)
+
+
+def preprocess_of(program: Program) -> Preprocess:
+    """How an image becomes an input: what the file stores, or else a resize to the input's size.
+
+    Raises:
+        ValueError: What is stored is wrong or does not fit the input, or the input is not an image.
+    """
+    shape = program.input_shape
+    if not takes_images(program) or len(shape) != 3:
+        raise ValueError(
+            f"the model's input has the shape {shape}, which is not an image of 1 to 4 channels and one "
+            "size; call the model with an array"
+        )
+    channels, height, width = shape
+    known = {"mean": program.mean, "std": program.std}
+    return Preprocess.from_dict({**known, **(program.preprocess or {})}, (channels, height, width))
+
+
+def outputs_of(program: Program) -> dict[str, tuple[int, ...]]:
+    """The shape of each output by its name, without the batch axis."""
+    return {name: program.values[value].shape for name, value in program.outputs.items()}
+
+
+def check_classifier(program: Program) -> int:
+    """How many classes the program tells apart; a ValueError for one that does not classify images."""
+    shapes = outputs_of(program)
+    if len(shapes) != 1:
+        raise ValueError(
+            f"the model has {len(shapes)} outputs ({', '.join(shapes)}); classes can be read from a model "
+            "with one output only, and calling the model gives all of them"
+        )
+    (shape,) = shapes.values()
+    if len(shape) != 1:
+        raise ValueError(
+            f"the model's output has the shape {shape}, not one number per class; calling the model gives "
+            "the output itself"
+        )
+    return shape[0]
+
+
+def temperature_of(program: Program) -> float:
+    """The calibration temperature that the file stores, else 1."""
+    return 1.0 if program.temperature is None else program.temperature
+
+
+def probabilities(program: Program, outputs: F32) -> F32:
+    """Softmax of the outputs (n, classes) divided by the stored temperature.
+
+    Where the program itself ends with a softmax, its logarithm is what the temperature divides.
+    """
+    temperature = temperature_of(program)
+    last = next(op for op in program.ops if op.output == program.output)
+    if last.op == "softmax":
+        if temperature == 1.0:
+            return outputs
+        outputs = np.log(np.maximum(outputs, np.finfo(np.float32).tiny))
+    scaled = outputs if temperature == 1.0 else outputs / np.float32(temperature)
+    powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True), dtype=np.float32)
+
+
+def classify(model: PackedModel, image: ImageSource, top: int = 5) -> tuple[Guess, ...]:
+    """`PackedModel.classify`."""
+    _check_top(top)
+    preprocess = _needed(model)
+    pixels = preprocess.apply(load_image(image))
+    scores = probabilities(model.program, model(preprocess.normalise(pixels[None])))
+    return _guesses(model.labels, scores[0], top)
+
+
+def predict(
+    model: PackedModel, paths: str | Path | Sequence[str | Path], *, top: int = 5, batch: int = 16
+) -> Iterator[Prediction]:
+    """One prediction per path, in order; a path by itself is one image.
+
+    An image that cannot be read has an `error`; the others go on. One whose EXIF block says that the camera
+    was held sideways is turned upright first.
+
+    Raises:
+        ValueError: `top` or `batch` is below 1, or the model does not classify images.
+    """
+    _check_top(top)
+    if batch < 1:
+        raise ValueError(f"`batch` (={batch}) must be at least 1")
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    preprocess = _needed(model)
+    for start in range(0, len(paths), batch):
+        chunk = paths[start : start + batch]
+        prepared = [_prepare(path, preprocess) for path in chunk]
+        good = [one[0] for one in prepared if not isinstance(one, str)]
+        scores = iter(
+            probabilities(model.program, model(preprocess.normalise(np.stack(good)))) if good else ()
+        )
+        for path, one in zip(chunk, prepared):
+            if isinstance(one, str):
+                yield Prediction(str(path), error=one)
+            else:
+                yield Prediction(str(path), _guesses(model.labels, next(scores), top), distortion=one[1])
+
+
+def printable(text: str) -> str:
+    r"""A text from a file for a terminal: whatever is not printable becomes an escape.
+
+    Labels come from anyone's file; a newline or an ANSI sequence in one could forge what a program prints.
+
+    >>> print(printable("cat\x1b[2J\n"))
+    cat\x1b[2J\n
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def _needed(model: PackedModel) -> Preprocess:
+    check_classifier(model.program)
+    return model.preprocess or preprocess_of(model.program)
+
+
+def _prepare(path: str | Path, preprocess: Preprocess) -> tuple[UInt8, float] | str:
+    """The prepared image and its distortion, or why there is none."""
+    try:
+        image = load_image(path)
+        return preprocess.apply(image), preprocess.distortion(image.height, image.width)
+    except ValueError as error:  # a CorruptImageError, or too long for its width
+        return str(error)
+
+
+def _guesses(labels: tuple[str, ...] | None, scores: F32, top: int) -> tuple[Guess, ...]:
+    order = np.argsort(-scores, kind="stable")[:top]
+    return tuple(
+        Guess(int(index), labels[index] if labels else str(index), float(scores[index])) for index in order
+    )
+
+
+def _check_top(top: Any) -> None:
+    if top < 1:
+        raise ValueError(f"`top` (={top}) must be at least 1")

@@ -1,0 +1,35 @@
+"""The examples about packing run, and do what they are there to show."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, cwd=folder, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_check_before_training(tmp_path: Path) -> None:
+    printed = run("check_before_training.py", tmp_path)
+    assert printed.startswith("not packable: 3 obstacles\n- nn.GroupNorm is not supported")
+    assert "stem.2: nn.GELU -> use nn.ReLU, nn.PReLU or nn.Hardtanh instead" in printed
+    assert "after the remedies, packable: the whole model, 3 layers" in printed
+
+
+def test_packed_subnetwork(tmp_path: Path) -> None:
+    printed = run("packed_subnetwork.py", tmp_path)
+    assert "packed  0 to 6 (3 layers)" in printed
+    assert "left    7: nn.GELU is not supported" in printed
+    difference = re.search(r"largest difference of an output: (\S+)", printed)
+    assert difference
+    assert float(difference[1]) < 1e-4
+    assert (tmp_path / "hybrid.pt").exists()

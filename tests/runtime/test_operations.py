@@ -1,0 +1,37 @@
+"""Every engine covers every operation of the set: a new one fails here until it is defined everywhere."""
+
+from __future__ import annotations
+
+from xnorpp.packing.verify import BOUNDS
+from xnorpp.runtime.cuda.plain import ENTRY
+from xnorpp.runtime.format.ops import operations
+from xnorpp.runtime.native import core
+from xnorpp.runtime.plan import make_steps
+from xnorpp.runtime.reference import APPLY
+
+MOVES = {"affine", "relu", "prelu", "hardtanh", "add", "mul", "sign"}  # of an epilogue, in every engine
+
+
+def test_the_reference_defines_every_operation() -> None:
+    assert set(APPLY) == set(operations())
+
+
+def test_the_cpu_engine_covers_every_operation() -> None:
+    assert set(core().engine_operations()) == set(operations())
+
+
+def test_the_gpu_engine_covers_every_operation() -> None:
+    assert (set(ENTRY) - {"pointwise"}) | MOVES == set(operations())
+
+
+def test_packing_bounds_the_error_of_every_operation() -> None:
+    assert set(BOUNDS) >= set(operations()) - {"sign", "binary_conv2d", "binary_linear"}
+
+
+def test_moves_are_what_plans_have_besides_producers() -> None:
+    from random_programs import random_program
+
+    producers = {
+        s.kind for seed in range(150) for s in make_steps(random_program(seed, length=6 + seed % 25))
+    }
+    assert producers - {"pointwise"} == set(operations()) - MOVES

@@ -120,7 +120,7 @@ def test_classes_that_the_model_does_not_know_are_refused(
         assert "the model's classes (circle, noise, stripe) are not those of data set 'folder' (cat)" in err
         assert len(err.splitlines()) == 1
     assert main(["eval", str(run), "--dataset", "digits"]) == 2
-    assert "takes pictures of 3 channels" in capsys.readouterr().err
+    assert "takes images with 3 channels" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -173,10 +173,10 @@ def test_what_a_run_held_out_of_one_tree_is_its_test_set(
         capsys.readouterr()
         assert main(["eval", str(tmp_path / model), "--data", tree]) == 0
         out = capsys.readouterr().out
-        assert "on folder (held out, 18 pictures" in out
+        assert "on folder (held out, 18 images" in out
         assert f"top-1 {top1} %" in out
     assert main(["eval", str(tmp_path / "run"), "--data", tree, "--holdout", "0"]) == 0
-    assert "on folder (test, 72 pictures" in capsys.readouterr().out
+    assert "on folder (test, 72 images" in capsys.readouterr().out
 
 
 def test_unreadable_images_are_tolerated_as_the_recipe_says(

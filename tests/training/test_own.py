@@ -168,7 +168,7 @@ def test_a_recipe_names_networks_and_data_sets_outside_the_package(
     assert main(["eval", "run", "--network", "own_parts:net"]) == 0
     assert main(["eval", "own.xnor"]) == 0
     assert train(recipe, out="run", resume=True, quiet=True)["metrics"] == summary["metrics"]
-    with pytest.raises(ValueError, match=r"the network 'own_parts:net' has no option `width`"):
+    with pytest.raises(ValueError, match=r"`width` is not an option of 'own_parts:net'"):
         train({**recipe, "model.options": {"width": 2}}, out="other", quiet=True)
 
 
@@ -360,6 +360,38 @@ def test_a_label_beyond_the_outputs_ends_the_run_with_a_sentence(tmp_path: Path)
     pairs = [(image, int(label)) for image, label in zip(*HALF[0])]
     with pytest.raises(DatasetError, match=r"`train_data` has the label \d; the network has 5 outputs"):
         train(QUICK, model=Net(5), train_data=pairs, test_data=pairs, out=tmp_path, quiet=True)
+
+
+def test_images_that_are_not_square(tmp_path: Path) -> None:
+    """Their shape travels into the packed file too."""
+    wide = [(np.repeat(images, 2, axis=2), labels) for images, labels in HALF]
+    summary = train(QUICK, model=Net, train_data=wide[0], test_data=wide[1], out=tmp_path, quiet=True)
+    assert summary["model"]["input_size"] == [8, 16]
+    assert (summary["preprocess"]["resize"], summary["preprocess"]["crop"]) == ([8, 16], [8, 16])
+    net, meta = load_model(tmp_path, model=Net)
+    found = evaluate(net, wide[1], preprocess=meta["preprocess"])
+    assert found["loss"] == pytest.approx(summary["metrics"]["loss"])
+    pack_checkpoint(tmp_path, tmp_path / "wide.xnor", model=Net)
+    scores = xnorpp.load(tmp_path / "wide.xnor")(wide[1][0])
+    assert 100 * (scores.argmax(1) == wide[1][1]).mean() == pytest.approx(summary["metrics"]["top1"], abs=7)
+
+
+def test_a_function_that_a_recipe_names_may_take_the_binarization(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a registered network does: one contract, with or without registration."""
+    (tmp_path / "own_options.py").write_text(
+        "from torch import nn\nfrom xnorpp import BinaryConv2d\n"
+        "def net(num_classes, in_channels, options):\n"
+        "    conv = BinaryConv2d(4, 4, 3, config=options.binarization, output_size=(4, 4))\n"
+        "    return nn.Sequential(nn.Conv2d(in_channels, 4, 3), nn.BatchNorm2d(4), conv, nn.Flatten(), "
+        "nn.Linear(64, num_classes))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    recipe = table(**{"model.name": "own_options:net", "model.options": {}, "model.scale": "channel"})
+    train(recipe, train_data=HALF[0], test_data=HALF[1], out="run", quiet=True)
+    loaded, _ = load_model("run", model="own_options:net")
+    assert loaded[2].weight.shape == (4, 4, 3, 3)  # type: ignore[index]
 
 
 def test_names_of_own_data_travel(tmp_path: Path) -> None:

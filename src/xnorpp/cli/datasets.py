@@ -11,12 +11,18 @@ def datasets(arguments: list[str]) -> int:
     parser.parse_args(arguments)
 
     from xnorpp.data import dataset_info, list_datasets
+    from xnorpp.data.catalog import has_card
 
     rows = []
     for name in list_datasets():
+        if not has_card(name):  # registered from outside; its data is its card
+            rows.append((name, "", "registered"))
+            continue
         info = dataset_info(name)
-        channels = f"{info.channels} channel{'s'[: info.channels > 1]}"
-        size = f"{info.classes or 'any'} classes, {info.image_size} px, {channels}"
+        size = (
+            f"{info.classes or 'any'} classes, {info.image_size} px, "
+            f"{info.channels} channel{'s'[: info.channels > 1]}"
+        )
         rows.append((name, size, info.how_to_get))
     print_table(rows)
     return 0

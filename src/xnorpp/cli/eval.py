@@ -116,8 +116,9 @@ def evaluate(arguments: list[str]) -> int:
         given.max_skipped = _recorded_limit(meta)
     held = ((meta.get("recipe") or {}).get("data") or {}).get("holdout", 0.0)
     wanted: dict[str, Any] = {"max_skipped": given.max_skipped}
-    if preprocess is not None:
-        wanted |= {"size": preprocess.side, "resize": preprocess.resize, "channels": preprocess.channels}
+    side = preprocess.side if preprocess is not None and len(set(preprocess.size)) == 1 else None
+    if preprocess is not None and side is not None:
+        wanted |= {"size": side, "resize": preprocess.resize, "channels": preprocess.channels}
     name, dataset = _open(given, meta.get("dataset"), held, wanted)
     _check_channels(meta["model"], name, dataset)
     dataset = _matched(given, dataset, meta.get("classes"), meta["model"]["num_classes"])
@@ -127,7 +128,7 @@ def evaluate(arguments: list[str]) -> int:
         train=False,
         device=device,
         workers=given.workers,
-        size=None if preprocess is None else preprocess.side,
+        size=side,
         max_skipped=given.max_skipped,
     )
     result = measure(model, loader)

@@ -102,21 +102,14 @@ class DatasetInfo:
         return round(size * self.resize / self.image_size)
 
     def following(self, preprocess: Preprocess) -> DatasetInfo:
-        """The card with the sizes and the normalisation that a model was trained with.
-
-        Raises:
-            ValueError: The model's images are not square.
+        """The card with the normalisation that a model was trained with, and with its sizes where the images
+        are squares.
         """
-        side, resize = preprocess.side, preprocess.resize
-        if not isinstance(resize, int):
-            raise ValueError(f"`resize` (={resize}) must be one side here: data sets are resized to squares")
-        return replace(
-            self,
-            mean=preprocess.mean,
-            std=preprocess.std,
-            image_size=side,
-            resize=None if resize == side else resize,
-        )
+        card = replace(self, mean=preprocess.mean, std=preprocess.std)
+        resize, crop = preprocess.resize, preprocess.crop
+        if not isinstance(resize, int) or not isinstance(crop, int) or preprocess.aspect != "squash":
+            return card
+        return replace(card, image_size=crop, resize=None if resize == crop else resize)
 
     def preprocess(self, size: int | None = None) -> Preprocess:
         """What testing does to an image: resize (not keeping the aspect), centre crop, normalise."""

@@ -84,7 +84,7 @@ def evaluate(
         return _measure(model, data, amp, world)
     place = next((one.device for one in model.parameters()), torch.device("cpu"))
     opened = _open(data, preprocess)
-    size = None if preprocess is None else opened.info.image_size
+    size = None if preprocess is None else opened.info.image_size or None
     loader = make_loader(opened, batch_size=batch_size, train=False, device=place, workers=workers, size=size)
     try:
         return _measure(model, loader, amp, world)

@@ -31,24 +31,16 @@ def recipe_network(
 ) -> nn.Module:
     """The network that a recipe's [model] section describes.
 
-    `model.name` is a name that `create_model` knows, or `package.module:function`; the function is called
-    with those of `num_classes`, `in_channels`, `input_size`, `method` and `scale` that it has as parameters,
-    and with `model.options`.
+    `model.name` is a registered name or `package.module:function`, which `create_model` calls as
+    `register_model` describes: with those of `num_classes`, `in_channels`, `input_size` and `options` that it
+    has as parameters, and with `model.options`.
     """
-    scale = None if part.scale == "default" else part.scale
-    if is_reference(part.name):
-        offered = _offered(input_size, num_classes, in_channels)
-        return _made(
-            resolve("model.name", part.name),
-            f"the network {part.name!r}",
-            {**offered, "method": part.method, "scale": scale},
-            part.options,
-        )
+    sides = isinstance(input_size, int) or (input_size is not None and len(input_size) == 2)
     return create_model(
         part.name,
         method=part.method,
-        scale=scale,
-        input_size=input_size,
+        scale=None if part.scale == "default" else part.scale,
+        input_size=input_size if sides else None,
         num_classes=num_classes,
         in_channels=in_channels,
         **part.options,

@@ -248,12 +248,16 @@ def _shape(part: DataPart, dataset: Any) -> tuple[int, ...]:
 
 
 def _preprocess(part: DataPart, dataset: Any) -> Preprocess | None:
-    """None for images that no pre-processing of ours can make, such as ones that are not square."""
+    """None for what is no image of ours, such as one of five channels."""
+    info, shape = dataset.info, _shape(part, dataset)
     try:
-        made: Preprocess = dataset.info.preprocess(part.size or None)
-    except ValueError:
+        if info.image_size or part.size:
+            made: Preprocess = info.preprocess(part.size or None)
+            return made
+        size = (shape[1], shape[2])  # the user's own images, which are not square
+        return Preprocess(size, size, info.mean, info.std, shape[0])
+    except (ValueError, IndexError):
         return None
-    return made
 
 
 def make_loaders(recipe: Recipe, sets: DataSets, world: World) -> tuple[list[Any], Any]:

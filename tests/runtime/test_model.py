@@ -278,7 +278,7 @@ def test_classify_uses_what_the_file_stores() -> None:
     wide[:4, 17:20] = 255  # the top left quarter of the centre
     assert model.classify(wide)[0].label == "top left"
     sharp = model.classify(wide)[0].probability
-    calm = load(replace(program, meta={"temperature": 100.0})).classify(wide)[0]
+    calm = load(replace(program, temperature=100.0)).classify(wide)[0]
     assert calm.label == "top left"
     assert calm.probability < sharp
 

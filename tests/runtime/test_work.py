@@ -9,7 +9,7 @@ import pytest
 
 from xnorpp.runtime import cpu, load
 from xnorpp.runtime.format.program import Op, Program
-from xnorpp.runtime.work import UNITS_A_THREAD, picture_work, threads_worth
+from xnorpp.runtime.plan import UNITS_A_THREAD, picture_work, threads_worth
 
 
 def network(size: int, channels: int = 64) -> Program:

@@ -64,7 +64,15 @@ def binarize(
         ValueError: An argument is not valid.
 
     Example:
-        >>> print(binarize(net, example=images, overrides={"layer1.*": "real"}))
+        >>> import torch
+        >>> net = nn.Sequential(
+        ...     nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 16, 10)
+        ... )
+        >>> print(binarize(net, example=torch.randn(2, 3, 8, 8)))
+        0  Conv2d  left    first layer, kept real
+        2  Conv2d  binary  method xnor++, scale channel
+        4  Linear  left    last layer, kept real
+        1 layer made binary, 2 left as they were
     """
     old = {name: settings.pop(name) for name in _OLD if name in settings}
     if old:

@@ -52,7 +52,8 @@ class Report:
             f"{row.path:<{paths}}  {row.kind:<{kinds}}  {'binary' if row.changed else 'left  '}  {row.reason}"
             for row in self.rows
         ]
-        lines.append(f"{len(self.changed)} layers made binary, {len(self.left)} left as they were")
+        count = len(self.changed)
+        lines.append(f"{count} layer{'s'[: count != 1]} made binary, {len(self.left)} left as they were")
         if self.obstacles:
             lines.append(f"{len(self.obstacles)} obstacles to packing:")
             lines += [f"  {obstacle}" for obstacle in self.obstacles]

@@ -18,7 +18,7 @@ from xnorpp.data.formats import cifar, digits, folder, imagenet, mnist, shards, 
 from xnorpp.data.holdout import holdout_split
 from xnorpp.data.own import AnyDataset, BatchesDataset, as_dataset, is_path
 from xnorpp.runtime.choices import nearest_first
-from xnorpp.runtime.references import call, is_reference, parameter_names, resolve
+from xnorpp.runtime.registry import call, is_reference, parameter_names, resolve
 
 F = TypeVar("F", bound=Callable[..., Any])
 

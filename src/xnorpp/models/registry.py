@@ -174,7 +174,7 @@ def create_model(
         ValueError: An argument is not valid.
 
     Example:
-        >>> create_model("resnet18", method="xnor++", scale="channel", input_size=64, num_classes=200)
+        >>> model = create_model("resnet18", method="xnor++", scale="channel", input_size=64, num_classes=200)
     """
     network = find_network(name)
     own_names = network.own_options()

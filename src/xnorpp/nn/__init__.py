@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from xnorpp.nn.functional import binary_conv2d, binary_linear
     from xnorpp.nn.fused.dispatch import BACKENDS, get_backend, set_backend, set_recompute
     from xnorpp.nn.fused.graph import fuse_for_training
-    from xnorpp.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLayer, BinaryLinear
+    from xnorpp.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLayer
+    from xnorpp.nn.linear import BinaryLinear
     from xnorpp.nn.methods import METHODS
     from xnorpp.nn.quantizers import (
         QUANTIZERS,
@@ -65,7 +66,8 @@ _NAMES = {
     "functional": ("binary_conv2d", "binary_linear"),
     "fused.dispatch": ("BACKENDS", "get_backend", "set_backend", "set_recompute"),
     "fused.graph": ("fuse_for_training",),
-    "layers": ("BinaryConv1d", "BinaryConv2d", "BinaryLayer", "BinaryLinear"),
+    "layers": ("BinaryConv1d", "BinaryConv2d", "BinaryLayer"),
+    "linear": ("BinaryLinear",),
     "methods": ("METHODS",),
     "quantizers": (
         *("QUANTIZERS", "Identity", "PolynomialSign", "Quantizer", "Sign", "TanhSign", "hard_sign"),

@@ -43,8 +43,10 @@ class Binarization:
         ValueError: A name is unknown, or the values do not fit together.
 
     Example:
-        >>> Binarization(inputs="polynomial", scale="channel_spatial")
-        >>> Binarization.preset("xnor")
+        >>> Binarization(inputs="polynomial", scale="channel_spatial").scale_name
+        'channel_spatial'
+        >>> Binarization.preset("xnor").scale_name
+        'alpha'
     """
 
     inputs: Quantizer
@@ -102,7 +104,8 @@ class Binarization:
             ValueError: The name is unknown, or the method does not have the scale that is asked for.
 
         Example:
-            >>> Binarization.preset("xnor++", scale="dense")
+            >>> Binarization.preset("xnor++", scale="dense").scale_name
+            'dense'
         """
         check_choice("method", method, METHODS)
         base = _PRESETS[method]

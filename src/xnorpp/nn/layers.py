@@ -1,4 +1,4 @@
-"""BinaryConv1d, BinaryConv2d and BinaryLinear: torch's layers, and how they are binarized.
+"""BinaryConv1d and BinaryConv2d: torch's layers, and how they are binarized (`linear.py` has BinaryLinear).
 
 For a layer with latent weight W, input I and bias b (`*` is the convolution or matrix product):
 
@@ -21,15 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from xnorpp.nn.binarization import Binarization
-from xnorpp.nn.functional import Pads, binary_conv2d, binary_linear
+from xnorpp.nn.functional import Pads, binary_conv2d
 from xnorpp.nn.quantizers import Identity, Quantizer
 from xnorpp.nn.scales import (
     ANALYTIC_INPUT_MEAN,
     AnalyticScale,
     LearnedScale,
-    at_least_float32,
     create_scale,
-    exact_mean,
     filter_means,
     input_scale,
 )
@@ -287,8 +285,9 @@ class BinaryConv2d(nn.Conv2d, _BinaryConvolution):
         ValueError: An argument is not valid.
 
     Example:
-        >>> BinaryConv2d(64, 128, 3, padding=1)
-        >>> BinaryConv2d(64, 128, 3, scale="channel_height_width", inputs="polynomial")
+        >>> BinaryConv2d(64, 128, 3, padding=1)(torch.randn(1, 64, 9, 9)).shape
+        torch.Size([1, 128, 9, 9])
+        >>> layer = BinaryConv2d(64, 128, 3, scale="channel_height_width", inputs="polynomial")
     """
 
     def __init__(
@@ -346,7 +345,8 @@ class BinaryConv1d(nn.Conv1d, _BinaryConvolution):
     `output_size` is (1, length). It trains; packed files do not hold sequences yet, so `pack` raises.
 
     Example:
-        >>> BinaryConv1d(32, 64, 5, padding=2)
+        >>> BinaryConv1d(32, 64, 5, padding=2)(torch.randn(1, 32, 50)).shape
+        torch.Size([1, 64, 50])
     """
 
     def __init__(
@@ -396,69 +396,3 @@ class BinaryConv1d(nn.Conv1d, _BinaryConvolution):
         padding = f", padding_value={self.padding_value}" if any(self.pads) else ""
         real: str = super().extra_repr()  # type: ignore[no-untyped-call]
         return real + padding + self._describe()
-
-
-class BinaryLinear(nn.Linear, BinaryLayer):
-    """`nn.Linear` with a binarization: the same arguments, the same defaults.
-
-    A linear output has no rows and columns, so the scale must not be spatial; XNOR-Net's K is one number per
-    input row, the mean of its |I|.
-
-    Args:
-        in_features: As of `nn.Linear`, as all arguments up to `dtype`.
-        out_features: Outputs.
-        bias: Whether a bias is added, after the scale.
-        device: Of the parameters.
-        dtype: Of the parameters.
-        config: A `Binarization`, the name of a preset, or None for the default.
-        **settings: Fields of the `Binarization` that differ from `config`.
-
-    Raises:
-        ValueError: An argument is not valid.
-
-    Example:
-        >>> BinaryLinear(64, 10)
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-        *,
-        config: Config = None,
-        **settings: Any,
-    ) -> None:
-        binarization = Binarization.of(config, **settings)
-        if binarization.scale is not None and binarization.scale.spatial:
-            raise ValueError(
-                f"`scale` (={binarization.scale_name!r}) must be one of 'channel' or another scale without "
-                "rows and columns, which the output of a linear layer does not have; `config.for_linear()` "
-                "gives one"
-            )
-        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        self._set_up(binarization)
-
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        if hasattr(self, "binarization"):
-            self.reset_scale()
-
-    def forward(self, x: Tensor) -> Tensor:
-        config = self.binarization
-        if config.is_real:
-            return super().forward(x)
-        weight, weights = self.working_weight()
-        scales = tuple(factor.flatten() for factor in self.scale_factors())
-        if self.scale is not None and self.scale.uses_input:
-            sizes = at_least_float32(x).abs()
-            mean = exact_mean(sizes, -1) if self._means_are_exact(x) else sizes.mean(-1)
-            scales = (*scales, mean.unsqueeze(-1))
-        return binary_linear(
-            x, weight, scales, self.bias, inputs=config.inputs, weights=weights, progress=self.progress
-        )
-
-    def extra_repr(self) -> str:
-        return super().extra_repr() + self._describe()

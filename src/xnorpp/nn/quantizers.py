@@ -78,7 +78,8 @@ class Quantizer:
         fused: Whether the fused CUDA kernels compute this gradient. They compute that of `Sign`.
 
     Example:
-        >>> Binarization(inputs=PolynomialSign(), weights=TanhSign(end=20.0))
+        >>> from xnorpp.nn import Binarization
+        >>> config = Binarization(inputs=PolynomialSign(), weights=TanhSign(end=20.0))
     """
 
     encoding: ClassVar[str | None] = "sign"

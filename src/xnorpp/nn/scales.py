@@ -7,11 +7,9 @@ Learned (XNOR-Net++, Eq. 3 to 7): one factor Gamma, built in four ways, named he
     channel_spatial        Case 3   Gamma = alpha * beta          alpha (o,1,1), beta (1,h,w)
     channel_height_width   Case 4   Gamma = alpha * beta * gamma  alpha (o,1,1), beta (1,h,1), gamma (1,1,w)
 
-Analytic (XNOR-Net, Eq. 2): alpha = mean |W| of each filter, optionally times K, the box-filtered mean |I|. K
-depends on the input, so the analytic scale with K has no `tensor()`.
+Analytic (XNOR-Net, Eq. 2): alpha = mean |W| of each filter, optionally times K, the box-filtered mean |I|.
 
-A scale of your own states what its factors span; parameters, start, resizing, lazy sizes and packing follow
-from that:
+A scale of your own states what its factors span; parameters, start, resizing and packing follow from that:
 
     @register_scale("channel_width")
     class ChannelWidthScale(LearnedScale):
@@ -34,8 +32,7 @@ from xnorpp.runtime.registry import Registry
 
 SCALE_INITS = ("analytic", "ones")
 
-# E|I| = sqrt(2/pi) = 0.798 for a standard normal input: what a batch norm before the sign delivers.
-ANALYTIC_INPUT_MEAN = 0.8
+ANALYTIC_INPUT_MEAN = 0.8  # E|I| = sqrt(2/pi) for a standard normal input, which a batch norm delivers
 
 # The fused kernels by name, and the axes of the factors that each of them reads, in order.
 KERNELS: dict[str, tuple[str, ...]] = {

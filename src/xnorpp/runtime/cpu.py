@@ -15,9 +15,8 @@ import numpy.typing as npt
 from xnorpp.runtime.format.program import Program
 from xnorpp.runtime.limits import DEFAULT_LIMITS, Limits
 from xnorpp.runtime.native import core
-from xnorpp.runtime.plan import make_steps
+from xnorpp.runtime.plan import check_threads, make_steps, threads_worth
 from xnorpp.runtime.reference import check_input, shape_of_batch
-from xnorpp.runtime.work import check_threads, threads_worth
 
 _core: Any = core()  # ImportError where it is not built
 

@@ -2,9 +2,9 @@
 
 The format bounds every number in a file, but generously: a few hundred bytes can describe values of
 gigabytes. `load` therefore compares what a program needs with `Limits` before anything of that size is
-allocated. The core counts needs as the engines lay things out (`csrc/core/program/program.cpp`), not as the file
-states them: filters in blocks of 32, floats in pixels of 16 channels, one-bit products in words of 32, and a
-tensor that several operations share once for each of them.
+allocated. The core counts needs as the engines lay things out (`csrc/core/program/program.cpp`), not as the
+file states them: filters in blocks of 32, floats in pixels of 16 channels, one-bit products in words of 32,
+and a tensor that several operations share once for each of them.
 """
 
 from __future__ import annotations

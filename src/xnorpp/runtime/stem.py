@@ -1,7 +1,7 @@
 """The first convolution on the bytes of an image: its whole-numbered filters, the same for every engine.
 
-`csrc/core/program/stem.h` has the formula and how filters are rounded. A file of version 2 holds the rounded filters
-where its writer wants them (`add_byte_filters`), and every engine, the reference included, follows it.
+`csrc/core/program/stem.h` has the formula and how filters are rounded. A file of version 2 holds the rounded
+filters where its writer wants them (`add_byte_filters`), and every engine, the reference too, follows it.
 
 Which stems. Rounded filters are other filters: a value near zero gets another sign, and in a network of small
 images such signs change the classes of a few images in a hundred. So they are for stems where they pay,

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from xnorpp.models import create_model
 from xnorpp.nn.controls import evaluating
-from xnorpp.runtime.references import call, is_reference, resolve
-from xnorpp.runtime.registry import without_imports
+from xnorpp.runtime.registry import call, is_reference, resolve, without_imports
 from xnorpp.training.recipe.config import ModelPart, RecipeError
 
 OWN = "own"

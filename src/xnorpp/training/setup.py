@@ -19,7 +19,7 @@ from xnorpp.data.dataset import ArrayDataset
 from xnorpp.data.labels import in_order_of
 from xnorpp.data.loading.prepare import prepare
 from xnorpp.data.own import BatchesDataset, IndexedDataset, as_dataset, is_path
-from xnorpp.runtime.references import is_reference
+from xnorpp.runtime.registry import is_reference
 from xnorpp.training.distributed import World, wait_for_all
 from xnorpp.training.network import OWN, Source, describe, dry_run, own_network, recipe_network
 from xnorpp.training.recipe.config import DataPart, Recipe, RecipeError

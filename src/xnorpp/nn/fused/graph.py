@@ -66,8 +66,10 @@ def fuse_for_training(model: nn.Module) -> tuple[Chain, ...]:
         The chains that were found, none where there is nothing to fuse.
 
     Example:
-        >>> binarize(net, example=images)
-        >>> fuse_for_training(net)
+        >>> norm, conv = nn.BatchNorm2d(64), BinaryConv2d(64, 64, 3, padding=1, bias=False)
+        >>> net = nn.Sequential(norm, conv, nn.PReLU(64))
+        >>> len(fuse_for_training(net))
+        1
     """
     unfuse(model)
     chains: list[Chain] = []

@@ -1,18 +1,16 @@
-"""Triton kernels of the fused training step: the passes over activations. `fused_ops.py` launches them.
+"""Triton kernels of the fused training step: the passes over activations. `ops.py` launches them.
 
 Every activation is a channels_last tensor read as a matrix of (image, pixel, channel) with the channel
 fastest. A program owns one tile of pixels by channels and walks over images, eight at a time, so that
-
-- what belongs to a pixel or a channel (Gamma, batch-norm constants) is loaded once and kept in registers,
-- sums over images need no communication, and one bit of each of eight images makes a byte: bit j of `bits[n
-  // 8, pixel, channel]` belongs to image 8 * (n // 8) + j, one elementwise expression without any shuffle.
+- what belongs to a pixel or a channel (Gamma, batch-norm constants) is loaded once and stays in registers,
+- sums over images need no communication, and eight images make a byte: bit j of `bits[n // 8, pixel,
+  channel]` belongs to image 8 * (n // 8) + j.
 
 Names: `source` is what feeds a batch norm, either a real tensor x (KIND 0) or the integer dot products of the
 convolution before it; in the second case the batch norm's input is v = act(Gamma * dot), recomputed wherever
 it is needed and never written. u = weight * xhat + bias with xhat = (v - mean) * inverse_std is the batch
-norm's output. With XNOR-Net's K (switch K) `k[n, pixel]` multiplies the dot product as it is read, and
-dot * k takes the place of dot everywhere. Sums over programs are left as rows of partial sums for
-`triton_sums`, so that results do not depend on the order in which programs run.
+norm's output. With XNOR-Net's K (switch K) dot * `k[n, pixel]` takes the place of dot everywhere. Sums over
+programs are rows of partial sums for `sum_kernels`, so that results do not depend on the order of programs.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -21,12 +19,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# KIND: 0 a real tensor; dot products times Gamma, which is 1 one factor a channel, 2 a channel and a map,
-# 3 a channel, rows and columns, 4 dense, 5 nothing (ones).
+# KIND: 0 a real tensor; else Gamma: 1 channel, 2 channel, map, 3 channel, rows, columns, 4 dense, 5 ones.
 # ACTIVATION: 0 nothing, 1 max(z, 0), 2 z where positive and slope[c] * z elsewhere.
 
-# Sizes whose divisibility decides nothing: one compilation serves them all. Only `channels` decides how wide
-# loads are.
+# Divisibility of these sizes decides nothing; `channels` decides how wide loads are.
 UNSPECIALIZED = ["images", "pixels", "width", "groups_each", "rows"]
 
 
@@ -175,8 +171,8 @@ def normalize_sign_kernel(
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """sign(u) for the convolution, and for the backward pass one bit u > 0 and one bit |u| <= 1; with SIZES
-    also the sums of |u| over the channels of a tile, from which K is made. With RELU the convolution takes
-    the sign of relu(u), which is that of u; only the gradient differs, and is 0 where u <= 0."""
+    also the sums of |u| over the channels of a tile, from which K is made. RELU: sign(relu(u)), zero gradient
+    where u <= 0."""
     p, c, offset, inside, _row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     factor = _gamma(channel, rows_of, columns, p, c, pixels, channels, width, KIND)
     steep = 1.0

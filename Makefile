@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TORCH := torch==2.13.0
 NATIVE := CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: setup demo test check coverage bench bench-tools soak fuzz sanitize docs wheel clean
+.PHONY: setup demo test check coverage bench bench-tools soak fuzz sanitize test-deploy docs wheel clean
 
 setup: $(READY)
 
@@ -79,6 +79,18 @@ fuzz: setup
 # The native tests, and the fuzzing of the whole engine, under AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize: setup
 	$(BIN)/python benchmarks/sanitize.py
+
+# What needs packages or compilers of its own, installed here; nothing is skipped. timm and torchvision bring another torch,
+# so they get an environment of their own. Emulators come from the system: qemu-user and g++-aarch64-linux-gnu.
+test-deploy: setup
+	$(BIN)/python -m pip install --quiet lightning 'ray[data]'
+	XNORPP_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/examples tests/extras/check_ray.py
+	test -x $(VENV)-deploy/bin/python || $(PYTHON) -m venv $(VENV)-deploy
+	$(VENV)-deploy/bin/python -m pip install --quiet timm torchvision pytest numpy safetensors pillow
+	$(VENV)-deploy/bin/python -m pip install --quiet '.[train]'
+	$(VENV)-deploy/bin/python -m pytest -q -p no:cacheprovider tests/extras/check_timm_torchvision.py
+	command -v qemu-aarch64 > /dev/null || apt-get install -y -q qemu-user g++-aarch64-linux-gnu
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/native
 
 docs: setup
 	$(BIN)/mkdocs build --strict

@@ -156,7 +156,7 @@ def raced_on_gpu(rows: Sequence[Row]) -> str:
         lines = [
             f"**{machine}**, {row['date']}",
             "",
-            "| engine | mode | precision | batch | ms a call | images/s | peak MB | |",
+            "| engine | mode | precision | batch | ms per call | images/s | peak MB | |",
             "|---|---|---|---|---|---|---|---|",
         ]
         for one in sorted(row["rows"], key=lambda one: (one["batch"], one["milliseconds"])):
@@ -184,14 +184,14 @@ def gpu_figures(row: Row) -> str:
         ),
         f"| peak memory of a call, batch 256 | {found['memory_ratio']:.2f} | "
         f"{found['memory_ratio_float16_stream']:.2f} |",
-        f"| the CPU engine's class, of {row['correctness']['images']:,} pictures "
+        f"| the CPU engine's class, of {row['correctness']['images']:,} images "
         f"| {100 * found['same_class_float32']:.2f} % | {100 * found['same_class_float16']:.2f} % |",
     ]
     rates = [
         f"{name} {found[f'teraops_{layer}']:,.0f}"
         for name, layer in (("256@14", "layer3.1.conv1"), ("512@7", "layer4.1.conv1"))
     ]
-    words = f"3x3 convolution, bits in, bits out, batch 256, tera-operations a second: {', '.join(rates)}."
+    words = f"3x3 convolution, bits in, bits out, batch 256, tera-operations per second: {', '.join(rates)}."
     return "\n".join([*lines, "", words])
 
 
@@ -229,7 +229,7 @@ def packed(rows: Sequence[Row]) -> str:
     if not newest:
         return NOTHING
     lines = [
-        "| network | method, scale | data | epochs | pictures | top-1 % torch | packed | same class % "
+        "| network | method, scale | data | epochs | images | top-1 % torch | packed | same class % "
         "| from bytes |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -288,7 +288,7 @@ def agreement_words(row: Row) -> str:
         for kind, words in (("float32", "float32 shortcuts"), ("float16", "float16 shortcuts"))
     ]
     return (
-        f"Classes equal to the CPU engine's on {found['images']:,} CIFAR-10 pictures at 224 pixels, a "
+        f"Classes equal to the CPU engine's on {found['images']:,} CIFAR-10 images at 224 pixels, a "
         f"trained network, {name_of(row['hardware'])}, {row['date']}: {'; '.join(parts)}."
     )
 

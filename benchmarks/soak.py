@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -278,6 +279,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-record", action="store_true", help="do not append to results/soak.jsonl")
     given = parser.parse_args()
+    warnings.simplefilter("ignore")  # Pillow warns of images that claim to be large
     with tempfile.TemporaryDirectory(prefix="xnorpp-soak-") as folder:
         soak = Soak(given.minutes, given.seed, Path(folder))
         soak.run()

@@ -36,4 +36,4 @@ for _ in range(20):
     loss.backward()
     optimizer.step()
 print(f"loss {loss.item():.3f}, columns {net[2].scale.gamma.flatten().tolist()}")
-print(len(pack(net.eval(), (1, 8, 8)).ops), "packed operations")
+print(len(pack(net.eval(), (1, 8, 8)).program.ops), "packed operations")

@@ -51,7 +51,7 @@ def test_an_example_runs(path: Path, place: Path) -> None:
     if path.suffix == ".py":
         for name in sorted(_imports(path) & set(EXTRAS)):
             if importlib.util.find_spec(name) is None:
-                message = f"{path.name} needs `pip install {EXTRAS[name]}`; `make test-examples` brings it"
+                message = f"{path.name} needs `pip install {EXTRAS[name]}`; `make test-deploy` installs it"
                 if os.environ.get("XNORPP_ALL_EXAMPLES"):
                     pytest.fail(message)
                 pytest.skip(message)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from xnorpp.runtime.format.program import Program
 from xnorpp.runtime.limits import DEFAULT_LIMITS, Limits
+from xnorpp.runtime.machine import available_cores
 from xnorpp.runtime.native import core
 from xnorpp.runtime.plan import check_threads, make_steps, threads_worth
 from xnorpp.runtime.reference import check_input, shape_of_batch
@@ -65,7 +65,7 @@ class CpuModel:
             self.threads = threads
             self._options = (isa or "", threads, math.inf, limits.numbers)
         else:
-            most, worth = min(len(os.sched_getaffinity(0)), MOST_THREADS), threads_worth(program)
+            most, worth = min(available_cores(), MOST_THREADS), threads_worth(program)
             self.threads = max(1, min(most, int(worth)))
             self._options = (isa or "", most, worth, limits.numbers)
         self._engine = _core.Engine(program.native, *self._options)

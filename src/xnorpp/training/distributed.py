@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import inspect
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -108,11 +110,15 @@ def wrap(trained: nn.Module, world: World) -> nn.Module:
     """
     if world.size == 1:
         return trained
-    return nn.parallel.DistributedDataParallel(
+    kind: Any = nn.parallel.DistributedDataParallel
+    # torch 2.13 renamed the argument and warns about the old name.
+    newer = "forward_sync_buffers" in inspect.signature(kind.__init__).parameters
+    wrapped: nn.Module = kind(
         trained,
         device_ids=[world.device.index] if world.device.type == "cuda" else None,
-        broadcast_buffers=False,
+        **{"forward_sync_buffers" if newer else "broadcast_buffers": False},
     )
+    return wrapped
 
 
 def average_buffers(model: nn.Module, world: World) -> None:

@@ -154,7 +154,9 @@ class _Run(Outcome):
         self.model, self.config = build_model(recipe, self.sets, self.given)
         if found is not None:
             check_same_network(self.config, found.model_config, self.out)
-            check_same_data(self.steps_per_epoch, found.meta["steps_per_epoch"], self.out)
+            check_same_data(
+                self.steps_per_epoch, found.meta.get("steps_per_epoch", self.steps_per_epoch), self.out
+            )
             set_weights(self.model, found.weights, found.path)
             self.facts = {key: found.meta[key] for key in ("init_from", "calibration") if key in found.meta}
             began = found.meta.get("code")

@@ -273,12 +273,19 @@ def resident() -> float:
     return 0.0
 
 
+def current_commit() -> str:
+    """The state of the sources now; a recorded number belongs to one state."""
+    code = "from xnorpp.training.records.record import source_commit; print(source_commit())"
+    return subprocess.check_output([sys.executable, "-c", code], text=True).strip()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-record", action="store_true", help="do not append to results/soak.jsonl")
     given = parser.parse_args()
+    commit = current_commit()
     warnings.simplefilter("ignore")  # Pillow warns of images that claim to be large
     with tempfile.TemporaryDirectory(prefix="xnorpp-soak-") as folder:
         soak = Soak(given.minutes, given.seed, Path(folder))
@@ -290,11 +297,14 @@ def main() -> int:
     print(f"failures: {len(soak.failures)}")
     for failure in soak.failures:
         print(f"  {failure}")
+    if current_commit() != commit:  # trainings are new processes: they may have run another state of the code
+        print(f"the sources changed during the run ({commit} to {current_commit()}): nothing is recorded")
+        return 1
     if not given.no_record:
-        from xnorpp.training.records.record import append_rows, describe_hardware, source_commit, today
+        from xnorpp.training.records.record import append_rows, describe_hardware, today
 
         row = {
-            "kind": "soak", "date": today(), "commit": source_commit(), "hardware": describe_hardware(),
+            "kind": "soak", "date": today(), "commit": commit, "hardware": describe_hardware(),
             "minutes": given.minutes, "seed": given.seed, "operations": dict(soak.operations),
             "failures": soak.failures, "memory_mb": {k: round(v, 1) for k, v in soak.memory.items()},
         }  # fmt: skip

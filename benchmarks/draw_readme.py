@@ -79,12 +79,8 @@ def captured(rows: Sequence[Row], name: str) -> str:
     if not found:
         return ""
     last, count = found[-1], len(found)
-    runs = (
-        "one captured run"
-        if count == 1
-        else f"the newest of {count} captured runs, whose times differ with load"
-    )
-    where = f"On {name_of(last['hardware'])}, {last['date']}: {runs}, kept in `results/{CAPTURED.name}`."
+    runs = "one captured run" if count == 1 else f"latest of {count} recorded runs (timings vary with load)"
+    where = f"On {name_of(last['hardware'])}, {last['date']}: {runs}; all are in `results/{CAPTURED.name}`."
     return f"```console\n$ make {name}\n{last['output']}\n```\n\n{where}"
 
 

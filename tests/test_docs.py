@@ -292,7 +292,7 @@ def test_drawing_fills_a_block_and_nothing_else(drawing: ModuleType) -> None:
     text = "before\n<!-- drawn: demo -->\nold\n<!-- end -->\nafter <!-- end -->\n"
     drawn = drawing.draw(text, rows)
     assert drawn.startswith("before\n<!-- drawn: demo -->\n```console\n$ make demo\nhello\n```\n\nOn a CPU")
-    assert "the newest of 2 captured runs" in drawn
+    assert "latest of 2 recorded runs" in drawn
     assert drawn.endswith("\n<!-- end -->\nafter <!-- end -->\n")
     assert "old" not in drawn
     assert "one captured run" in drawing.draw(text, rows[1:])

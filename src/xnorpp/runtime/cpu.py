@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -74,14 +73,6 @@ class CpuModel:
         self._single = not program.variable and not program.more_outputs
         self._sizes: OrderedDict[tuple[int, ...], tuple[Any, Program]] = OrderedDict()
         self._lock = threading.Lock()
-
-    @property
-    def labels(self) -> tuple[str, ...] | None:
-        return self.program.labels
-
-    @property
-    def preprocess(self) -> Mapping[str, Any] | None:
-        return self.program.preprocess
 
     @property
     def memory(self) -> int:

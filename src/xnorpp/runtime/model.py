@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -235,14 +234,6 @@ class ReferenceModel:
         check_limits(program, limits)
         check_memory(reference_bytes(program), limits)
         self.program = program
-
-    @property
-    def labels(self) -> tuple[str, ...] | None:
-        return self.program.labels
-
-    @property
-    def preprocess(self) -> Mapping[str, Any] | None:
-        return self.program.preprocess
 
     @property
     def memory(self) -> int:

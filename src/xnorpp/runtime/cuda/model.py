@@ -16,7 +16,7 @@ import ctypes
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -193,14 +193,6 @@ class CudaModel:
         self._last_stream: int | None = None
         self._lock = threading.Lock()
         self._process = os.getpid()
-
-    @property
-    def labels(self) -> tuple[str, ...] | None:
-        return self.program.labels
-
-    @property
-    def preprocess(self) -> Mapping[str, Any] | None:
-        return self.program.preprocess
 
     @property
     def memory(self) -> int:

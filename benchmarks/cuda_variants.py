@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from xnorpp.models import PAPER_BLOCK, create_model
 from xnorpp.nn import parameter_groups
@@ -33,6 +33,8 @@ VARIANTS: dict[str, tuple[str, str, bool, str | None, bool, float]] = {
     "fused graph": ("xnor++", "fused", False, None, True, 8),
     "recompute eager": ("xnor++", "fused", True, None, False, 8),
     "recompute graph": ("xnor++", "fused", True, None, True, 8),
+    "fused": ("xnor++", "auto", False, None, True, 10),
+    "binary graph": ("xnor++", "reference", False, None, True, 8),
     "binary eager": ("xnor++", "reference", False, None, False, 8),
     "binary compiled": ("xnor++", "reference", False, "default", False, 40),
     "binary compiled graph": ("xnor++", "reference", False, "default", True, 25),
@@ -53,10 +55,10 @@ TWEAKS: dict[str, list[tuple[Any, str, Any]]] = {
     "plain stem": [(fused_pool, "use_stem_conv", _no)],
     "plain head": [(fused_pool, "use_head", _no)],
     "plain stem end": [(fused_pool, "use_stem_end", _no)],
-    "large tiles": [("fused_ops", "TILE_ELEMENTS", 1024)],
-    "many programs": [("fused_ops", "PROGRAMS", 3200)],
-    "few programs": [("fused_ops", "PROGRAMS", 800)],
-    "no moments": [("fused_chain", "moments_left_on", lambda x: None)],
+    "large tiles": [("fused.ops", "TILE_ELEMENTS", 1024)],
+    "many programs": [("fused.ops", "PROGRAMS", 3200)],
+    "few programs": [("fused.ops", "PROGRAMS", 800)],
+    "no moments": [("fused.chain", "moments_left_on", lambda x: None)],
 }
 
 
@@ -105,13 +107,25 @@ class Step:
     """A training step of one variant: `run(x, labels)` gives the loss."""
 
     def __init__(
-        self, variant: str, size: int, classes: int, model_name: str, seed: int = 0, lr: float = 1e-3
+        self,
+        variant: str,
+        size: int,
+        classes: int,
+        model_name: str,
+        seed: int = 0,
+        lr: float = 1e-3,
+        build: Callable[[str], nn.Module] | None = None,
     ) -> None:
+        """`build` makes the network of a method; without it `create_model` does."""
         method, self.backend, self.recompute, mode, self.graph, _ = settings(variant)
         torch.manual_seed(seed)
-        self.model = create_model(
-            model_name, method=method, input_size=size, num_classes=classes, **PAPER_BLOCK
-        )
+        self.model: nn.Module
+        if build is not None:
+            self.model = build(method)
+        else:
+            self.model = create_model(
+                model_name, method=method, input_size=size, num_classes=classes, **PAPER_BLOCK
+            )
         self.model = self.model.to(DEVICE, memory_format=torch.channels_last).train()
         self.optimizer = torch.optim.Adam(
             parameter_groups(self.model, weight_decay=1e-5), lr=lr, fused=True, capturable=self.graph and CUDA

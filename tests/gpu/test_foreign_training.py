@@ -1,0 +1,25 @@
+"""The benchmark of foreign networks: in miniature on the CPU, and a short one on a GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "foreign_training.py"
+
+
+def run(*arguments: str) -> list[dict[str, object]]:
+    subprocess.run([sys.executable, str(SCRIPT), *arguments], check=True, capture_output=True, text=True)
+    return [json.loads(line) for line in Path(arguments[-1]).read_text().splitlines()]
+
+
+@pytest.mark.gpu
+def test_the_benchmark_records_a_ratio_per_network(tmp_path: Path) -> None:
+    rows = run("--variants", "real graph,fused,binary graph", "--out", str(tmp_path / "rows.jsonl"))
+    assert [row["network"] for row in rows] == ["resnet18", "resnet20"]
+    assert all(row["speed"] > 0 for row in rows)  # type: ignore[operator]
+    assert rows[0]["fastest_binary"] == "fused"

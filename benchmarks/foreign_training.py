@@ -35,7 +35,6 @@ from xnorpp.training.records.record import append_rows, describe_hardware, sourc
 START = time.monotonic()
 REAL = ("real graph", "real compiled graph")
 BINARY = ("fused", "binary graph", "binary compiled graph")
-TARGET = 1.0
 
 
 class Basic(nn.Module):
@@ -153,9 +152,7 @@ def profile(name: str, call: Callable[[], object]) -> None:
         print(f"   {ms:7.3f} ms {round(launches):4d} x  {kernel[:100]}")
 
 
-def measure(
-    network: str, args: argparse.Namespace, errors: dict[str, str]
-) -> dict[str, dict[str, float | int]]:
+def measure(network: str, args: argparse.Namespace, errors: dict[str, str]) -> dict[str, dict[str, Any]]:
     """The median step of every variant that could be prepared within the budget."""
     calls: dict[str, Callable[[], object]] = {}
     for variant in args.variants.split(","):

@@ -69,28 +69,44 @@ class TapSums {
     std::vector<double> sums_;
 };
 
-ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Source source) {
-    ConvStore store;
-    store.source = source;
-    const DotTraits &t = traits_of(kernels, source);
-    Conv &k = store.conv;
+void take_geometry(Conv &k, const ConvSpec &s) {
     k.c = s.c, k.h = s.h, k.w = s.w, k.o = s.o, k.kh = s.kh, k.kw = s.kw, k.sh = s.sh, k.sw = s.sw;
     k.ph = s.ph, k.pw = s.pw, k.dh = s.dh, k.dw = s.dw, k.groups = s.groups;
     k.pad_value = s.pad_value, k.in_stride = s.in_stride;
     k.oh = windows(s.h, s.kh, s.sh, s.ph, s.dh), k.ow = windows(s.w, s.kw, s.sw, s.pw, s.dw);
     k.fan = s.c / s.groups, k.og = s.o / s.groups;
+    k.cols = s.w + 2 * s.pw;
+}
+
+void check_scratch(const ConvSpec &s, size_t bytes) {
+    if (bytes > kMostScratch)
+        throw std::length_error("a convolution over a " + std::to_string(s.h) + "x" + std::to_string(s.w) + " picture of " +
+                                std::to_string(s.c) + " channels needs more memory than the engine allows");
+}
+
+void take_weights(ConvStore &store, Budget &budget, size_t bytes) {
+    budget.take(2 * bytes);  // once more where the engine gathers them
+    store.weights = Buffer(bytes);
+    store.conv.weights = store.weights.as();
+}
+
+ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Source source) {
+    ConvStore store;
+    store.source = source;
+    const DotTraits &t = traits_of(kernels, source);
+    Conv &k = store.conv;
+    take_geometry(k, s);
     k.words = (k.fan + 31) / 32;
     k.units = (k.fan + t.unit_channels - 1) / t.unit_channels;
-    k.cols = s.w + 2 * s.pw;
     size_t row_units = (size_t)k.cols * s.groups * k.units;
     if (source == Source::PicturePair) row_units = 2 * round_up(row_units + 24, 32);  // numbers, then differences
     const size_t least_rows = (size_t)(s.kh - 1) * s.dh + 1;
-    if (row_units * least_rows * 4 > kMostScratch || ((size_t)k.cols + s.sw + 1) * s.groups * k.words * 4 > kMostScratch)
-        throw std::length_error("a convolution over a " + std::to_string(s.h) + "x" + std::to_string(s.w) + " picture of " +
-                                std::to_string(s.c) + " channels needs more memory than the engine allows");
+    check_scratch(s, row_units * least_rows * 4);
+    check_scratch(s, ((size_t)k.cols + s.sw + 1) * s.groups * k.words * 4);
     k.row_units = (int)row_units;
     k.blocks_per_group = (k.og + kBlock - 1) / kBlock;
     k.channels_padded = s.groups * k.blocks_per_group * kBlock;
+    k.blocks = s.groups == 1 ? k.blocks_per_group : 1;
     // As many rows at a time as keep the prepared rows in the first-level cache beside a weight panel.
     k.band = 1;
     while (k.band < k.oh && ((size_t)k.band * s.sh + least_rows) * row_units * t.unit_bytes <= 24 * 1024) k.band++;
@@ -119,9 +135,28 @@ ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Sou
     k.segment_count = (int)store.segments.size();
     k.panel_bytes = (size_t)k.total_units * t.weight_bytes;
     const size_t panels = (size_t)s.groups * k.blocks_per_group * k.panel_bytes;
-    budget.take(2 * panels);  // once more where the engine gathers them
-    store.weights = Buffer(panels);
-    k.weights = store.weights.as();
+    take_weights(store, budget, panels);
+    return store;
+}
+
+// Whether a real convolution takes the filters of several groups together: one group's would leave most of a block empty.
+bool is_grouped(const ConvSpec &s) { return s.groups > 1 && s.o / s.groups <= kBlock / 2; }
+
+ConvStore lay_out_grouped(Budget &budget, const ConvSpec &s) {
+    ConvStore store;
+    store.source = Source::Grouped;
+    Conv &k = store.conv;
+    take_geometry(k, s);
+    k.blocks = (s.o + kBlock - 1) / kBlock, k.band = k.oh;
+    k.channels_padded = k.blocks * kBlock;
+    k.tile = (k.ow + 6) / 7 * 7 < (k.ow + 7) / 8 * 8 ? 7 : 8;
+    // The last tile of a row reads what the pixels after the last one would.
+    const size_t cols = (size_t)(round_up((size_t)k.ow, (size_t)k.tile) - 1) * s.sw + (size_t)(s.kw - 1) * s.dw + 1;
+    const size_t row = (cols > (size_t)k.cols ? cols : (size_t)k.cols) * k.fan * kBlock;
+    check_scratch(s, row * grouped_ring(k) * sizeof(float));
+    k.row_units = (int)row;
+    k.panel_bytes = (size_t)s.kh * s.kw * k.fan * kBlock * sizeof(float);
+    take_weights(store, budget, (size_t)k.blocks * k.panel_bytes);
     return store;
 }
 
@@ -131,10 +166,16 @@ int padded_channel(const Conv &k, int o) {
 
 }  // namespace
 
+size_t scratch_of(const Kernels &kernels, const ConvStore &store) {
+    if (store.source == Source::Grouped) return grouped_scratch(store.conv);
+    return conv_scratch(store.conv, traits_of(kernels, store.source), store.source == Source::Bits);
+}
+
 const DotTraits &traits_of(const Kernels &kernels, Source source) {
     switch (source) {
         case Source::Bits: return kernels.bits;
-        case Source::Float: return kernels.real;
+        case Source::Float:
+        case Source::Grouped: return kernels.real;
         case Source::Picture: return kernels.picture;
         default: return kernels.picture_pair;
     }
@@ -144,6 +185,7 @@ ConvFunction function_of(const Kernels &kernels, Source source) {
     switch (source) {
         case Source::Bits: return kernels.conv_bits;
         case Source::Float: return kernels.conv_float;
+        case Source::Grouped: return kernels.conv_grouped;
         case Source::Picture: return kernels.conv_picture;
         default: return kernels.conv_picture_pair;
     }
@@ -181,15 +223,16 @@ ConvStore build_bit_conv(const Kernels &kernels, Budget &budget, const ConvSpec 
 }
 
 ConvStore build_float_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, const float *weight, const float *bias) {
-    ConvStore store = lay_out(kernels, budget, s, Source::Float);
+    const bool grouped = is_grouped(s);
+    ConvStore store = grouped ? lay_out_grouped(budget, s) : lay_out(kernels, budget, s, Source::Float);
     Conv &k = store.conv;
-    kernels.pack_float(k, weight, store.weights.as());
+    (grouped ? kernels.pack_grouped : kernels.pack_float)(k, weight, store.weights.as());
     cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, true, store.row_case);
     cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, true, store.col_case);
     k.row_case = store.row_case.data(), k.col_case = store.col_case.data(), k.col_cases = 1;
     store.offset = Buffer((size_t)k.channels_padded * 4);
     k.bias = store.offset.as<float>();
-    for (int o = 0; o < s.o; o++) store.offset.as<float>()[padded_channel(k, o)] = bias ? bias[o] : 0.0f;
+    for (int o = 0; o < s.o; o++) store.offset.as<float>()[grouped ? o : padded_channel(k, o)] = bias ? bias[o] : 0.0f;
     return store;
 }
 

@@ -31,6 +31,8 @@ struct PictureSpec {
 };
 // A uint8 picture; groups 1, no dilation along a row; bias [o] or null.
 ConvStore build_picture_conv(const Kernels &, Budget &, const ConvSpec &, const PictureSpec &, const float *bias);
+// Scratch bytes one thread needs for a convolution.
+size_t scratch_of(const Kernels &, const ConvStore &);
 const DotTraits &traits_of(const Kernels &, Source);
 using ConvFunction = decltype(Kernels::conv_bits);
 ConvFunction function_of(const Kernels &, Source);

@@ -133,7 +133,7 @@ size_t Engine::scratch_bytes(size_t index) const {
     if (step.kind == StepKind::Flatten || step.kind == StepKind::Softmax) bytes = round_up(stride * 4, kLine) + kLine;
     for (const auto *conv : {step.conv.get(), step.picture.get()})
         if (conv) {
-            const size_t need = conv_scratch(conv->conv, traits_of(kernels_, conv->source), conv->source == Source::Bits);
+            const size_t need = scratch_of(kernels_, *conv);
             bytes = need > bytes ? need : bytes;
         }
     if (fused_pool_[index]) {  // a ring of rows and a row of the pool beside the convolution's own
@@ -199,7 +199,7 @@ Split Engine::split_of(size_t index) const {
     if (step.kind == StepKind::GlobalMean || step.kind == StepKind::Flatten || step.kind == StepKind::Softmax) return {};
     if (step.kind != StepKind::Conv) return {step.h, true, step.h};
     const Conv &k = step.conv->conv;
-    int blocks = k.groups == 1 ? k.blocks_per_group : 1;
+    int blocks = k.blocks;
     const bool whole = blocks % kernels_.blocks == 0 && blocks / kernels_.blocks >= threads_;
     const int width = step.conv->source == Source::Bits && whole ? kernels_.blocks : 1;
     blocks /= width;

@@ -35,7 +35,7 @@ void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces
     const Epilogue &e = call.context->epilogues[index];
     char *scratch = call.context->scratch[(size_t)thread].as();
     const ConvFunction run = function_of(kernels_, store.source);
-    int blocks = k.groups == 1 ? k.blocks_per_group : 1;
+    int blocks = k.blocks;
     if (pieces.alone()) return run(k, e, in, 0, k.oh, 0, blocks, scratch, nullptr);
     const Split &split = splits_[index];
     Share share;
@@ -85,7 +85,7 @@ void Engine::run_conv_pool(const Call &call, size_t index, int thread, Pieces &p
             if (y != last + 1) done = 0;
             for (int r = begin > done ? begin : done; r < end; r++) {
                 e.out = lines + ((long)(r % ring) - r) * step.w * stride;  // pixel r*w + x lands in its line
-                run(k, e, in, r, r + 1, 0, k.groups == 1 ? k.blocks_per_group : 1, rest, nullptr);
+                run(k, e, in, r, r + 1, 0, k.blocks, rest, nullptr);
             }
             done = end > done ? end : done;
             kernels_.pool_row(next.pool, lines, stride, ring, y, pooled);

@@ -333,6 +333,7 @@ struct BitDot {
 
 #include "epilogue.inl"
 #include "conv.inl"
+#include "real_grouped.inl"
 #include "picture_pair.inl"
 #include "pool.inl"
 #include "pooled.inl"
@@ -408,6 +409,8 @@ const Kernels *avx2_kernels() {
         global_mean,
         abs_mean,
         finish_pixels,
+        pack_grouped,
+        conv_grouped,
         true,
         BitDot::kBlocks,
     };

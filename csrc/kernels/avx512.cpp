@@ -119,6 +119,7 @@ struct BitDot {
 
 #include "epilogue.inl"
 #include "conv.inl"
+#include "real_grouped.inl"
 #include "picture_pair.inl"
 #include "pool.inl"
 #include "pooled.inl"
@@ -159,6 +160,8 @@ const Kernels *avx512_kernels() {
         global_mean,
         abs_mean,
         finish_pixels,
+        pack_grouped,
+        conv_grouped,
         true,
     };
     return &kernels;

@@ -15,7 +15,7 @@ constexpr int kMaxTile = 16;     // most pixels a tile
 constexpr int kPairUnits = 34;   // products a kernel row of `Source::PicturePair` (see picture_pair.inl)
 constexpr size_t kLine = 64;     // a cache line: alignment of everything
 
-enum class Source : int { Bits, Float, Picture, PicturePair };
+enum class Source : int { Bits, Float, Grouped, Picture, PicturePair };
 
 // A run of consecutive units (nibbles, words, floats) in the prepared rows: `offset` from a pixel's first unit.
 struct Segment {
@@ -35,6 +35,8 @@ struct Conv {
     int row_units;             // units from one prepared row to the next
     int band;                  // output rows prepared at a time
     int blocks_per_group;      // ceil(og/32)
+    int blocks;                // parts of the channels that can be computed by themselves
+    int tile;                  // grouped: pixels of a tile, 7 or 8
     const Segment *segments;   // of group 0; group g adds g*units
     int segment_count;
     long total_units;          // sum of segment lengths
@@ -135,6 +137,8 @@ struct Kernels {
     void (*abs_mean)(const float *in, int pixels, int stride, int channels, float *out, int out_stride);
     // The epilogue over pixels first..first+n whose registers start as src[i*stride + channel].
     void (*finish)(const Epilogue &, const float *src, int stride, int first, int n);
+    void (*pack_grouped)(const Conv &, const float *weight, void *panels);
+    decltype(conv_bits) conv_grouped;  // real, with many groups of few filters (real_grouped.inl)
     bool limits = false;  // whether conv_bits looks at Epilogue::limits
     int blocks = 1;       // blocks of filters that conv_bits is fastest with
 };
@@ -163,6 +167,13 @@ static inline size_t tile_bytes(const Conv &k) {
 static inline size_t conv_scratch(const Conv &k, const DotTraits &t, bool bits) {
     const size_t below = bits && k.ow % 2 ? band_bytes(k, t) : 0;  // see conv_rows
     return band_bytes(k, t) + (bits ? padded_row_bytes(k) : 0) + below + tile_bytes(k) + 4 * kLine;
+}
+
+// Rows of the image that a grouped convolution holds at a time, and their floats.
+static inline int grouped_ring(const Conv &k) { return (k.kh - 1) * k.dh + 1; }
+static inline size_t grouped_floats(const Conv &k) { return (size_t)grouped_ring(k) * k.row_units; }
+static inline size_t grouped_scratch(const Conv &k) {
+    return tile_bytes(k) + grouped_floats(k) * sizeof(float) + (size_t)k.kh * sizeof(float *) + 4 * kLine;
 }
 
 const Kernels *generic_kernels();

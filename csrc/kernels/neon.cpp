@@ -140,6 +140,7 @@ struct BitDot {
 
 #include "epilogue.inl"
 #include "conv.inl"
+#include "real_grouped.inl"
 #include "picture_pair.inl"
 #include "pool.inl"
 #include "pooled.inl"
@@ -182,6 +183,8 @@ const Kernels *neon_kernels() {
         global_mean,
         abs_mean,
         finish_pixels,
+        pack_grouped,
+        conv_grouped,
     };
     return &kernels;
 }

@@ -25,6 +25,7 @@ from xnorpp.bench.compare import OURS, Comparison, Result
 from xnorpp.bench.engine import Engine, Unavailable, random_images
 from xnorpp.bench.layers import chain_program, make_chain
 from xnorpp.bench.plot import plot
+from xnorpp.bench.real_layers import RealChain, bench_real_layers, layer, openvino_real, real_program
 from xnorpp.bench.report import (
     comparison_rows,
     comparison_text,
@@ -36,7 +37,7 @@ from xnorpp.bench.report import (
     startup_text,
 )
 from xnorpp.inspect.stopwatch import Spread
-from xnorpp.runtime import Program, write
+from xnorpp.runtime import Program, load, write
 from xnorpp.runtime.format.preprocess import normalise
 from xnorpp.runtime.reference import run
 from xnorpp.training.records.record import append_rows
@@ -247,6 +248,33 @@ def test_layers_report(tmp_path: Path) -> None:
     assert all(set(row) >= ROW_KEYS for row in rows)
     plot(rows, tmp_path / "chains.svg")
     assert (tmp_path / "chains.svg").stat().st_size > 1000
+
+
+def test_real_layers_report() -> None:
+    stem = RealChain("stem", (3, 24, 24), (layer(8, 3, 7, 0, stride=2, pool=True),), from_bytes=True)
+    depthwise = RealChain("depthwise", (8, 6, 6), tuple(layer(8, 1, 3, i, groups=8) for i in range(2)))
+    found = bench_real_layers(
+        against=False, rounds=1, repeat=1, chains=(stem, depthwise), say=lambda line: None
+    )
+    assert [row.multiply_adds for row in found] == [8 * 147 * 12**2, 2 * 8 * 9 * 6**2]
+    assert "depthwise" in layers_text(found, real=True)
+    rows = complete(layers_rows(found, 1, real=True))
+    assert {row["name"] for row in rows} == {"real_chain_rate"}
+    assert all(set(row) >= ROW_KEYS for row in rows)
+    for chain in (stem, depthwise):
+        program, x = real_program(chain), chain.input()
+        np.testing.assert_allclose(load(program)(x), run(program, x), rtol=1e-5, atol=1e-5)
+
+
+def test_real_layers_are_the_same_in_openvino() -> None:
+    pytest.importorskip("openvino")
+    chain = RealChain("depthwise", (8, 6, 6), tuple(layer(8, 1, 3, i, groups=8) for i in range(2)))
+    try:
+        peer, primitives = openvino_real(chain, 1)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    assert len(primitives) == 2
+    np.testing.assert_allclose(peer(chain.input()), run(real_program(chain), chain.input()), atol=1e-5)
 
 
 def test_startup_is_measured_without_torch(small_program: Program, tmp_path: Path) -> None:

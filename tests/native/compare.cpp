@@ -40,11 +40,13 @@ struct Output {
 Case draw_case() {
     Case c{};
     ConvSpec &s = c.s;
-    s.groups = draw(0, 2) ? 1 : draw(2, 3);
-    s.c = s.groups * draw(1, draw(0, 1) ? 20 : 150), s.o = s.groups * draw(1, 70);
-    s.kh = draw(1, 3), s.kw = draw(1, 3), s.sh = draw(1, 2), s.sw = draw(1, 2);
+    s.groups = draw(0, 2) ? 1 : draw(0, 1) ? draw(2, 3) : draw(8, 80);
+    const bool many = s.groups > 3;  // up to depthwise
+    s.c = s.groups * draw(1, many ? 2 : draw(0, 1) ? 20 : 150), s.o = s.groups * draw(1, many ? 2 : 70);
+    s.kh = draw(1, 3), s.kw = many ? draw(1, 7) : draw(1, 3), s.sh = draw(1, 2), s.sw = draw(1, 2);
     s.ph = draw(0, 2), s.pw = draw(0, 2), s.dh = draw(1, 2), s.dw = draw(1, 2);
     s.h = draw(5, 12), s.w = draw(5, 12), s.pad_value = draw(-1, 1);
+    if (s.kw > 3) s.dw = 1, s.w += 2;
     c.oh = (s.h + 2 * s.ph - s.dh * (s.kh - 1) - 1) / s.sh + 1;
     c.ow = (s.w + 2 * s.pw - s.dw * (s.kw - 1) - 1) / s.sw + 1;
     c.fused = draw(0, 1);
@@ -80,17 +82,17 @@ Output run(const Kernels &kernels, const Case &c, const ConvStore &store, const 
     e.bits = bits.as<uint8_t>(), e.bits_stride = (int)bytes;
     e.threshold = c.threshold.as<float>(), e.flip = c.flip.as<uint32_t>();
     const Conv &k = store.conv;
-    Buffer scratch(conv_scratch(k, traits_of(kernels, store.source), store.source == Source::Bits));
+    Buffer scratch(scratch_of(kernels, store));
     const ConvFunction conv = function_of(kernels, store.source);
-    if (k.groups == 1 && k.oh % 2) {  // block by block, each band prepared once
+    if (k.oh % 2) {  // block by block, each band prepared once
         Prepared prepared;
         for (int top = 0; top < k.oh; top += k.band)
-            for (int b = 0; b < k.blocks_per_group; b++)
+            for (int b = 0; b < k.blocks; b++)
                 conv(k, e, in, top, top + k.band < k.oh ? top + k.band : k.oh, b, b + 1, scratch.as(), &prepared);
     } else {  // two shares of the rows, as two threads would
         const int half = k.oh / 2;
-        if (half) conv(k, e, in, 0, half, 0, k.blocks_per_group, scratch.as(), nullptr);
-        conv(k, e, in, half, k.oh, 0, k.blocks_per_group, scratch.as(), nullptr);
+        if (half) conv(k, e, in, 0, half, 0, k.blocks, scratch.as(), nullptr);
+        conv(k, e, in, half, k.oh, 0, k.blocks, scratch.as(), nullptr);
     }
     Output out;
     for (size_t p = 0; p < pixels; p++) {

@@ -6,6 +6,7 @@ from xnorpp.bench.avx2 import AVX2_ONLY, CannotMask, restart
 from xnorpp.bench.compare import Comparison, Result, compare, default_program, open_program
 from xnorpp.bench.layers import ChainResult, bench_layers
 from xnorpp.bench.machine import describe_machine
+from xnorpp.bench.real_layers import bench_real_layers
 from xnorpp.bench.startup import Startup, measure_startup
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Result",
     "Startup",
     "bench_layers",
+    "bench_real_layers",
     "compare",
     "default_program",
     "describe_machine",

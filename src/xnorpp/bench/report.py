@@ -58,9 +58,19 @@ def comparison_text(found: Comparison) -> str:
     return "\n".join([*lines, *found.left_out])
 
 
-def layers_text(found: Sequence[ChainResult]) -> str:
+def layers_text(found: Sequence[ChainResult], real: bool = False) -> str:
     """One row per chain: multiply-adds per second of each engine, and their ratio."""
-    rows = [["chain of 8", "xnorpp ms", "GMAC/s", "openvino ms", "GMAC/s", "xnorpp is", "openvino ran"]]
+    rows = [
+        [
+            "chain" if real else "chain of 8",
+            "xnorpp ms",
+            "GMAC/s",
+            "openvino ms",
+            "GMAC/s",
+            "xnorpp is",
+            "openvino ran",
+        ]
+    ]
     for row in found:
         peer = row.seconds.get("openvino")
         rows.append(
@@ -74,7 +84,8 @@ def layers_text(found: Sequence[ChainResult]) -> str:
                 ", ".join(dict.fromkeys(row.primitives)) or "-",
             ]
         )
-    head = f"(sign, binary 3x3 convolution, scale), kernels {found[0].isa}" if found else ""
+    layer = "(convolution, bias, ReLU) in float32" if real else "(sign, binary 3x3 convolution, scale)"
+    head = f"{layer}, kernels {found[0].isa}" if found else ""
     return "\n".join([head, *columns(rows, right=(1, 2, 3, 4))])
 
 
@@ -156,15 +167,16 @@ def comparison_rows(found: Comparison) -> list[Row]:
     return [{**row, "model": found.model, "batch": found.batch} for row in rows]
 
 
-def layers_rows(found: Iterable[ChainResult], threads: int) -> list[Row]:
+def layers_rows(found: Iterable[ChainResult], threads: int, real: bool = False) -> list[Row]:
     rows: list[Row] = []
+    title, prefix = ("real layers", "real_") if real else ("chain of 8 at", "")
     for result in found:
-        shared = {"model": f"chain of 8 at {result.chain}", "threads": threads, "batch": 1}
+        shared = {"model": f"{title} {result.chain}", "threads": threads, "batch": 1}
         for engine, spread in result.seconds.items():
             kernels = result.isa if engine == OURS else ", ".join(dict.fromkeys(result.primitives))
             rows.append(
                 {
-                    "name": "chain_rate",
+                    "name": f"{prefix}chain_rate",
                     "value": result.rate(engine) / 1e9,
                     "unit": "GMAC/s",
                     "engine": engine,
@@ -177,7 +189,7 @@ def layers_rows(found: Iterable[ChainResult], threads: int) -> list[Row]:
             )
         if "openvino" in result.seconds:
             row = {
-                "name": "chain_speedup",
+                "name": f"{prefix}chain_speedup",
                 "value": result.speedup("median"),
                 "unit": "times",
                 "engine": OURS,

@@ -17,6 +17,7 @@ OPTIONS = ("block", "threads", "batch", "against", "rounds", "repeat", "isa", "a
 # Which of these, and whether MODEL, the other kinds of measurement accept.
 TAKES = {
     "--layers": ("threads", "against", "rounds", "repeat", "isa", "avx2_only", "plot"),
+    "--real-layers": ("threads", "against", "rounds", "repeat", "isa", "avx2_only"),
     "--startup": ("model", "block", "threads", "isa", "avx2_only"),
     "--device cuda": ("model", "block"),
 }
@@ -35,6 +36,7 @@ def bench(arguments: list[str]) -> int:
         xnorpp bench --threads 1,2
         xnorpp bench model.xnor --against onnxruntime,openvino --json bench.json --plot bench.png
         xnorpp bench --layers --avx2-only
+        xnorpp bench --real-layers --avx2-only
         xnorpp bench model.xnor --device cuda --json gpu.json
         """,
     )
@@ -51,6 +53,9 @@ def bench(arguments: list[str]) -> int:
     )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--layers", action="store_true", help="time chains of eight binary layers instead")
+    kind.add_argument(
+        "--real-layers", action="store_true", help="time chains of real-valued layers and a stem instead"
+    )
     kind.add_argument(
         "--startup", action="store_true", help="measure the time to the first result and the memory instead"
     )
@@ -119,7 +124,8 @@ def _check(given: Namespace) -> None:
         raise ValueError(f"`--block` (={given.block!r}) is for the network without MODEL; leave one out")
     if given.device != "cpu" and given.device.partition(":")[0] != "cuda":
         raise ValueError(f"`device` (={given.device!r}) must be 'cpu', 'cuda' or 'cuda:N'")
-    kind = "--layers" if given.layers else "--startup" if given.startup else ""
+    kinds = {"--layers": given.layers, "--real-layers": given.real_layers, "--startup": given.startup}
+    kind = next((name for name, asked in kinds.items() if asked), "")
     if kind and given.device != "cpu":
         raise ValueError(f"`device` (={given.device!r}) must be 'cpu' with {kind}")
     kind = kind or ("--device cuda" if given.device != "cpu" else "")
@@ -140,20 +146,27 @@ def _check(given: Namespace) -> None:
 
 def _measure(given: Namespace, threads: tuple[int, ...], against: list[str]) -> list[dict[str, Any]]:
     """Measure what was asked for, print it, and return its rows."""
-    from xnorpp.bench import bench_layers, compare, measure_startup, open_program, report
+    from xnorpp.bench import (
+        bench_layers,
+        bench_real_layers,
+        compare,
+        measure_startup,
+        open_program,
+        report,
+    )
     from xnorpp.bench.compare import TITLES
     from xnorpp.runtime import write
 
     block = given.block or "paper"
-    if given.layers:
+    if given.layers or given.real_layers:
         rows = []
         for count in threads:
-            chains = bench_layers(
+            chains = (bench_real_layers if given.real_layers else bench_layers)(
                 threads=count, isa=given.isa, against="openvino" in against,
                 rounds=given.rounds or ROUNDS, repeat=given.repeat or REPEAT, say=say,
             )  # fmt: skip
-            print(report.layers_text(chains), flush=True)
-            rows += report.layers_rows(chains, count)
+            print(report.layers_text(chains, real=given.real_layers), flush=True)
+            rows += report.layers_rows(chains, count, real=given.real_layers)
         return rows
     if given.device != "cpu":
         from xnorpp.bench.cuda import as_record, compare_cuda

@@ -111,8 +111,9 @@ def real_program(chain: RealChain) -> Program:
             ops.append(Op("max_pool2d", f"pool{i}", (value,), f"pooled{i}", window))
             value = f"pooled{i}"
     ops.append(Op("global_avg_pool", "mean", (value,), "mean"))
-    normalisation = {"mean": MEAN, "std": STD} if chain.from_bytes else {}
-    return add_byte_filters(Program(chain.shape, tuple(ops), "mean", tensors, **normalisation))
+    plain = (0.0,) * chain.shape[0], (1.0,) * chain.shape[0]
+    mean, std = (MEAN, STD) if chain.from_bytes else plain
+    return add_byte_filters(Program(chain.shape, tuple(ops), "mean", tensors, mean=mean, std=std))
 
 
 def openvino_real(chain: RealChain, threads: int) -> tuple[Callable[[Array], Array], tuple[str, ...]]:

@@ -41,6 +41,7 @@ COMMANDS: dict[str, Command] = {
     "eval": Command("xnorpp.cli.eval:evaluate", "Measure the accuracy of a checkpoint or a packed model."),
     "pack": Command("xnorpp.cli.pack:pack", "Pack a trained network into one small file."),
     "predict": Command("xnorpp.cli.predict:predict", "Classify images with a packed model."),
+    "export": Command("xnorpp.cli.export:export", "Write a packed model as C source or for another engine."),
     "inspect": Command("xnorpp.cli.inspect:inspect", "Show which layers are binary, and what each costs."),
     "bench": Command("xnorpp.cli.bench:bench", "Compare the speed of xnorpp with other engines."),
     "demo": Command("xnorpp.cli.demo:demo", "Train, pack and run a small network in about a minute."),

@@ -1,0 +1,78 @@
+"""`xnorpp export`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xnorpp.cli.command import Parser, check_folder
+
+if TYPE_CHECKING:
+    from xnorpp.runtime import Program
+
+FORMATS = ("c",)
+
+
+def export(arguments: list[str]) -> int:
+    """MODEL is a packed model (.xnor) or the name of one that ships. FORMAT is
+
+      c          one C99 source and one header for microcontrollers, into the folder -o
+
+    A layer that the format cannot express is refused with its name and the reason.
+    """
+    parser = Parser(
+        "export",
+        export,
+        """
+        xnorpp export c cifar10-resnet20 -o firmware
+        xnorpp export c digits.xnor -o firmware --name digits
+        """,
+    )
+    parser.add_argument(
+        "format", metavar="FORMAT", choices=FORMATS, help="what to write: " + ", ".join(FORMATS)
+    )
+    parser.add_argument("model", metavar="MODEL", help="a packed model, or the name of a shipped one")
+    parser.add_argument("-o", "--output", metavar="PATH", required=True, help="the folder to write")
+    parser.add_argument(
+        "--name", metavar="NAME", help="prefix of the C names and files (default: from MODEL)"
+    )
+    parser.add_argument(
+        "--input", choices=("bytes", "float"), help="what the C function takes (default: bytes of an image)"
+    )
+    parser.add_argument("--size", metavar="HxW", help="for a model that takes any size: height and width")
+    given = parser.parse_args(arguments)
+
+    from xnorpp.runtime.format.program import read
+    from xnorpp.shipped import find_model
+
+    path = find_model(given.model)
+    program = _sized(read(path), given.size)
+    return _c(program, path, given)
+
+
+def _sized(program: Program, size: str | None) -> Program:
+    """The program for one size of its input."""
+    if size is None:
+        return program
+    found = re.fullmatch(r"(\d+)x(\d+)", size)
+    if found is None:
+        raise ValueError(f"`--size` (={size!r}) must be HEIGHTxWIDTH, such as 96x96")
+    if not program.variable:
+        raise ValueError(
+            f"`--size` (={size!r}) is for a model that takes any size, and this one takes one size"
+        )
+    return program.for_input((program.input_shape[0], int(found[1]), int(found[2])))
+
+
+def _c(program: Program, path: Path, given: argparse.Namespace) -> int:
+    from xnorpp.export.c import export_c
+    from xnorpp.export.c.text import identifier
+
+    check_folder("--output", given.output)
+    name = given.name or identifier(path.stem)
+    made = export_c(program, name, from_bytes=given.input != "float")
+    source, header = made.write(given.output)
+    print(f"{source} and {header}: constants {made.constant_bytes:,} bytes, arena {made.arena_bytes:,} bytes")
+    return 0

@@ -1,0 +1,163 @@
+"""What a generated source is made from: fused layers, and a place in memory for everything they store.
+
+The fusion is the library's own (`runtime.plan`): one layer is one pass over an image, a producer and the
+moves that run on each number while it is in a register. The memory plan is made for the layout of the
+generated code: numbers are (row, column, channel) without gaps, bits have whole bytes per pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from xnorpp.export.errors import ExportError, refuse
+from xnorpp.runtime.format.bits import packed_width
+from xnorpp.runtime.format.ops import Value
+from xnorpp.runtime.format.program import INPUT, Op, Program
+from xnorpp.runtime.plan import (
+    AddValue,
+    Affine,
+    Hardtanh,
+    MicroOp,
+    MulValue,
+    Prelu,
+    Relu,
+    StoreBits,
+    StoreFloat,
+    make_steps,
+)
+
+FILTERS = frozenset(
+    ("conv2d", "linear", "binary_conv2d", "binary_linear", "bitweight_conv2d", "bitweight_linear")
+)
+POOLS = frozenset(("max_pool2d", "avg_pool2d", "box_filter"))
+OTHERS = frozenset(("pad2d", "global_avg_pool", "abs_mean", "flatten", "softmax", "signs", "pointwise"))
+PRODUCERS = FILTERS | POOLS | OTHERS
+MOVES = (Affine, Relu, Prelu, Hardtanh, AddValue, MulValue, StoreFloat, StoreBits)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One micro-operation of an epilogue and the value that the register is after it."""
+
+    micro: MicroOp
+    value: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One fused pass: `kind` makes a number for every element of `shape`, `moves` run on it."""
+
+    kind: str
+    name: str
+    op: Op | None
+    source: str
+    first: str  # the value that the producer makes
+    shape: tuple[int, ...]
+    moves: tuple[Move, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    takes_bytes: bool
+
+    @property
+    def extent(self) -> tuple[int, int, int]:
+        """Channels, rows and columns."""
+        return extent(self.shape)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The arena: where each stored value lies, and the scratch of every layer; all in bytes."""
+
+    offsets: Mapping[str, int]
+    scratch: tuple[int, ...]
+    arena: int
+
+
+def extent(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """A shape of any rank as channels, rows and columns; the order of the elements stays."""
+    rows = 1
+    for size in shape[1:-1]:
+        rows *= size
+    return shape[0], rows, shape[-1] if len(shape) > 1 else 1
+
+
+def make_layers(program: Program, target: str) -> tuple[Layer, ...]:
+    """The fused layers of a program; an operation that generated C does not have is refused by name."""
+    layers = []
+    for step, row in zip(make_steps(program), program.native.steps(), strict=True):
+        op = step.op
+        name = op.name if op is not None else program.ops[row["epilogue"][0][1]].name
+        if step.kind not in PRODUCERS:
+            raise refuse(name, step.kind, target, "generated C does not have this operation")
+        moves = []
+        value = step.source if op is None else op.output
+        for micro, (kind, index, *_) in zip(step.epilogue, row["epilogue"], strict=True):
+            if not isinstance(micro, MOVES):
+                where = program.ops[index] if index >= 0 else op
+                label, what = (where.name, where.op) if where is not None else (name, kind)
+                raise refuse(label, what, target, "generated C does not have this operation")
+            if not isinstance(micro, (StoreFloat, StoreBits)):
+                value = program.ops[index].output
+            moves.append(Move(micro, value))
+        layers.append(
+            Layer(
+                *(
+                    step.kind,
+                    name or step.kind,
+                    op,
+                    step.source,
+                    op.output if op is not None else step.source,
+                ),
+                *(step.shape, tuple(moves), step.reads, step.writes, step.takes_bytes),
+            )
+        )
+    return tuple(layers)
+
+
+def reads_image(program: Program, layers: tuple[Layer, ...]) -> bool:
+    """Whether one convolution or linear layer alone reads the input: it then reads the caller's memory, and
+    the arena holds no copy."""
+    readers = [layer for layer in layers if INPUT in layer.reads]
+    return (
+        len(readers) == 1
+        and readers[0].kind in FILTERS
+        and readers[0].source == INPUT
+        and INPUT not in program.outputs.values()
+        and not any(getattr(move.micro, "value", None) == INPUT for move in readers[0].moves)
+    )
+
+
+def plan_memory(
+    program: Program, layers: tuple[Layer, ...], size_of: Callable[[str, Value], int], scratch: list[int]
+) -> Memory:
+    """Places for all stored values (by the library's planner), and each layer's scratch above them."""
+    sizes = {name: size_of(name, value) for name, value in program.values.items()}
+    offsets: dict[str, int] = program.native.plan(sizes, 4)[0]
+    born, dies = dict.fromkeys(offsets, -1), dict.fromkeys(offsets, -1)
+    for index, layer in enumerate(layers):
+        for name in layer.writes:
+            born[name] = index
+            dies[name] = max(dies[name], index)
+        for name in layer.reads:
+            dies[name] = max(dies[name], index)
+    for name in program.outputs.values():
+        dies[name] = len(layers)
+    arena, places = 0, []
+    for index, size in enumerate(scratch):
+        live = [name for name in offsets if born[name] <= index <= dies[name]]
+        above = max((offsets[name] + sizes[name] for name in live), default=0)
+        place = (above + 3) // 4 * 4
+        places.append(place)
+        arena = max(arena, place + size)
+    arena = max(arena, *(offsets[name] + sizes[name] for name in offsets), 4)
+    if arena >= 1 << 31:
+        raise ExportError(
+            f"the program needs an arena of {arena} bytes, and generated C addresses less than 2^31"
+        )
+    return Memory(offsets, tuple(places), (arena + 3) // 4 * 4)
+
+
+def bits_bytes(value: Value) -> int:
+    """Bytes of a bit value: whole bytes per pixel."""
+    return value.elements // value.shape[0] * packed_width(value.shape[0])

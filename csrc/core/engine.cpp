@@ -131,6 +131,7 @@ size_t Engine::scratch_bytes(size_t index) const {
     const size_t stride = round_up((size_t)step.c, 16);
     size_t bytes = round_up((size_t)step.w * stride * 4, kLine) + kLine;
     if (step.kind == StepKind::Flatten || step.kind == StepKind::Softmax) bytes = round_up(stride * 4, kLine) + kLine;
+    if (step.kind == StepKind::Plain) bytes = round_up((size_t)step.plain.grain * stride * 4, kLine) + round_up(step.plain.scratch, kLine) + kLine;
     for (const auto *conv : {step.conv.get(), step.picture.get()})
         if (conv) {
             const size_t need = scratch_of(kernels_, *conv);
@@ -197,6 +198,10 @@ Split Engine::split_of(size_t index) const {
     const Step &step = steps_[index];
     if (fused_pool_[index]) return {steps_[index + 1].h, true, 1};
     if (step.kind == StepKind::GlobalMean || step.kind == StepKind::Flatten || step.kind == StepKind::Softmax) return {};
+    if (step.kind == StepKind::Plain) {
+        const int pieces = (step.h * step.w + step.plain.grain - 1) / step.plain.grain;
+        return {pieces, true, pieces};
+    }
     if (step.kind != StepKind::Conv) return {step.h, true, step.h};
     const Conv &k = step.conv->conv;
     int blocks = k.blocks;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "conv_build.h"
+#include "plain/plain.h"
 #include "threads/pieces.h"
 #include "threads/process.h"
 #include "threads/thread_pool.h"
@@ -21,7 +22,7 @@ struct ValueSpec {
     int pixels() const { return h * w; }
 };
 
-enum class StepKind { Conv, MaxPool, AvgPool, BoxFilter, GlobalMean, AbsMean, Pointwise, Flatten, Softmax, Pad, Signs };
+enum class StepKind { Conv, MaxPool, AvgPool, BoxFilter, GlobalMean, AbsMean, Pointwise, Flatten, Softmax, Pad, Signs, Plain };
 
 // A stage with its constants, before memory is known.
 struct StageSpec {
@@ -41,6 +42,9 @@ struct Step {
     Pool pool{};
     int pad[6] = {};          // front, back, top, bottom, left, right
     float pad_value = 0;
+    PlainStep plain;
+    std::vector<int> inputs;  // Plain: the values it reads
+    std::vector<View> views;  // and their shapes, the result's at the end
     bool feeds_pool = false;  // the next step pools this one's only result: both run row by row, nothing is stored
 };
 
@@ -137,6 +141,7 @@ class Engine {
     void run_conv_pool(const Call &call, size_t index, int thread, Pieces &pieces) const;
     void run_pooled_sums(const Call &call, size_t index, int thread, Pieces &pieces) const;
     void run_rows(const Call &call, size_t index, int thread, Pieces &pieces) const;
+    void run_plain(const Call &call, size_t index, int thread, Pieces &pieces) const;
     void run_single(const Call &call, size_t index, int thread, Pieces &pieces) const;
     size_t scratch_bytes(size_t index) const;
     void gather_weights();

@@ -6,6 +6,8 @@
 
 namespace xnorpp {
 
+constexpr size_t kMostViews = 4;  // without memory of their own
+
 // One picture from the caller's layout to ours.
 void Engine::picture_in(const Call &call, Pieces pieces) const {
     const ValueSpec &v = values_[(size_t)input_];
@@ -164,6 +166,35 @@ void Engine::run_rows(const Call &call, size_t index, int thread, Pieces &pieces
         for (int y = rows.begin; y < rows.end; y++) make(y);
 }
 
+// Steps of a plain function: a piece is a run of pixels.
+void Engine::run_plain(const Call &call, size_t index, int thread, Pieces &pieces) const {
+    const Step &step = steps_[index];
+    const View &out = step.views.back();
+    View in[kMostViews];
+    std::vector<View> many;
+    View *views = in;
+    const size_t count = step.inputs.size();
+    if (count > kMostViews) many.resize(count), views = many.data();
+    for (size_t i = 0; i < count; i++) {
+        const ValueSpec &v = values_[(size_t)step.inputs[i]];
+        const char *memory = call.context->arena.as() + v.offset;
+        views[i] = step.views[i];
+        if (v.bits) views[i].bits = (const uint8_t *)memory;
+        else views[i].data = (const float *)memory;
+    }
+    char *scratch = (char *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
+    float *rows = (float *)(scratch + round_up(step.plain.scratch, kLine));
+    const int pixels = step.h * step.w, grain = step.plain.grain;
+    PlainCall made{views, out, scratch, true};
+    for (Share share; pieces.next(share, splits_[index].most);)
+        for (int piece = share.begin; piece < share.end; piece++) {
+            const int first = piece * grain, size = pixels - first < grain ? pixels - first : grain;
+            step.plain.run(made, first, size, rows);
+            kernels_.finish(call.context->epilogues[index], rows, out.stride, first, size);
+            made.fresh = false;
+        }
+}
+
 // Steps with one pixel of output.
 void Engine::run_single(const Call &call, size_t index, int thread, Pieces &pieces) const {
     const Step &step = steps_[index];
@@ -195,6 +226,7 @@ void Engine::run_step(const Call &call, size_t index, int thread, Pieces pieces)
         case StepKind::GlobalMean:
         case StepKind::Flatten:
         case StepKind::Softmax: return run_single(call, index, thread, pieces);
+        case StepKind::Plain: return run_plain(call, index, thread, pieces);
         default: return run_rows(call, index, thread, pieces);
     }
 }

@@ -1,4 +1,5 @@
-// Hands the steps of a plan to the engine: one function for each kind of producer (`kProducers`), one case for each move.
+// Hands the steps of a plan to the engine: one function for each kind of producer that the engine has kernels for
+// (`kProducers`; the others are plain functions, plain/plain.h), one case for each move.
 // Layouts: a float value is (h, w, c) with the channels of a pixel rounded up to 16, a bit value has 32-bit words per pixel. An
 // input that only filters read has no padding channels: a row is then one run of numbers.
 #include "model.h"
@@ -12,16 +13,7 @@
 namespace xnorpp {
 namespace {
 
-struct Extent {
-    int c, h, w;
-};
-
-// A value of any rank as channels, rows and columns; the order of its elements stays.
-Extent extent_of(const Shape &shape) {
-    int64_t rows = 1;
-    for (size_t i = 1; i + 1 < shape.size(); i++) rows *= shape[i];
-    return {(int)shape[0], (int)rows, shape.size() > 1 ? (int)shape.back() : 1};
-}
+constexpr int kPiece = 4096;  // numbers of a piece of a plain function that asks for no other size
 
 int stride_of(const Value &value) {  // floats of a pixel, or bytes of a pixel for bits
     const int c = (int)value.channels();
@@ -113,8 +105,23 @@ class Builder {
     }
 
     template <StepKind kind>
-    void plain(const PlanStep &, Step &step) const {
+    void single(const PlanStep &, Step &step) const {
         step.kind = kind;
+    }
+
+    // An operation in plain C++ (plain/plain.h).
+    void plain(const PlanStep &from, Step &step, const PlainRow &row) const {
+        const Operation &o = op(from);
+        step.kind = StepKind::Plain;
+        for (const int input : o.inputs) {
+            step.inputs.push_back(id(input));
+            step.views.push_back(view_of(p_.values[(size_t)input], engine_.value(id(input)).stride));
+        }
+        const int stride = (int)round_up((size_t)step.c, 16);
+        step.views.push_back(view_of(p_.values[(size_t)o.output], stride));
+        step.plain = row.make({p_, o, engine_.kernels(), engine_.budget()});
+        const int pixels = step.h * step.w, wanted = step.plain.grain ? step.plain.grain : kPiece / stride;
+        step.plain.grain = std::max(1, std::min(pixels, wanted));
     }
 
   private:
@@ -234,12 +241,12 @@ const Producer kProducers[] = {
     {"avg_pool2d", &Builder::pool},
     {"box_filter", &Builder::pool},
     {"pad2d", &Builder::pad},
-    {"global_avg_pool", &Builder::plain<StepKind::GlobalMean>},
-    {"abs_mean", &Builder::plain<StepKind::AbsMean>},
-    {"flatten", &Builder::plain<StepKind::Flatten>},
-    {"softmax", &Builder::plain<StepKind::Softmax>},
-    {"signs", &Builder::plain<StepKind::Signs>},
-    {"pointwise", &Builder::plain<StepKind::Pointwise>},
+    {"global_avg_pool", &Builder::single<StepKind::GlobalMean>},
+    {"abs_mean", &Builder::single<StepKind::AbsMean>},
+    {"flatten", &Builder::single<StepKind::Flatten>},
+    {"softmax", &Builder::single<StepKind::Softmax>},
+    {"signs", &Builder::single<StepKind::Signs>},
+    {"pointwise", &Builder::single<StepKind::Pointwise>},
 };
 // Operations that are moves of an epilogue: `Builder::stage` has a case for each.
 const char *const kMoves[] = {"affine", "relu", "prelu", "hardtanh", "add", "mul", "sign"};
@@ -247,12 +254,14 @@ const char *const kMoves[] = {"affine", "relu", "prelu", "hardtanh", "add", "mul
 void Builder::add(const PlanStep &from) {
     const char *kind = from.kind(p_);
     const auto *row = std::find_if(std::begin(kProducers), std::end(kProducers), [&](const Producer &p) { return !std::strcmp(p.op, kind); });
-    if (row == std::end(kProducers)) throw Error("the CPU engine has no operation " + quoted(kind, 40));
+    const PlainRow *other = row == std::end(kProducers) ? find_plain(kind) : nullptr;
+    if (row == std::end(kProducers) && !other) throw Error("the CPU engine has no operation " + quoted(kind, 40));
     Step step;
     const Extent e = extent_of(from.shape);
     step.in = id(from.source);
     step.c = e.c, step.h = e.h, step.w = e.w;
-    (this->*row->build)(from, step);
+    if (other) plain(from, step, *other);
+    else (this->*row->build)(from, step);
     for (const Move &move : from.epilogue) stage(move, step);
     engine_.add_step(std::move(step));
 }
@@ -279,6 +288,7 @@ std::vector<std::string> engine_operations() {
     std::vector<std::string> names(std::begin(kMoves), std::end(kMoves));
     for (const Producer &row : kProducers)
         if (std::strcmp(row.op, "pointwise") != 0) names.push_back(row.op);
+    for (const PlainRow &row : plain_operations()) names.push_back(row.op);
     std::sort(names.begin(), names.end());
     return names;
 }

@@ -329,7 +329,8 @@ nb::list operations() {
                 if ((int)kind & mask) kinds.push_back(name_of(kind));
             inputs.append(texts(kinds));
         }
-        out.append(nb::make_tuple(row.name, nb::tuple(inputs), texts(row.attrs), texts(row.required), texts(row.optional)));
+        out.append(nb::make_tuple(row.name, nb::tuple(inputs), texts(row.attrs), texts(row.required), texts(row.optional), row.since,
+                                  texts(row.more_attrs), row.many));
     }
     return out;
 }

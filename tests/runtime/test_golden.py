@@ -57,7 +57,9 @@ def test_the_golden_file_of_version_2_can_be_made_again() -> None:
 
 @pytest.mark.parametrize("version", range(1, VERSION + 1))
 def test_a_golden_file_has_every_operation(version: int) -> None:
-    assert {op.op for op in read(GOLDEN / f"v{version}.xnor").ops} == set(operations())
+    assert {op.op for op in read(GOLDEN / f"v{version}.xnor").ops} == {
+        name for name, rule in operations().items() if rule.since == 1
+    }
 
 
 def test_the_golden_file_of_version_2_has_all_that_is_new_in_it() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from xnorpp.packing.verify import BOUNDS
+from xnorpp.packing.bounds import BOUNDS
+from xnorpp.runtime.cuda.operations import PRODUCERS
 from xnorpp.runtime.cuda.plain import ENTRY
 from xnorpp.runtime.format.ops import operations
 from xnorpp.runtime.native import core
@@ -21,7 +22,7 @@ def test_the_cpu_engine_covers_every_operation() -> None:
 
 
 def test_the_gpu_engine_covers_every_operation() -> None:
-    assert (set(ENTRY) - {"pointwise"}) | MOVES == set(operations())
+    assert (set(ENTRY) - {"pointwise"}) | set(PRODUCERS) | MOVES == set(operations())
 
 
 def test_packing_bounds_the_error_of_every_operation() -> None:
@@ -34,4 +35,5 @@ def test_moves_are_what_plans_have_besides_producers() -> None:
     producers = {
         s.kind for seed in range(150) for s in make_steps(random_program(seed, length=6 + seed % 25))
     }
-    assert producers - {"pointwise"} == set(operations()) - MOVES
+    first = {name for name, rule in operations().items() if rule.since == 1}
+    assert producers - {"pointwise"} == first - MOVES

@@ -1,5 +1,5 @@
 // The operation set: one row for each operation with its inputs, attributes, tensors, shape rule, cost, and how a plan may
-// fuse it. To add an operation, add its row here, its definition in runtime/reference.py and one function per engine.
+// fuse it. The rows are in ../operations, one file for each family; CONTRIBUTING.md lists what else an operation needs.
 #pragma once
 #include "program.h"
 
@@ -8,6 +8,7 @@ namespace xnorpp {
 constexpr int64_t kMostExtent = 1 << 24;    // of one axis of a value
 constexpr int64_t kMostElements = 1 << 27;  // of one value of one image
 constexpr int64_t kMostWindow = 1024;       // kernel, stride, dilation, padding
+constexpr size_t kMostInputs = 256;         // of one operation
 constexpr int64_t kMostTaps = 1 << 22;      // inputs of one filter: a dot product is exact in float32
 
 // One operation in its place: what a shape rule sees.
@@ -21,6 +22,10 @@ struct Site {
     [[noreturn]] void fail(const std::string &message) const { throw Error(where + ": " + message); }
     const Tensor *tensor(const char *role) const;
     const Json &attr(const char *name) const { return *op.attrs.find(name); }
+    int64_t integer(const char *name, int64_t low, int64_t high) const;
+    double number(const char *name) const;  // that a float32 can be
+    size_t axis(const char *name, size_t index = 0) const;  // of an input
+    std::vector<int64_t> integers(const char *name, int64_t low, int64_t high) const;  // a list of at most 16
     std::pair<int64_t, int64_t> pair(const char *name, int64_t low) const;
     bool flag(const char *name) const;
     const Shape &image(size_t index = 0) const;
@@ -29,8 +34,9 @@ struct Site {
     void bits(const char *role, const Shape &shape) const;  // the last axis is the packed one
 };
 
-// How a plan treats an operation.
-enum class Fusion : uint8_t { Producer, Pointwise, Sign, Flatten };
+// How a plan treats an operation. Producer: opens a step. Pointwise: joins the step that makes its input. Reshape: only gives
+// its input another name where channels, rows and columns stay, and opens a step elsewhere.
+enum class Fusion : uint8_t { Producer, Pointwise, Sign, Reshape };
 
 struct OperationRow {
     const char *name;
@@ -38,7 +44,10 @@ struct OperationRow {
     Value (*infer)(const Site &);
     int64_t (*work)(const Site &, const Value &);
     Fusion fusion;
-    std::vector<const char *> attrs, required, optional;
+    std::vector<const char *> attrs, required, optional;  // attributes; tensors that must be there, and that may
+    int since = 1;                                        // the operation set that has it first
+    std::vector<const char *> more_attrs{};               // that may be absent; given, they need set 2
+    bool many = false;                                    // any number of inputs more, of the last one's kinds
 };
 
 const std::vector<OperationRow> &operation_set();
@@ -47,6 +56,8 @@ const OperationRow *find_operation(const std::string &name);
 // Checks one operation (its row is set) and returns the value it makes; adds its cost to `work`.
 Value infer(const Site &site, int64_t &work);
 
+// The cost of an operation of a checked program, by its row.
+int64_t work_of_row(const Program &program, const Operation &op);
 // Multiply-adds of a convolution or linear layer that makes so many outputs.
 int64_t filter_products(const Value &source, int64_t outputs, const Operation &op, const Tensor &weight);
 // Rows and columns of a convolution's filters.

@@ -45,10 +45,9 @@ class Fuser {
     const Operation &op(int index) const { return p_.ops[(size_t)index]; }
     const Value &value(int index) const { return p_.values[(size_t)index]; }
 
-    // A flatten of (c, 1, 1) or (c,) only renames its input.
+    // A reshape that leaves channels, rows and columns only renames its input; so does a flatten of (c, 1, 1).
     bool is_alias(const Operation &o) const {
-        const Shape &shape = value(o.inputs[0]).shape;
-        return o.row->fusion == Fusion::Flatten && shape[0] == elements_of(shape);
+        return o.row->fusion == Fusion::Reshape && extent_of(value(o.inputs[0]).shape) == extent_of(value(o.output).shape);
     }
     bool is_pointwise(const Operation &o) const { return o.row->fusion == Fusion::Pointwise || is_alias(o); }
 
@@ -112,6 +111,7 @@ class Fuser {
         } else {
             line.op = index;
             line.names.push_back(o.output);
+            line.operands.assign(o.inputs.begin() + 1, o.inputs.end());
             home_[(size_t)o.output] = {at, 0};
         }
         lines_.push_back(std::move(line));
@@ -148,7 +148,7 @@ class Fuser {
             if (step.writes.size() == 1 && floats == 1 && i + 1 < lines_.size()) {
                 const Line &after = lines_[i + 1];
                 const std::set<int> next{(int)i + 1};
-                step.feeds_pool = after.op >= 0 && op(after.op).op == "max_pool2d" && after.source == step.writes[0] &&
+                step.feeds_pool = value(step.writes[0]).shape == step.shape && after.op >= 0 && op(after.op).op == "max_pool2d" && after.source == step.writes[0] &&
                                   readers[(size_t)step.writes[0]] == next;
             }
             steps.push_back(std::move(step));
@@ -161,7 +161,10 @@ class Fuser {
     std::vector<Home> home_;
 };
 
-bool is_filter(const Program &p, const PlanStep &step) { return step.op >= 0 && p.ops[(size_t)step.op].tensor("weight") >= 0; }
+// A convolution or linear layer that an engine has kernels for, not a plain function.
+bool is_filter(const Program &p, const PlanStep &step) {
+    return step.op >= 0 && p.ops[(size_t)step.op].row->since == 1 && p.ops[(size_t)step.op].tensor("weight") >= 0;
+}
 
 bool is_act(MoveKind kind) { return kind == MoveKind::Relu || kind == MoveKind::Prelu || kind == MoveKind::Hardtanh; }
 
@@ -199,6 +202,7 @@ void take_places(const Program &p, PlanStep &step, int index, const std::vector<
         for (size_t before = 0; before < place; before++) {
             const int operand = moves[before].value;
             if (moves[before].kind != MoveKind::AddValue || operand == step.source || operand == 0 || p.is_output(operand)) continue;
+            if (step.op >= 0 && contains(p.ops[(size_t)step.op].inputs, operand)) continue;  // other pieces still read it
             bool free = dies[(size_t)operand] == index && bytes[(size_t)operand] == bytes[(size_t)stored];
             for (const auto &pair : step.in_place) free &= pair.second != operand;
             for (size_t later = place + 1; later < moves.size(); later++)
@@ -303,6 +307,7 @@ double units_of(const Program &p, const std::vector<PlanStep> &steps) {
             const bool binary = p.values[(size_t)step.source].kind == Kind::Bits;
             total += binary ? (double)products / 64 : (double)products;
         }
+        if (step.op >= 0 && p.ops[(size_t)step.op].row->since > 1) total += (double)work_of_row(p, p.ops[(size_t)step.op]);
         total += 24.0 * (double)outputs;
     }
     return total;

@@ -10,7 +10,7 @@ namespace xnorpp {
 namespace {
 
 constexpr size_t kMostOps = 1 << 12, kMostName = 1024, kMostAxes = 8;
-constexpr int kOpset = 1;
+constexpr int kOpset = 2;
 constexpr uint64_t kMostNumbers = (uint64_t)1 << 30;  // of all values of one image
 constexpr int64_t kMostWork = (int64_t)1 << 42;       // multiply-adds of one image
 
@@ -173,7 +173,10 @@ void parse_ops(Program &p, const Json &rows) {
             op.tensors.emplace_back(roles.keys()[i], found->second);
         }
         op.row = find_operation(op.op);
-        if (!op.row) throw Error(where + ": operation " + quoted(op.op, 40) + " is unknown to operation set " + std::to_string(p.opset));
+        bool known = op.row && op.row->since <= p.opset;
+        if (known && p.opset < 2)
+            for (const char *name : op.row->more_attrs) known &= !op.attrs.find(name);
+        if (!known) throw Error(where + ": operation " + quoted(op.op, 40) + " is unknown to operation set " + std::to_string(p.opset));
         p.ops.push_back(std::move(op));
     }
 }
@@ -302,6 +305,12 @@ int64_t elements_of(const Shape &shape) {
     return count;
 }
 
+Extent extent_of(const Shape &shape) {
+    int64_t rows = 1;
+    for (size_t i = 1; i + 1 < shape.size(); i++) rows *= shape[i];
+    return {(int)shape[0], (int)rows, shape.size() > 1 ? (int)shape.back() : 1};
+}
+
 std::vector<float> floats_of(const Tensor &tensor) {
     std::vector<float> out((size_t)tensor.elements());
     if (tensor.encoding == Encoding::Float32) std::memcpy(out.data(), tensor.data, out.size() * 4);
@@ -386,6 +395,11 @@ uint64_t padded_floats(const Value &value) {  // numbers of a value whose pixels
 
 uint64_t work_of(const Program &p, const Operation &op) {
     const Value &source = p.values[(size_t)op.inputs[0]], &out = p.values[(size_t)op.output];
+    if (op.row->since > 1) {
+        uint64_t most = std::max(padded_floats(out), (uint64_t)work_of_row(p, op));
+        for (const int input : op.inputs) most = std::max(most, padded_floats(p.values[(size_t)input]));
+        return most;
+    }
     const Tensor *weight = p.tensor(op, "weight");
     if (!weight) {
         const uint64_t window = op.attrs.find("kernel") ? (uint64_t)op.integer("kernel", 0) * (uint64_t)op.integer("kernel", 1) : 1;

@@ -23,6 +23,13 @@ struct Value {
 };
 int64_t elements_of(const Shape &shape);  // at most 2**62, where more are the same
 
+// A value of any rank as channels, rows and columns; the order of its elements stays.
+struct Extent {
+    int c, h, w;
+    bool operator==(const Extent &other) const { return c == other.c && h == other.h && w == other.w; }
+};
+Extent extent_of(const Shape &shape);
+
 // How the numbers of a tensor are stored. `Untyped`: the U8 of version 1, whose role decides between bits and bytes.
 enum class Encoding : uint8_t { Float32, Float16, Bits, UInt8, Int8, Int16, Int32, Untyped };
 const char *name_of(Encoding encoding);
@@ -72,7 +79,7 @@ struct Output {
 // The value 0 is the input; operation i makes value i + 1.
 struct Program {
     int version = 2;
-    int opset = 1;
+    int opset = 1;  // that its file states
     Shape input_shape;     // -1 where any size is allowed
     Shape example_shape;   // sizes that the values below have
     std::vector<double> mean, std;

@@ -1,5 +1,6 @@
 // What the rows of the operation set have in common: one operation is checked against its row.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "operations.h"
@@ -26,6 +27,38 @@ bool Site::flag(const char *name) const {
     const Json &value = attr(name);
     if (!value.is(Json::Type::Bool)) fail("`" + std::string(name) + "` (=" + value.brief() + ") must be true or false");
     return value.boolean;
+}
+
+int64_t Site::integer(const char *name, int64_t low, int64_t high) const {
+    const Json &value = attr(name);
+    if (!value.is(Json::Type::Integer) || value.integer < low || value.integer > high)
+        fail("`" + std::string(name) + "` (=" + value.brief() + ") must be an integer from " + std::to_string(low) + " to " + std::to_string(high));
+    return value.integer;
+}
+
+std::vector<int64_t> Site::integers(const char *name, int64_t low, int64_t high) const {
+    const Json &value = attr(name);
+    std::vector<int64_t> out;
+    bool right = value.is(Json::Type::List) && value.items().size() <= 16;
+    for (size_t i = 0; right && i < value.items().size(); i++) {
+        const Json &item = value.items()[i];
+        right = item.is(Json::Type::Integer) && item.integer >= low && item.integer <= high;
+        out.push_back(item.integer);
+    }
+    if (!right)
+        fail("`" + std::string(name) + "` (=" + value.brief() + ") must be a list of integers from " + std::to_string(low) + " to " + std::to_string(high));
+    return out;
+}
+
+double Site::number(const char *name) const {
+    const Json &value = attr(name);
+    if (!value.is_number() || !(std::abs(value.number()) <= 3.4028234663852886e38))
+        fail("`" + std::string(name) + "` (=" + value.brief() + ") must be a number that float32 has");
+    return value.number();
+}
+
+size_t Site::axis(const char *name, size_t index) const {
+    return (size_t)integer(name, 0, (int64_t)inputs[index]->shape.size() - 1);
 }
 
 const Shape &Site::image(size_t index) const {
@@ -80,6 +113,12 @@ void Site::bits(const char *role, const Shape &shape) const {
     if (bad) fail(name + " has bits set after its " + std::to_string(count) + " channels; tail bits must be 0");
 }
 
+int64_t work_of_row(const Program &p, const Operation &op) {
+    std::vector<const Value *> inputs;
+    for (const int input : op.inputs) inputs.push_back(&p.values[(size_t)input]);
+    return op.row->work(Site{op.name, op, inputs, p.tensors, p.version}, p.values[(size_t)op.output]);
+}
+
 std::pair<int64_t, int64_t> window_of(const Tensor &weight) {
     if (weight.shape.size() != 4) return {1, 1};
     return weight.is_bits() ? std::make_pair(weight.shape[1], weight.shape[2]) : std::make_pair(weight.shape[2], weight.shape[3]);
@@ -93,12 +132,13 @@ int64_t filter_products(const Value &source, int64_t outputs, const Operation &o
 
 namespace {
 
-// Whether the keys are exactly the `wanted` ones (which are unique, and so are the keys).
-bool same_keys(const std::vector<std::string> &keys, const std::vector<const char *> &wanted) {
-    if (keys.size() != wanted.size()) return false;
-    for (const char *name : wanted)
+// Whether the keys are the row's attributes, with any of those that may be absent (all are unique, and so are the keys).
+bool right_keys(const std::vector<std::string> &keys, const OperationRow &row) {
+    size_t known = 0;
+    for (const char *name : row.attrs)
         if (std::find(keys.begin(), keys.end(), name) == keys.end()) return false;
-    return true;
+    for (const char *name : row.more_attrs) known += std::find(keys.begin(), keys.end(), name) != keys.end();
+    return keys.size() == row.attrs.size() + known;
 }
 
 std::string listed(const std::vector<const char *> &names) {
@@ -111,20 +151,24 @@ std::string listed(const std::vector<const char *> &names) {
 
 Value infer(const Site &site, int64_t &work) {
     const OperationRow &row = *site.op.row;
-    if (site.inputs.size() != row.inputs.size())
-        site.fail(std::to_string(site.inputs.size()) + " inputs given; " + std::to_string(row.inputs.size()) + " needed");
-    for (size_t i = 0; i < row.inputs.size(); i++)
-        if (!((int)site.inputs[i]->kind & row.inputs[i])) {
+    if (row.many ? site.inputs.size() < row.inputs.size() || site.inputs.size() > kMostInputs : site.inputs.size() != row.inputs.size())
+        site.fail(std::to_string(site.inputs.size()) + " inputs given; " + (row.many ? "at least " : "") + std::to_string(row.inputs.size()) +
+                  (row.many ? " and at most " + std::to_string(kMostInputs) : "") + " needed");
+    for (size_t i = 0; i < site.inputs.size(); i++) {
+        const int mask = row.inputs[std::min(i, row.inputs.size() - 1)];
+        if (!((int)site.inputs[i]->kind & mask)) {
             std::string kinds;
             for (const Kind kind : {Kind::F32, Kind::Bits, Kind::Int})
-                if ((int)kind & row.inputs[i]) kinds += (kinds.empty() ? "" : " or ") + std::string(name_of(kind));
+                if ((int)kind & mask) kinds += (kinds.empty() ? "" : " or ") + std::string(name_of(kind));
             site.fail("input " + std::to_string(i) + " is " + name_of(site.inputs[i]->kind) + "; " + kinds + " is needed");
         }
-    if (!same_keys(site.op.attrs.keys(), row.attrs)) {
+    }
+    if (!right_keys(site.op.attrs.keys(), row)) {
         std::string given;
         for (const std::string &key : site.op.attrs.keys()) given += (given.empty() ? "" : ", ") + quoted(key, 20);
         if (given.size() > 200) given = std::to_string(site.op.attrs.keys().size()) + " keys";
-        site.fail("attributes [" + given + "] given; " + listed(row.attrs) + " needed");
+        site.fail("attributes [" + given + "] given; " + listed(row.attrs) + " needed" +
+                  (row.more_attrs.empty() ? "" : ", " + listed(row.more_attrs) + " allowed"));
     }
     bool right = true;
     for (const char *role : row.required) right &= site.op.tensor(role) >= 0;

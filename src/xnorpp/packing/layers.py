@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryLayer, BinaryLinear
 from xnorpp.nn.quantizers import hard_sign
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.operations import affine
-from xnorpp.packing.spatial import picture
+from xnorpp.packing.operations.arguments import affine, picture
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
 

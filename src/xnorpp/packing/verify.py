@@ -9,7 +9,7 @@ nothing but its own rounding can differ, and its result is compared with the tra
 
     convolution, linear of n products   |w|*err + (n + 8)*u*(|w|*|x| + |summands of the bias|)
     affine                              |s*m|*err + 8*u*(|x*s*m| + |summands of the shift|)
-    mean of n                           mean(err) + (n + 8)*u*mean|x|,     and so on (`BOUNDS`).
+    mean of n                           mean(err) + (n + 8)*u*mean|x|,     and so on (`packing/bounds`).
 
 A bit may differ from the trained one only where the trained argument of the sign is within the bound of zero.
 `beyond` counts what is not explained so; 0 is the contract.
@@ -19,7 +19,6 @@ A bit may differ from the trained one only where the trained argument of the sig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,15 +28,11 @@ import torch
 from torch import nn
 
 from xnorpp.packing.assemble import assemble
+from xnorpp.packing.bounds import BOUNDS, F64
 from xnorpp.packing.fold import fold
-from xnorpp.packing.graph import Node
 from xnorpp.packing.trace import trace_values, unwrap
 from xnorpp.runtime import reference
-from xnorpp.runtime.format.bits import unpack_bits, unpack_conv_weight
-from xnorpp.runtime.format.program import INPUT, Op, Program
-
-F64 = npt.NDArray[np.float64]
-U = 2.0**-24
+from xnorpp.runtime.format.program import INPUT, Op
 
 
 @dataclass(frozen=True)
@@ -144,107 +139,3 @@ def _check_real(op: Op, mine: Any, goal: Any, bound: F64) -> LayerCheck:
     beyond = int((~same & ~(error <= bound)).sum())
     largest = float(np.where(same, 0.0, error).max())
     return LayerCheck(op.name, op.op, goal.size, 0, beyond, largest, float(np.median(bound)), 0)
-
-
-Bound = Callable[[Program, Op, Node, Sequence[Any], Sequence[F64], Any], F64]
-
-
-def _magnitude(program: Program, op: Op, node: Node, ndim: int) -> Any:
-    """How large the summands of a node's shift are in all, to broadcast; at least the shift itself."""
-    shift = next((t for t in (program.real(op, "add"), program.real(op, "bias")) if t is not None), None)
-    size = np.zeros(1) if node.size is None else node.size
-    return reference.per_channel(np.maximum(size, np.zeros(1) if shift is None else np.abs(shift)), ndim)
-
-
-def _weight(program: Program, op: Op, channels: int) -> Any:
-    stored = program.tensors[op.tensors["weight"]]
-    if not program.is_packed(op):
-        return np.abs(stored.astype(np.float64))
-    if stored.ndim == 2:
-        return np.abs(unpack_bits(stored, channels)).astype(np.float64)
-    return np.abs(unpack_conv_weight(stored, channels // op.attrs["groups"])).astype(np.float64)
-
-
-def _filter(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
-    weight = _weight(program, op, x[0].shape[1])
-    taps = weight[0].size
-
-    def through(v: Any) -> Any:
-        if weight.ndim == 2:
-            return v @ weight.T
-        return reference.convolve(op, v.astype(np.float32), weight, 0).astype(np.float64)
-
-    rounding = (taps + 8) * U * (through(np.abs(x[0])) + _magnitude(program, op, node, y.ndim))
-    return np.asarray(through(e[0]) * 1.001 + rounding)
-
-
-def _affine(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
-    spatial, mult = reference.spatial_factor(program, op), program.real(op, "mult")
-    gain = np.float64(1) if mult is None else reference.per_channel(np.abs(mult).astype(np.float64), y.ndim)
-    if spatial is not None:
-        gain = gain * np.abs(spatial)
-    shift = _magnitude(program, op, node, y.ndim)
-    return np.asarray(gain * e[0] + 8 * U * (gain * np.abs(x[0]) + shift))
-
-
-def _sign(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
-    """In units of the trained argument of the sign: what the folded chain makes of the error of its input."""
-    spatial = reference.spatial_factor(program, op)
-    gain = np.ones(1) if node.gain is None else node.gain
-    factor = reference.per_channel(np.asarray(gain, np.float64), y.ndim)
-    if spatial is not None:
-        factor = factor * np.abs(spatial)
-    return np.asarray(
-        factor * e[0] + 16 * U * (factor * np.abs(x[0]) + _magnitude(program, op, node, y.ndim))
-    )
-
-
-def _exact(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
-    return np.zeros(y.shape)
-
-
-def _activation(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
-    slope = program.real(op, "slope")
-    gain = 1.0 if slope is None else np.maximum(1.0, reference.per_channel(np.abs(slope), y.ndim))
-    return np.asarray(gain * e[0] + 2 * U * np.abs(y))
-
-
-def _add(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
-    return np.asarray(e[0] + e[1] + 2 * U * np.abs(y))
-
-
-def _mul(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
-    return np.asarray(np.abs(x[0]) * e[1] + np.abs(x[1]) * e[0] + e[0] * e[1] + 4 * U * np.abs(y))
-
-
-def _carried(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
-    """Moved or picked numbers: the error goes the same way; the numbers of a padding have none."""
-    if op.op == "pad2d":
-        op = Op(op.op, op.name, op.inputs, op.output, {**op.attrs, "value": 0.0})
-    return np.asarray(reference.apply(program, op, e[0].astype(np.float32)) * np.float64(1.001))
-
-
-def _mean(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
-    kernel = op.attrs.get("kernel")
-    count = x[0][0].size if kernel is None else kernel[0] * kernel[1]
-    magnitude = reference.apply(program, op, np.abs(x[0]))
-    return np.asarray(_carried(program, op, node, x, e, y) + (count + 8) * U * magnitude.astype(np.float64))
-
-
-def _softmax(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
-    worst = e[0].max(axis=1, keepdims=True)
-    return np.asarray(y * np.expm1(2 * worst) + 32 * U)
-
-
-BOUNDS: dict[str, Bound] = {
-    **dict.fromkeys(("conv2d", "linear", "bitweight_conv2d", "bitweight_linear"), _filter),
-    **dict.fromkeys(("binary_conv2d", "binary_linear", "signs"), _exact),
-    **dict.fromkeys(("relu", "prelu", "hardtanh"), _activation),
-    **dict.fromkeys(("max_pool2d", "flatten", "pad2d"), _carried),
-    **dict.fromkeys(("avg_pool2d", "global_avg_pool", "abs_mean", "box_filter"), _mean),
-    "affine": _affine,
-    "sign": _sign,
-    "add": _add,
-    "mul": _mul,
-    "softmax": _softmax,
-}

@@ -145,6 +145,7 @@ class Step:
     packed: bool = False
     window: tuple[int, int] = (1, 1)
     takes_bytes: bool = False
+    operands: tuple[str, ...] = ()  # further inputs of the producer
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,7 @@ def _step(program: Program, index: int, row: Mapping[str, Any]) -> Step:
         packed=op is not None and program.is_packed(op),
         window=program.window(op) if op is not None and weighted else (1, 1),
         takes_bytes=row["bytes"],
+        operands=() if op is None else op.inputs[1:],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +47,11 @@ def compile_text(text: str, folder: Path, level: str) -> ctypes.CDLL:
 def kernel_text(kernel: Kernel) -> str:
     """A kernel and a C function that starts it. Those without barriers run thread after thread."""
     lines = [f"#define {key} {value}" for key, value in kernel.macros] + [f'#include "{kernel.file}"']
-    if kernel.file == "plain.cu":
+    if kernel.file.startswith("plain/"):
+        entries = re.findall(r"^PLAIN\((\w+),", (KERNELS / kernel.file).read_text(), re.MULTILINE)
+        starts = {entry: f"launch_threads([=] {{ {entry}(*a); }}, grid, THREADS)" for entry in entries}
+        kind = "PlainArguments"
+    elif kernel.file == "plain.cu":
         starts = {entry: f"launch_threads([=] {{ {entry}(*a); }}, grid, THREADS)" for entry in PLAIN}
         sizes = {"global_mean": "MEAN_THREADS", "linear_few": "THREADS", "linear_many": "MANY_THREADS"}
         for entry, threads in sizes.items():
@@ -76,7 +81,7 @@ class HostMachine:
         different = list(dict.fromkeys(texts.values()))
 
         def one(text: str) -> ctypes.CDLL:
-            plain = '"plain.cu"' in text or '"real_conv.cu"' in text
+            plain = '"plain' in text or '"real_conv.cu"' in text
             return compile_text(text, self.folder, "-O2" if plain else "-O1")
 
         with ThreadPoolExecutor(2) as pool:
@@ -114,7 +119,7 @@ class HostMachine:
         for launch in schedule.launches:
             library, kernel = libraries[launch.kernel], launch.kernel
             assert library.argument_bytes() == ctypes.sizeof(launch.structure)
-            if kernel.file != "plain.cu":
+            if not kernel.file.startswith("plain"):
                 assert library.shared_bytes() == kernel.shared
             arguments = launch.bind(address)
             if watching is not None:

@@ -84,8 +84,15 @@ class Builder:
         # With a float32 stream the stem is the CPU's, bit for bit; with halves it is the faster one.
         self.taker = byte_step(self.program, self.steps, small=self.half)
         self.bits: Mapping[str, tuple[lay.BitsLayout, bool]] = layouts(self.program, self.steps)
-        self._operand_input = any(INPUT in step.reads and step.source != INPUT for step in self.steps) or any(
-            micro.value == INPUT for step in self.steps for micro in step.epilogue if hasattr(micro, "value")
+        self._operand_input = (
+            any(INPUT in step.reads and step.source != INPUT for step in self.steps)
+            or any(
+                micro.value == INPUT
+                for step in self.steps
+                for micro in step.epilogue
+                if hasattr(micro, "value")
+            )
+            or any(INPUT in step.operands for step in self.steps)
         )
 
     def units(self, images: int, from_bytes: bool) -> tuple[Unit, ...]:
@@ -393,13 +400,14 @@ def _reading_copy(unit: Unit) -> Unit:
         if getattr(micro, "value", None) == INPUT:
             micro = type(micro)(**{**micro.__dict__, "value": COPY})
         changed.append(micro)
-    step = Step(**{**unit.step.__dict__, "epilogue": tuple(changed)})
+    operands = tuple(COPY if name == INPUT else name for name in unit.step.operands)
+    step = Step(**{**unit.step.__dict__, "epilogue": tuple(changed), "operands": operands})
     chain = unit.chain
     if chain is not None:
         swapped = tuple(COPY if name == INPUT else name for name in chain.stream_in)
         chain = type(chain)(**{**chain.__dict__, "stream_in": swapped})
     reads = tuple(COPY if name == INPUT and step.source != INPUT else name for name in unit.reads)
-    if step.source == INPUT and tuple(changed) != unit.step.epilogue:
+    if step.source == INPUT and (tuple(changed), operands) != (unit.step.epilogue, unit.step.operands):
         reads = (*reads, COPY)
     return Unit(unit.kind, step, chain, unit.pool, unit.side, reads, unit.writes)
 

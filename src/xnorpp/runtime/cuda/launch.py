@@ -97,6 +97,8 @@ def _fill(structure: Any, fields: Mapping[str, Any], address: Callable[[Any], in
             for index, item in enumerate(value):
                 if isinstance(item, Mapping):
                     _fill(array[index], item, address)
+                elif isinstance(item, int | float):
+                    array[index] = item
                 elif item is not None:
                     array[index] = address(item)
         elif value is not None:

@@ -175,7 +175,7 @@ def _float_blocks(
                     continue
                 operand = before.value
                 if (
-                    operand not in {unit.step.source, *later, *given}
+                    operand not in {unit.step.source, *unit.step.operands, *later, *given}
                     and lives[operand][1] == index
                     and lives[micro.value][0] == index
                     and count[operand] == count[micro.value]

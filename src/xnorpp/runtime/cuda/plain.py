@@ -13,6 +13,7 @@ from xnorpp.runtime.cuda import real as cuda_real
 from xnorpp.runtime.cuda.fuse import Unit
 from xnorpp.runtime.cuda.launch import Array, Caller, Constant, Kernel, Launch, Local, by_pixel, extent
 from xnorpp.runtime.cuda.layout import BitsLayout, pack_units
+from xnorpp.runtime.cuda.operations import PRODUCERS
 from xnorpp.runtime.cuda.source import MAX_STAGES, STAGES, PlainArguments
 from xnorpp.runtime.format.program import INPUT, Program, ProgramError
 from xnorpp.runtime.plan import (
@@ -34,7 +35,8 @@ from xnorpp.runtime.stem import filters_of
 THREADS = 128
 FEW = 8  # images up to which a linear layer is shared out by inputs, not by images
 
-# The kernel of each producer of a plan; an operation that is no producer is a case of `_stages`.
+# The kernel in plain.cu of each producer of operation set 1 (`operations` has the others); an operation that
+# is no producer is a case of `_stages`.
 ENTRY = {
     "pointwise": "pointwise", "conv2d": "real_conv", "bitweight_conv2d": "real_conv", "linear": "linear",
     "bitweight_linear": "linear", "binary_conv2d": "bit_conv", "binary_linear": "bit_conv",
@@ -63,9 +65,9 @@ class Maker(Protocol):
 def plain_ways(maker: Maker, unit: Unit, images: int, processors: int, shared_limit: int) -> list[str]:
     """What a step could run with, best guess first: tiles where they keep half the multiprocessors busy."""
     step = unit.step
-    if step.kind not in ENTRY:
+    if step.kind not in ENTRY and step.kind not in PRODUCERS:
         raise ProgramError(f"{unit.name}: the GPU engine has no operation {step.kind!r}; use device='cpu'")
-    if ENTRY[step.kind] != "real_conv":
+    if ENTRY.get(step.kind) != "real_conv":
         return ["plain"]
     channels, window = maker.program.values[step.source].shape[0], _window(step)
     piece = cuda_real.piece(channels, int(window["kw"]))
@@ -92,11 +94,18 @@ def plain_launch(
         "stages": len(stages), "stage": tuple(stages),
     }  # fmt: skip
     whole = from_bytes and maker.taker is not None and step.index == maker.taker.index
-    arguments |= _source(maker, step, (c, h, w), from_bytes, whole) | _window(step)
-    arguments |= _picture_weights(maker, step) if whole else _weights(maker, step)
-    entry, units = "picture_conv" if whole else ENTRY[step.kind], -(-oc // 64)
+    arguments |= _source(maker, step, (c, h, w), from_bytes, whole)
     threads, shared = THREADS, 16
+    units = -(-oc // 64)
     blocks = -(-images * oh * ow * units * 8 // THREADS)
+    if step.kind in PRODUCERS:
+        producer = PRODUCERS[step.kind]
+        arguments |= {"operand": _operands(maker, step, at), **producer.arguments(maker, step)}
+        kernel = Kernel(f"plain/{producer.file}", (), producer.entry, threads, shared)
+        return Launch(unit.name, kernel, PlainArguments, arguments, blocks, unit=index, images=images)
+    arguments |= _window(step)
+    arguments |= _picture_weights(maker, step) if whole else _weights(maker, step)
+    entry = "picture_conv" if whole else ENTRY[step.kind]
     if entry == "global_mean":
         threads, blocks = 32, -(-images * units // 2)
     elif entry == "linear" and images <= FEW:
@@ -107,6 +116,15 @@ def plain_launch(
     if entry == "real_conv" and way == "tiled":
         kernel, blocks = cuda_real.kernel(arguments, stages), cuda_real.blocks(images, (oc, oh, ow))
     return Launch(unit.name, kernel, PlainArguments, arguments, blocks, unit=index, images=images)
+
+
+def _operands(maker: Maker, step: Step, at: At) -> tuple[dict[str, Any], ...]:
+    """The further inputs of a producer."""
+    found = []
+    for name in step.operands:
+        c, h, w = extent(maker.program.values[name].shape)
+        found.append({"data": at(name), "c": c, "pixels": h * w, "half": int(name in maker.halves)})
+    return tuple(found)
 
 
 def _place(layout: BitsLayout) -> dict[str, int]:

@@ -86,6 +86,14 @@ class Stage(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Operand(ctypes.Structure):
+    """`Operand` of stages.cuh."""
+
+    _fields_ = [
+        ("data", _Pointer), ("c", ctypes.c_int), ("pixels", ctypes.c_int), ("half", ctypes.c_int),
+    ]  # fmt: skip
+
+
 STAGES = (
     "mult",
     "shift",
@@ -102,6 +110,7 @@ STAGES = (
     "sign",
 )
 MAX_STAGES = 32
+NUMBERS = 32
 _WINDOW = ("kh", "kw", "sy", "sx", "py", "px", "dy", "dx", "groups", "pad_value", "include")
 
 
@@ -114,6 +123,8 @@ class PlainArguments(ctypes.Structure):
         ("image_step", ctypes.c_long), ("row_step", ctypes.c_long), ("pixel_step", ctypes.c_long),
         ("channel_step", ctypes.c_long), ("place", BitsPlace),
         *((name, ctypes.c_int) for name in ("images", "c", "h", "w", "oc", "oh", "ow", *_WINDOW)),
-        ("value", ctypes.c_float), ("half", ctypes.c_int), ("stages", ctypes.c_int),
+        ("value", ctypes.c_float), ("half", ctypes.c_int),
+        ("operand", Operand * 3), ("constant", _Pointer * 2), ("number", ctypes.c_int * NUMBERS),
+        ("real", ctypes.c_float * 4), ("stages", ctypes.c_int),
         ("stage", Stage * MAX_STAGES),
     ]  # fmt: skip

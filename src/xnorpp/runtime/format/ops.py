@@ -1,9 +1,9 @@
-"""The operation set of packed programs, as the native core has it (`csrc/core/program/operations.cpp`).
+"""The operation set of packed programs, as the native core has it (`csrc/core/operations`).
 
 One row for an operation: its inputs, attributes and tensors, a shape rule and a cost. `infer` checks one
 operation against the values it reads; reading a file does the same for all of them before anything else looks
 at it, so an engine may rely on all that is checked there. Shapes leave out the batch axis: `(c, h, w)` or
-`(c,)`. What an operation computes is defined in `reference.py`.
+`(c,)`. What an operation computes is defined in `runtime/reference`.
 """
 
 from __future__ import annotations
@@ -51,6 +51,13 @@ class Rule:
     attrs: tuple[str, ...]
     required: tuple[str, ...]
     optional: tuple[str, ...]
+    since: int  # the operation set that has it first
+    more_attrs: tuple[str, ...]  # that may be absent; given, they need set 2
+    many: bool  # any number of inputs more, of the last one's kinds
+
+    def opset(self, attrs: Mapping[str, Any]) -> int:
+        """The operation set that an operation with these attributes needs."""
+        return max(self.since, 2 if any(name in attrs for name in self.more_attrs) else 1)
 
 
 @cache

@@ -24,13 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from xnorpp.runtime.files import write_atomically
-from xnorpp.runtime.format.ops import CODES, Value, stored_rows
+from xnorpp.runtime.format.ops import CODES, Value, operations, stored_rows
 from xnorpp.runtime.native import ProgramError, core
 
 __all__ = ["INPUT", "Encoding", "Op", "Program", "ProgramError", "Value", "encode", "read", "write"]
 
 VERSION = 2  # of files that are written
-OPSET = 1
+OPSET = 2  # the newest that is known; a file states the oldest that has its operations
 INPUT = "input"  # the name of the value a caller gives
 MAX_FILE = 1 << 32
 MAX_HEADER = 1 << 24
@@ -255,7 +255,11 @@ def _program_json(program: Program, encodings: Mapping[str, Encoding] | None = N
         source["mean"] = list(program.mean)
     if any(value != 1 for value in program.std):
         source["std"] = list(program.std)
-    body = {"opset": OPSET, "input": {**source, "preprocess": preprocess}}
+    opset = OPSET
+    if encodings is not None:  # the operations have been checked
+        rows = operations()
+        opset = max((rows[op.op].opset(op.attrs) for op in program.ops), default=1)
+    body = {"opset": opset, "input": {**source, "preprocess": preprocess}}
     if encodings is not None:
         body["tensors"] = {name: _encoding_row(program, name, row) for name, row in encodings.items()}
     body |= {

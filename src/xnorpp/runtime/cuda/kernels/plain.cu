@@ -6,23 +6,7 @@
 // of 64 sits at bit 16t + 4p + e), then walks over the epilogue's stages with them. A kernel is compiled once for all
 // layers; sizes arrive as arguments. Floats lie as [image][row][pixel][channel], as float or half; the caller's picture is
 // read where it lies, through strides, and bytes through a table of what each stands for.
-#include "stages.cuh"
-
-constexpr int THREADS = 128;
-
-// One kernel a producer: `body` fills v[8] for place p.
-#define PLAIN(name, body)                                                                   \
-    XN_KERNEL void __launch_bounds__(THREADS) name(const PlainArguments a) {                \
-        dependency_wait();                                                                  \
-        dependency_release();                                                               \
-        Place p;                                                                            \
-        if (!locate(a, (long)blockIdx.x * THREADS + threadIdx.x, p)) return;                \
-        float v[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};                      \
-        body;                                                                               \
-        run_stages(a, p, v);                                                                \
-    }
-// Channels that exist; `c` is this one's number.
-#define EACH_CHANNEL(...) EACH8(const int c = channel_of(p, i); if (c < a.oc) { __VA_ARGS__; })
+#include "producer.cuh"
 
 XN_INLINE void copy_values(const PlainArguments& a, const Place& p, float (&v)[8]) {
     EACH_CHANNEL(v[i] = fetch(a, p.image, p.y, p.x, c))

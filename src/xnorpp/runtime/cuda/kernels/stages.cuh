@@ -23,6 +23,12 @@ struct Stage {
     void* out;
 };
 
+// A further input of a producer: [image][pixel][channel].
+struct Operand {
+    const void* data;
+    int c, pixels, half;
+};
+
 struct PlainArguments {
     const void* source;
     const float* table;   // bytes: what each stands for, [c][256]; null for floats
@@ -36,6 +42,11 @@ struct PlainArguments {
     int kh, kw, sy, sx, py, px, dy, dx, groups, pad_value, include;
     float value;
     int half;             // the source is half
+    // Of the operations in plain/: further inputs, constants, and numbers whose meaning is each one's own.
+    Operand operand[3];
+    const float* constant[2];
+    int number[32];
+    float real[4];
     int stages;
     Stage stage[32];
 };

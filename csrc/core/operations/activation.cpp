@@ -1,0 +1,31 @@
+// Functions of one number.
+#include "rows.h"
+
+namespace xnorpp {
+namespace {
+
+Value prelu(const Site &site) {
+    const Value &value = *site.inputs[0];
+    const bool one = site.tensor("slope")->shape == Shape{1};
+    site.real("slope", one ? Shape{1} : channels_of(value));
+    return value;
+}
+
+Value hardtanh(const Site &site) {
+    const Json &low = site.attr("min"), &high = site.attr("max");
+    if (!is_float32(low) || !is_float32(high) || low.number() > high.number())
+        site.fail("`min` (=" + low.brief() + ") and `max` (=" + high.brief() + ") must be numbers, min <= max");
+    return *site.inputs[0];
+}
+
+}  // namespace
+
+void add_activations(Rows &rows) {
+    rows.insert(rows.end(), {
+        {"relu", {kF}, same_value, outputs_work, Fusion::Pointwise, {}, {}, {}},
+        {"prelu", {kF}, prelu, outputs_work, Fusion::Pointwise, {}, {"slope"}, {}},
+        {"hardtanh", {kF}, hardtanh, outputs_work, Fusion::Pointwise, {"min", "max"}, {}, {}},
+    });
+}
+
+}  // namespace xnorpp

@@ -1,0 +1,56 @@
+#include "rows.h"
+
+#include <cmath>
+
+namespace xnorpp {
+
+// floor((size + 2*padding - dilation*(kernel-1) - 1) / stride) + 1, which may be below 1.
+int64_t window_size(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
+    const int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1;
+    return room < 0 ? 0 : room / stride + 1;
+}
+
+[[noreturn]] void no_fit(const Site &site, int64_t kh, int64_t kw) {
+    const Shape &in = site.image();
+    site.fail("a " + std::to_string(kh) + "x" + std::to_string(kw) + " window does not fit the " + std::to_string(in[1]) + "x" +
+              std::to_string(in[2]) + " input");
+}
+
+std::pair<int64_t, int64_t> windows(const Site &site, int64_t kh, int64_t kw) {
+    const Shape &in = site.image();
+    const auto stride = site.pair("stride", 1), padding = site.pair("padding", 0), dilation = site.pair("dilation", 1);
+    const int64_t h = window_size(in[1], kh, stride.first, padding.first, dilation.first);
+    const int64_t w = window_size(in[2], kw, stride.second, padding.second, dilation.second);
+    if (h < 1 || w < 1) no_fit(site, kh, kw);
+    return {h, w};
+}
+
+Shape channels_of(const Value &value) { return {value.channels()}; }
+
+Value same_value(const Site &site) { return *site.inputs[0]; }
+
+bool is_float32(const Json &value) { return value.is_number() && std::abs(value.number()) <= 3.4028234663852886e38; }
+
+int64_t outputs_work(const Site &, const Value &out) { return elements_of(out.shape); }
+int64_t inputs_work(const Site &site, const Value &) { return elements_of(site.inputs[0]->shape); }
+int64_t filter_work(const Site &site, const Value &out) {
+    return filter_products(*site.inputs[0], elements_of(out.shape), site.op, *site.tensor("weight"));
+}
+
+// The order is that of the families in docs/format.md and means nothing else.
+const std::vector<OperationRow> &operation_set() {
+    static const Rows rows = [] {
+        Rows all;
+        for (const auto add : {add_convolutions, add_products, add_arithmetic, add_activations, add_windows, add_shapes}) add(all);
+        return all;
+    }();
+    return rows;
+}
+
+const OperationRow *find_operation(const std::string &name) {
+    for (const OperationRow &row : operation_set())
+        if (name == row.name) return &row;
+    return nullptr;
+}
+
+}  // namespace xnorpp

@@ -1,0 +1,55 @@
+"""What each torch function means as nodes of a program: one file for each family of operations.
+
+A handler is called with the trace, the result and the torch function's own arguments; `FUNCTIONS` of its
+family has it under the function's name (without the `_` of in-place forms). `_IDENTITY` change nothing in
+evaluation. Anything else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from xnorpp.packing.graph import Node
+from xnorpp.packing.obstacles import Refusal, remedy_for
+from xnorpp.packing.operations import activation, arithmetic, convolution, product, shape, window
+from xnorpp.packing.operations.arguments import Handler
+from xnorpp.packing.trace import Trace
+
+_IDENTITY = ("contiguous", "clone", "detach", "float", "to", "type", "type_as", "requires_grad_", "__get__")
+
+FUNCTIONS: Mapping[str, Handler] = {
+    **convolution.FUNCTIONS,
+    **product.FUNCTIONS,
+    **arithmetic.FUNCTIONS,
+    **activation.FUNCTIONS,
+    **window.FUNCTIONS,
+    **shape.FUNCTIONS,
+}
+
+
+def plain_name(name: str) -> str:
+    """A function's name without the underscores of operators and in-place forms."""
+    return name.strip("_") if name.startswith("__") else name.rstrip("_")
+
+
+def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Tensor) -> Node:
+    """The node for one call of a torch function."""
+    plain = plain_name(name)
+    if name in _IDENTITY:
+        if not result.is_floating_point() or (
+            name == "__get__" and tuple(result.shape[1:]) != trace.node(args[0]).shape
+        ):
+            raise trace.fail("is not supported", remedy_for(plain))
+        return trace.node(args[0])
+    handler = FUNCTIONS.get(plain)
+    if handler is None:
+        raise trace.fail("is not supported", remedy_for(plain))
+    try:
+        return handler(trace, result, *args, **kwargs)
+    except Refusal:
+        raise
+    except (TypeError, ValueError, LookupError) as error:  # a form of the call that the handler does not know
+        raise trace.fail(f"is not supported with these arguments ({error})") from error

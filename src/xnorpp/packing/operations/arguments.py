@@ -1,0 +1,85 @@
+"""What the handlers share: pairs of numbers, shapes, images, per-channel affines, sums and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from xnorpp.packing.graph import Array, Node, Trained
+from xnorpp.packing.trace import Trace
+
+# (trace, result, *the torch function's own arguments) -> the node of the result
+Handler = Callable[..., Node]
+
+
+def pair(value: Any) -> list[int]:
+    if isinstance(value, int):
+        return [value, value]
+    values = [int(v) for v in value]
+    return values * 2 if len(values) == 1 else values
+
+
+def shape_of(result: Tensor) -> tuple[int, ...]:
+    return tuple(result.shape[1:])
+
+
+def picture(trace: Trace, node: Node) -> Node:
+    if len(node.shape) != 3:
+        raise trace.fail(
+            f"is applied to shape (n, {', '.join(map(str, node.shape))}); (n, c, h, w) is needed",
+            "give it images, (n, c, h, w)",
+        )
+    return node
+
+
+def affine(
+    trace: Trace, source: Node, mult: Array | None, add: Array | None,
+    spatial: dict[str, Array] | None = None, trained: Trained | None = None, size: Array | None = None,
+) -> Node:  # fmt: skip
+    """`(x*spatial)*mult + add` with per-channel vectors; `trained` defaults to just that in float32."""
+    channels = source.shape[0]
+    tensors = dict(spatial or {})
+    if mult is not None:
+        tensors["mult"] = np.broadcast_to(mult.astype(np.float64).reshape(-1), (channels,))
+    if add is not None:
+        tensors["add"] = np.broadcast_to(add.astype(np.float64).reshape(-1), (channels,))
+    if trained is None:
+        m = None if mult is None else mult.reshape(-1).astype(np.float32)
+        a = None if add is None else add.reshape(-1).astype(np.float32)
+
+        def trained(v: Array) -> Array:
+            v = v if m is None else v * m
+            return v if a is None else v + a
+
+    node = trace.emit("affine", [source], source.shape, None, tensors, trained)
+    node.size = np.abs(tensors["add"]) if size is None and add is not None else size
+    return node
+
+
+def constant_parts(trace: Trace, node: Node, constant: Any) -> tuple[Array | None, dict[str, Array]]:
+    """A constant that broadcasts against a value, as (per-channel vector, spatial factor); one is empty."""
+    c = trace.constant(constant)
+    if c.size == 1:
+        return c.reshape(1), {}
+    rank = len(node.shape) + 1
+    if c.ndim > rank or (c.ndim == rank and c.shape[0] != 1):
+        raise trace.fail(
+            f"has a constant of shape {c.shape}, which does not fit one image",
+            "give the constant the shape of one image, or one that broadcasts to it",
+        )
+    shape = (1,) * (rank - c.ndim) + c.shape
+    c = c.reshape(shape)[0]
+    if len(node.shape) == 1:
+        return c, {}
+    channels, h, w = c.shape
+    if h == w == 1:
+        return c.reshape(-1), {}
+    if channels > 1:
+        return None, {"full": np.broadcast_to(c, node.shape)}
+    if h > 1 and w > 1:
+        return None, {"map": c[0]}
+    row, col = (c[0, :, 0], np.ones(node.shape[2])) if h > 1 else (np.ones(node.shape[1]), c[0, 0])
+    return None, {"row": row, "col": col}

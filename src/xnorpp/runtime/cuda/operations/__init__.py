@@ -1,0 +1,12 @@
+"""Producers of kernels/plain: one file for each family of operations, here and there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xnorpp.runtime.cuda.operations import shape
+from xnorpp.runtime.cuda.operations.producer import Producer
+
+PRODUCERS: Mapping[str, Producer] = {**shape.PRODUCERS}
+
+__all__ = ["PRODUCERS", "Producer"]

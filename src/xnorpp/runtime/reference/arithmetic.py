@@ -1,0 +1,68 @@
+"""Signs, factors, sums and products, element by element."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xnorpp.runtime.format.program import Op, Program
+from xnorpp.runtime.reference.arrays import F32, Apply, Array, per_channel
+
+
+def spatial_factor(program: Program, op: Op) -> F32 | None:
+    """The spatial factor, `(h, w)` or `(c, h, w)`: `row[h]*col[w]` in float32, or `map`, or `full`."""
+    row, col = program.real(op, "row"), program.real(op, "col")
+    if row is not None and col is not None:
+        return row[:, None] * col[None, :]
+    tensor = program.real(op, "map")
+    return program.real(op, "full") if tensor is None else tensor
+
+
+def _scaled(program: Program, op: Op, x: Array) -> Array:
+    factor = spatial_factor(program, op)
+    x = x.astype(np.float32, copy=False)
+    return x if factor is None else x * factor
+
+
+def _sign(program: Program, op: Op, x: Array) -> Array:
+    v = _scaled(program, op, x)
+    threshold, flip = program.real(op, "threshold"), program.stored(op, "flip")
+    t = np.float32(0) if threshold is None else per_channel(threshold, v.ndim)
+    positive = v > t
+    if flip is not None:
+        positive = np.where(per_channel(flip, v.ndim) != 0, v < t, positive)
+    return np.asarray(np.where(positive, np.int8(1), np.int8(-1)))
+
+
+def multiply_add(x: Array, mult: Array, add: Array) -> Array:
+    """A fused multiply-add, `x*mult + add` rounded once, as batch norm does it in PyTorch.
+
+    In float64 the product is exact and the sum is rounded to odd: where it lost something, its last bit is 1.
+    So it is the middle of two float32 numbers only where that is exact, and rounding it again does no harm.
+    """
+    product, summand = x.astype(np.float64) * mult.astype(np.float64), add.astype(np.float64)
+    total = product + summand
+    back = total - product
+    lost = (product - (total - back)) + (summand - back)  # exactly what the sum lost; NaN at infinities
+    even = np.isfinite(lost) & (lost != 0) & (total.view(np.int64) & 1 == 0)
+    return np.where(even, np.nextafter(total, np.copysign(np.inf, lost)), total).astype(np.float32)
+
+
+def affine(x: Array, mult: F32 | None, add: F32 | None) -> Array:
+    """`x*mult[c] + add[c]`, absent parts left out."""
+    if mult is None:
+        return x if add is None else x + per_channel(add, x.ndim)
+    if add is None:
+        return x * per_channel(mult, x.ndim)
+    return multiply_add(x, per_channel(mult, x.ndim), per_channel(add, x.ndim))
+
+
+def _affine(program: Program, op: Op, x: Array) -> Array:
+    return affine(_scaled(program, op, x), program.real(op, "mult"), program.real(op, "add"))
+
+
+APPLY: dict[str, Apply] = {
+    "sign": _sign,
+    "affine": _affine,
+    "add": lambda program, op, a, b: a + b,
+    "mul": lambda program, op, a, b: a.astype(np.float32, copy=False) * b,
+}

@@ -1,0 +1,74 @@
+"""Convolutions: of real numbers, of bits, with one-bit filters, and of the bytes of an image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from xnorpp.runtime.format.ops import window_size
+from xnorpp.runtime.format.program import Op, Program
+from xnorpp.runtime.reference.arrays import (
+    Apply,
+    Array,
+    columns_of,
+    pad_images,
+    per_channel,
+    signs_of,
+    with_bias,
+)
+
+
+def convolve(op: Op, x: Array, weight: Array, pad_value: int, dtype: Any = np.float32) -> Array:
+    """`out[n,o,y,x] = sum over c,i,j of in[n,c,y*s+i*d-p,...] * weight[o,c,i,j]`, in float32 or `dtype`."""
+    stride, padding, dilation, groups = (op.attrs[k] for k in ("stride", "padding", "dilation", "groups"))
+    o, fan, *kernel = weight.shape
+    sizes = enumerate(x.shape[2:])
+    out = tuple(window_size(n, kernel[i], stride[i], padding[i], dilation[i]) for i, n in sizes)
+    result = np.empty((x.shape[0], o, *out), dtype)
+    rows: Array = weight.astype(dtype).reshape(groups, o // groups, -1)
+    for n, picture in enumerate(pad_images(x, padding, pad_value)):
+        columns = columns_of(picture.astype(dtype), kernel, stride, dilation, (out[0], out[1]))
+        blocks = columns.reshape(groups, fan * kernel[0] * kernel[1], -1)
+        result[n] = np.matmul(rows, blocks).reshape(o, *out)
+    return result
+
+
+def _conv2d(program: Program, op: Op, x: Array) -> Array:
+    weight = program.real(op, "weight")
+    assert weight is not None
+    return with_bias(program, op, convolve(op, x, weight, 0))
+
+
+def byte_conv(program: Program, op: Op, x: Array) -> Array:
+    """A convolution on the bytes of an image with whole-numbered filters (docs/format.md): the sum is exact,
+    then its conversion, its product with the scale, and the bias are rounded to float32 in turn."""
+    weight, mean, rest = (program.stored(op, f"byte_{role}") for role in ("weight", "mean", "rest"))
+    scale, bias = program.real(op, "byte_scale"), program.real(op, "bias")
+    assert weight is not None
+    assert mean is not None
+    assert rest is not None
+    assert scale is not None
+    # The mean is a further channel whose bytes are all 255 inside the image.
+    filters = np.concatenate([weight, mean[:, None]], axis=1).astype(np.float64)
+    images = np.moveaxis(x, 3, 1).astype(np.float64)
+    images = np.concatenate([images, np.full_like(images[:, :1], 255.0)], axis=1)
+    sums = convolve(op, images, filters, 0, np.float64) + per_channel(rest, 4)
+    y = sums.astype(np.float32) * per_channel(scale, 4)
+    return y if bias is None else y + per_channel(bias, 4)
+
+
+def _binary_conv2d(program: Program, op: Op, x: Array) -> Array:
+    # Sums of -1, 0 and +1 below 2**24 are exact in float32 in any order: the float product is the dot.
+    return convolve(op, x, signs_of(program, op, x), op.attrs["pad_value"]).astype(np.int32)
+
+
+def _bitweight_conv2d(program: Program, op: Op, x: Array) -> Array:
+    return convolve(op, x, signs_of(program, op, x), 0)
+
+
+APPLY: dict[str, Apply] = {
+    "conv2d": _conv2d,
+    "binary_conv2d": _binary_conv2d,
+    "bitweight_conv2d": _bitweight_conv2d,
+}

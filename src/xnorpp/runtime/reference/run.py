@@ -1,0 +1,102 @@
+"""How a program runs: what it takes, and one operation after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from xnorpp.runtime.format.preprocess import normalise as normalise_images
+from xnorpp.runtime.format.program import INPUT, Op, Program
+from xnorpp.runtime.reference import activation, arithmetic, convolution, product, shape, window
+from xnorpp.runtime.reference.arrays import F32, Apply, Array
+
+APPLY: Mapping[str, Apply] = {
+    **convolution.APPLY,
+    **product.APPLY,
+    **arithmetic.APPLY,
+    **activation.APPLY,
+    **window.APPLY,
+    **shape.APPLY,
+}
+
+
+def check_input(program: Program, x: Array) -> Array:
+    """A batch this program takes: uint8 `(n, h, w, c)` or float32 `(n, c, h, w)`; the rest is an error."""
+    c, *rest = program.input_shape
+    x = np.asarray(x)
+    if x.dtype == np.uint8:
+        wanted, axes = (*rest, c), "(n, h, w, c) uint8" if rest else "(n, c) uint8"
+    elif x.dtype.kind == "f":
+        wanted, axes = (c, *rest), "(n, c, h, w) float32" if rest else "(n, c) float32"
+        x = x.astype(np.float32, copy=False)
+    else:
+        raise ValueError(f"`x` has dtype {x.dtype}; uint8 pictures or normalised float32 are needed")
+    if x.shape[1:] != wanted and not _fits(program, x):
+        free = ", of which height and width may be others," if program.variable else ""
+        raise ValueError(
+            f"`x` has shape {x.shape}; {axes} with {wanted}{free} after the batch axis is needed"
+        )
+    return x
+
+
+def _fits(program: Program, x: Array) -> bool:
+    """Whether a batch differs from the program's input in free axes alone."""
+    if x.ndim != len(program.input_shape) + 1 or 0 in x.shape[1:]:
+        return False
+    sizes = enumerate(zip(shape_of_batch(x), program.input_shape, strict=True))
+    return all(n == m or axis in program.free_axes for axis, (n, m) in sizes)
+
+
+def shape_of_batch(x: Array) -> tuple[int, ...]:
+    """The shape of one input of a batch that was checked: channels first, without the batch axis."""
+    return (x.shape[-1], *x.shape[1:-1]) if x.dtype == np.uint8 else x.shape[1:]
+
+
+def normalise(program: Program, x: Array) -> F32:
+    """uint8 `(n, h, w, c)` -> `(x/255 - mean)/std` as float32 `(n, c, h, w)`; float32 passes unchanged."""
+    if x.dtype != np.uint8:
+        return x.astype(np.float32, copy=False)
+    return normalise_images(x, program.mean, program.std)
+
+
+def byte_values(program: Program) -> F32:
+    """What `normalise` makes of each byte: `(256, c)`, or `(256, 1)` where all channels are alike."""
+    one = len(set(program.mean)) == len(set(program.std)) == 1
+    mean, std = (np.asarray(row[:1] if one else row, np.float32) for row in (program.mean, program.std))
+    table: F32 = (np.arange(256, dtype=np.float32) / np.float32(255))[:, None] - mean
+    table /= std
+    return table
+
+
+def run(program: Program, x: Array, keep: Iterable[str] | None = None) -> Any:
+    """The output for a batch, a dict by name where there are several; with `keep` (value names), the output
+    and a dict of those values."""
+    wanted = set(keep) if keep is not None else set()
+    last = {name: index for index, op in enumerate(program.ops) for name in op.inputs}
+    given = check_input(program, x)
+    if program.variable:
+        program = program.for_input(shape_of_batch(given))
+    outputs = program.outputs
+    values: dict[str, Array] = {INPUT: normalise(program, given)}
+    kept = {INPUT: values[INPUT]} if INPUT in wanted else {}
+    for index, op in enumerate(program.ops):
+        if "byte_weight" in op.tensors and given.dtype == np.uint8:
+            values[op.output] = convolution.byte_conv(program, op, given)
+        else:
+            values[op.output] = apply(program, op, *(values[name] for name in op.inputs))
+        if op.output in wanted:
+            kept[op.output] = values[op.output]
+        for name in set(op.inputs):
+            if last[name] == index and name not in outputs.values():
+                del values[name]
+    found = {name: values[value] for name, value in outputs.items()}
+    result = found if len(found) > 1 else values[program.output]
+    return (result, kept) if keep is not None else result
+
+
+def apply(program: Program, op: Op, *inputs: Array) -> Array:
+    """One operation on a batch of its inputs."""
+    with np.errstate(all="ignore"):  # infinities and NaN are values here, not accidents
+        return APPLY[op.op](program, op, *inputs)

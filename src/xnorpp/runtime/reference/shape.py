@@ -1,0 +1,30 @@
+"""Numbers that move and stay as they are."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from xnorpp.runtime.format.program import Op, Program
+from xnorpp.runtime.reference.arrays import Apply, Array
+
+
+def _pad2d(program: Program, op: Op, x: Array) -> Array:
+    front, back, top, bottom, left, right = op.attrs["padding"]
+    edges = [(0, 0), (front, back), (top, bottom), (left, right)]
+    return np.pad(x, edges, constant_values=np.float32(op.attrs["value"]))
+
+
+def _permute(program: Program, op: Op, x: Array) -> Array:
+    """Axis i of the result is axis `axes[i]` of the input."""
+    return np.ascontiguousarray(x.transpose(0, *(axis + 1 for axis in op.attrs["axes"])))
+
+
+APPLY: dict[str, Apply] = {
+    "flatten": lambda program, op, x: x.reshape(x.shape[0], math.prod(x.shape[1:])),
+    "pad2d": _pad2d,
+    "signs": lambda program, op, x: x.astype(np.float32),
+    "permute": _permute,
+    "reshape": lambda program, op, x: x.reshape(x.shape[0], *op.attrs["shape"]),
+}

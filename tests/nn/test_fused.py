@@ -20,6 +20,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 from xnorpp.nn.fused import chain as fused_chain
+from xnorpp.nn.fused import closed as fused_closed
 from xnorpp.nn.fused import dispatch as fused
 from xnorpp.nn.fused import ends as fused_pool
 from xnorpp.nn.fused import ops as fused_ops
@@ -219,44 +220,135 @@ def test_a_relu_between_batch_norm_and_sign(channels: list[int]) -> None:
     assert "ReLU between" in (fused.why_not_unit(Unit(nn.BatchNorm2d(4), with_k, None, nn.ReLU())) or "")
 
 
-def test_a_block_of_someone_else_trains_fused_after_the_graph_pass() -> None:
-    """As in torchvision's basic block: two convolutions and the batch norm between them are one node."""
+class Foreign(nn.Module):
+    """A post-activation block as others write it."""
 
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv1 = BinaryConv2d(12, 12, 3, 1, 1, bias=False)
-            self.bn1, self.relu = nn.BatchNorm2d(12), nn.ReLU(inplace=True)
-            self.conv2 = BinaryConv2d(12, 12, 3, 1, 1, bias=False)
+    def __init__(self, inputs: int, outputs: int, stride: int, relu: bool = True, scale: str = "channel"):
+        super().__init__()
+        config = Binarization(scale=scale)
+        self.conv1 = BinaryConv2d(inputs, outputs, 3, stride, 1, bias=False, config=config)
+        self.bn1, self.relu = nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)
+        self.conv2 = BinaryConv2d(outputs, outputs, 3, 1, 1, bias=False, config=config)
+        self.bn2, self.ends_in_relu = nn.BatchNorm2d(outputs), relu
+        self.side: nn.Module = nn.Identity()
+        if stride > 1:
+            conv = BinaryConv2d(inputs, outputs, 1, stride, bias=False, config=config)
+            self.side = nn.Sequential(conv, nn.BatchNorm2d(outputs))
 
-        def forward(self, x: Tensor) -> Tensor:
-            out = self.conv2(self.relu(self.bn1(self.conv1(x))))
-            out += x
-            return out
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        out += self.side(x)
+        return self.relu(out) if self.ends_in_relu else out
 
-    class Held(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.block = Block()
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.block(x)
+class StemEnd(nn.Module):
+    """Batch norm and ReLU of a real tensor, as before the first block."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return fused.chain(x, (), None, fused.End(self.norm, nn.ReLU()))
+
+
+def shaken(model: nn.Module) -> nn.Module:
+    """Parameters that are not at their start."""
+    model(torch.randn(2, 12, 4, 4))  # sizes of scales
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() < 4:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+            else:
+                parameter.mul_(8)
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.reset_running_stats()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "nodes"),
+    [
+        (lambda: Foreign(12, 12, 1), 1),
+        (lambda: Foreign(12, 20, 2), 1),
+        (lambda: Foreign(12, 12, 1, relu=False, scale="channel_height_width"), 1),
+        (StemEnd, 0),
+    ],
+)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_post_activation_block_of_someone_else_is_one_node(
+    make: Callable[[], nn.Module], nodes: int, recompute: bool
+) -> None:
     torch.manual_seed(15)
-    model = Held()
-    assert [chain.layers for chain in fuse_for_training(model)] == [("conv1", "bn1", "conv2")]
-    nodes: list[str] = []
+    model = shaken(make())
+    assert len(fuse_for_training(model)) == nodes
 
     def own(copied: Any, start: Tensor) -> Tensor:
-        y: Tensor = copied(start)
-        step: Any = y.grad_fn
-        while step is not None:
-            nodes.append(type(step).__name__)
-            step = step.next_functions[0][0] if step.next_functions else None
+        with fused.backend("fused", recompute):
+            y: Tensor = copied(start)
+        found, step = [], [y.grad_fn]
+        while step:
+            node: Any = step.pop()
+            found.append(node)
+            step += [n for n, _ in node.next_functions if n is not None and n not in found]
+        kinds = [type(node).__name__ for node in set(found)]
+        assert kinds.count("_ClosedBackward") == max(1, nodes)
+        assert {kind for kind in kinds if "Norm" in kind or "Relu" in kind or "Conv" in kind} == set()
         return y
 
-    compare(model, (torch.randn(9, 12, 4, 4) + 0.3).bfloat16(), own)
-    assert "_ChainBackward" in nodes
+    compare(model, torch.randn(9, 12, 4, 4).bfloat16(), own)
+
+
+def test_a_shortcut_from_elsewhere_gets_its_gradient() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = BinaryConv2d(8, 12, 3, 1, 1, bias=False), nn.BatchNorm2d(12)
+            self.real = nn.Conv2d(8, 12, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.real(x) + self.norm(self.conv(x))
+
+    torch.manual_seed(16)
+    model = Two()
+    (chain,) = fuse_for_training(model)
+    assert chain.shortcut
+
+    def own(copied: Any, start: Tensor) -> Tensor:
+        copied.real.bfloat16()
+        y: Tensor = copied(start)
+        assert type(y.grad_fn).__name__ == "_ClosedBackward"
+        return y
+
+    compare(model, torch.randn(9, 8, 4, 4).bfloat16(), own)
+
+
+def test_signs_are_left_for_the_next_block_and_void_after_a_change_in_place() -> None:
+    torch.manual_seed(17)
+    blocks = [shaken(StemEnd()), shaken(Foreign(12, 20, 2))]
+    fuse_for_training(blocks[1])
+    results: list[list[Tensor]] = []
+    x = torch.randn(9, 12, 4, 4, device=DEVICE).bfloat16()
+    for case in ("left", "taken away", "void"):
+        stem, block = (copy.deepcopy(module).to(DEVICE) for module in blocks)
+        start = x.clone().requires_grad_()
+        with fused.backend("fused"):
+            y = stem(start)
+            if case == "taken away":
+                assert fused_closed.take_signs_from(y) is not None
+            if case == "void":
+                y = y.mul_(-1.0).mul_(-1.0)
+                assert fused_closed.take_signs_from(y) is None
+            out = block(y)
+            assert fused_closed.take_signs_from(y) is None  # read by the block, or void
+        torch.manual_seed(18)
+        (out.float() * torch.randn(out.shape).to(DEVICE)).sum().backward()
+        assert start.grad is not None
+        gradients = [p.grad for module in (stem, block) for p in module.parameters() if p.grad is not None]
+        results.append([out.detach(), start.grad, *gradients])
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
 def test_k_of_a_binary_shortcut() -> None:

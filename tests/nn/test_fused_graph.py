@@ -102,14 +102,62 @@ def test_the_chains_of_a_torchvision_like_network_are_found() -> None:
     binarize(model, example=torch.zeros(1, 3, 8, 8), overrides={"second.downsample.0": "real"})
     plain = copy.deepcopy(model)
     chains = fuse_for_training(model)
-    inner = ("conv1", "bn1", "conv2")
-    assert chains == (Chain("first", inner, False), Chain("second", inner, False))
+    inner = ("conv1", "bn1", "conv2", "bn2", "relu")
+    assert chains == (Chain("first", inner, True), Chain("second", inner, True))
     assert unfused_layers(model) == ()
     assert list(model.state_dict()) == list(plain.state_dict())
     assert [name for name, _ in model.named_modules()] == [name for name, _ in plain.named_modules()]
     x = torch.randn(4, 3, 8, 8)
     assert_same(copy.deepcopy(plain), copy.deepcopy(model), x)
     assert_same(plain, model, x)
+
+
+@pytest.mark.parametrize("shortcut_first", [False, True])
+def test_a_binary_shortcut_is_part_of_its_block_and_a_stem_ends_fused(shortcut_first: bool) -> None:
+    class Ordered(BasicBlock):
+        def forward(self, x: Tensor) -> Tensor:
+            if not shortcut_first:
+                return super().forward(x)
+            assert self.downsample is not None
+            identity = self.downsample(x)
+            return F.relu(identity + self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))), inplace=True)
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+            self.block, self.head = Ordered(8, 16, 2), nn.Linear(16, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.block(F.relu(self.norm(self.stem(x)))).mean((2, 3)))
+
+    model = Whole()
+    binarize(model)
+    plain = copy.deepcopy(model)
+    stem, block = fuse_for_training(model)
+    assert stem == Chain("", ("norm",), False)
+    assert (block.path, block.shortcut) == ("block", True)
+    side = ("downsample.0", "downsample.1")
+    assert block.layers[:6] == ("conv1", "bn1", "conv2", "bn2", *side)
+    assert unfused_layers(model) == ()
+    assert_same(plain, model, torch.randn(4, 3, 8, 8))
+
+
+def test_a_vgg_keeps_its_pooling_and_a_network_without_binary_layers_is_left() -> None:
+    def vgg() -> nn.Sequential:
+        layers: list[nn.Module] = []
+        for a, b in ((3, 8), (8, 8), (8, 12), (12, 12)):
+            layers += [nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU(inplace=True)]
+            layers += [nn.MaxPool2d(2)] if a == b else []
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(48, 5))
+
+    assert fuse_for_training(vgg()) == ()
+    model = vgg()
+    binarize(model)
+    plain = copy.deepcopy(model)
+    chains = fuse_for_training(model)
+    assert [chain.layers for chain in chains] == [("1", "3", "4", "5"), ("7", "8", "10", "11", "12")]
+    assert_same(plain, model, torch.randn(4, 3, 8, 8))
 
 
 def test_chains_with_shortcuts_and_functional_activations_are_found() -> None:
@@ -129,9 +177,10 @@ def test_the_fused_path_is_asked_at_every_chain(monkeypatch: pytest.MonkeyPatch)
     fuse_for_training(model)
     asked: list[int] = []
 
-    def use_fused(x: Tensor, units: tuple[dispatch.Unit, ...]) -> bool:
+    def use_fused(x: Tensor, units: tuple[dispatch.Unit, ...], end: dispatch.End) -> bool:
         asked.append(len(units))
         assert dispatch.why_not_unit(units[1]) is None
+        assert dispatch.why_not_end(units, end) is None
         return False
 
     monkeypatch.setattr(dispatch, "use_fused", use_fused)

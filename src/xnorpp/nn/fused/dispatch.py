@@ -129,6 +129,38 @@ class Side:
     pool: bool
 
 
+@dataclass(frozen=True)
+class End:
+    """What follows the last convolution of a post-activation block: batch norm, addition, ReLU.
+
+    Attributes:
+        norm: The batch norm.
+        activation: nn.ReLU, or nothing.
+        side: A binary convolution in the shortcut, which reads the chain's own input.
+        side_norm: The batch norm that follows it.
+        signs: Whether a binary convolution may read the result, so that its signs are worth taking.
+    """
+
+    norm: nn.Module
+    activation: nn.Module | None = None
+    side: Unit | None = None
+    side_norm: nn.Module | None = None
+    signs: bool = True
+
+    @property
+    def norms(self) -> tuple[Any, ...]:
+        return (self.norm,) if self.side_norm is None else (self.norm, self.side_norm)
+
+    def __call__(self, y: Tensor, x: Tensor, shortcut: Tensor | None) -> Tensor:
+        """The plain version, layer by layer; `y` is what the units made of `x`."""
+        y = self.norm(y)
+        if self.side is not None and self.side_norm is not None:
+            shortcut = self.side_norm(self.side(x))
+        if shortcut is not None:
+            y = y + shortcut
+        return y if self.activation is None else self.activation(y)
+
+
 @functools.cache
 def _triton_present() -> bool:
     return importlib.util.find_spec("triton") is not None
@@ -232,12 +264,31 @@ def why_not_hooks(*layers: nn.Module) -> str | None:
     return None
 
 
-def why_not_chain(x: Any, units: Sequence[Unit]) -> str | None:
+def why_not_end(units: Sequence[Unit], end: End) -> str | None:
+    """The same for the end of a post-activation block after these units."""
+    if type(end.activation) not in (nn.Identity, nn.ReLU, type(None)):
+        return f"the block ends in {type(end.activation).__name__}, not in a ReLU"
+    parts = [part for part in (end.activation, *end.norms) if part is not None]
+    reason = why_not_hooks(*parts)
+    for norm in end.norms:
+        reason = reason or why_not_norm(norm)
+    if end.side is not None:
+        reason = reason or why_not_unit(end.side)
+        if not all(unit.norm is None and not _uses_k(unit) for unit in (end.side, *units[:1])):
+            reason = reason or "the shortcut's convolution does not read what the first convolution reads"
+    return reason
+
+
+def _uses_k(unit: Unit) -> bool:
+    return isinstance(unit.conv, BinaryConv2d) and unit.conv.scale is not None and unit.conv.scale.uses_input
+
+
+def why_not_chain(x: Any, units: Sequence[Unit], end: End | None = None) -> str | None:
     """The same for a chain and its input."""
     reason = why_not_tensor(x)
     for unit in units:
         reason = reason or why_not_unit(unit)
-    return reason
+    return reason or (None if end is None else why_not_end(units, end))
 
 
 def wanted(x: Any, why_not: Callable[[], str | None]) -> bool:
@@ -252,9 +303,10 @@ def wanted(x: Any, why_not: Callable[[], str | None]) -> bool:
     return reason is None
 
 
-def use_fused(x: Any, units: Sequence[Unit]) -> bool:
-    """Whether `run_chain` should be called for this input, by the backend that was set."""
-    return wanted(x, lambda: why_not_chain(x, units))
+def use_fused(x: Any, units: Sequence[Unit], end: End | None = None) -> bool:
+    """Whether `run_chain` (`run_closed` with an end) should be called for this input, by the backend that was
+    set."""
+    return wanted(x, lambda: why_not_chain(x, units, end))
 
 
 def side_of(shortcut: nn.Module, x: Tensor) -> Side | None:
@@ -274,13 +326,17 @@ def side_of(shortcut: nn.Module, x: Tensor) -> Side | None:
     return Side(unit, True) if halves and even and not why_not_hooks(pool) else None
 
 
-def chain(x: Tensor, units: Sequence[Unit], shortcut: Tensor | None = None) -> Tensor:
-    """units[-1](... units[0](x)) + shortcut, fused where possible and wanted."""
-    if use_fused(x, units):
-        return run_chain(x, units, shortcut)
+def chain(x: Tensor, units: Sequence[Unit], shortcut: Tensor | None = None, end: End | None = None) -> Tensor:
+    """units[-1](... units[0](x)) + shortcut, fused where possible and wanted; with an `end`, which takes the
+    shortcut, activation(norm(units(x)) + shortcut)."""
+    if use_fused(x, units, end):
+        return run_chain(x, units, shortcut) if end is None else run_closed(x, units, end, shortcut)
+    y = x
     for unit in units:
-        x = unit(x)
-    return x if shortcut is None else x + shortcut
+        y = unit(y)
+    if end is not None:
+        return end(y, x, shortcut)
+    return y if shortcut is None else y + shortcut
 
 
 def run_chain(
@@ -289,6 +345,12 @@ def run_chain(
     """`chain` on the fused path. `shortcut` may be `x` itself, whose two gradients are then added up; `side`
     in its place is a shortcut with a unit of its own."""
     result: Tensor = _module("chain").run(x, units, shortcut, side, bool(_state["recompute"]))
+    return result
+
+
+def run_closed(x: Tensor, units: Sequence[Unit], end: End, shortcut: Tensor | None = None) -> Tensor:
+    """`chain` with an end on the fused path."""
+    result: Tensor = _module("closed").run(x, units, end, shortcut, bool(_state["recompute"]))
     return result
 
 

@@ -4,6 +4,7 @@ Our own networks ask for the fused path in their blocks. `fuse_for_training` giv
 it traces every module of the model's own code with torch.fx, finds
 
     [batch norm -> [ReLU ->]] binary convolution [-> ReLU or PReLU] [+ shortcut]
+    binary convolution ... -> batch norm [+ shortcut] [-> ReLU], the end of a post-activation block
 
 and lets these modules run a graph in which each such chain is one call that chooses, at every step, between
 the fused kernels and the plain layers (`dispatch.chain`). Two chains that follow each other become one.
@@ -19,22 +20,18 @@ fused.
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xnorpp.nn.controls import binary_layers
-from xnorpp.nn.fused.dispatch import ACTIVATIONS, Unit, chain
+from xnorpp.nn.fused.dispatch import End, Unit, chain
+from xnorpp.nn.fused.segments import segments
 from xnorpp.nn.layers import BinaryConv2d, BinaryLayer
-
-_ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
-_RELUS = (F.relu, torch.relu, torch.relu_, "relu", "relu_")
 
 
 @dataclass(frozen=True)
@@ -90,8 +87,8 @@ def fuse_for_training(model: nn.Module) -> tuple[Chain, ...]:
         found = _rewrite(path, module, rewritten)
         if found:
             rewritten.add(module)
-            chains += found
-    return tuple(reversed(chains))
+            chains = found + chains
+    return tuple(chains)
 
 
 def unfuse(model: nn.Module) -> None:
@@ -115,12 +112,19 @@ class _Tracer(torch.fx.Tracer):
 class _Call(nn.Module):
     """One chain in a graph. Its layers belong to the model, so they are not registered here."""
 
-    def __init__(self, units: tuple[Unit, ...]) -> None:
+    def __init__(self, units: tuple[Unit, ...], end: End | None) -> None:
         super().__init__()
         self.units = units
+        # Not as an attribute of the module: nn.Module would register what is in it.
+        self.ends = (end,)
+
+    @property
+    def every_unit(self) -> tuple[Unit, ...]:
+        (end,) = self.ends
+        return self.units if end is None or end.side is None else (*self.units, end.side)
 
     def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
-        return chain(x, self.units, shortcut)
+        return chain(x, self.units, shortcut, self.ends[0])
 
 
 class _FusedForward:
@@ -154,139 +158,30 @@ def _rewrite(path: str, module: nn.Module, opaque: set[nn.Module]) -> list[Chain
     finally:
         for child, mode in modes:
             child.training = mode
-    segments = _merge([s for s in (_segment(module, node) for node in graph.nodes) if s is not None])
-    if not segments:
+    found = segments(module, graph)
+    if not found:
         return []
     replaced = torch.fx.GraphModule(module, graph, type(module).__name__)
     calls: dict[torch.fx.Node, torch.fx.Node] = {}
-    for index, segment in enumerate(segments):
+    for index, segment in enumerate(found):
         name = f"fused_chain_{index}"
         while hasattr(replaced, name):
             name += "_"
-        replaced.add_module(name, _Call(tuple(segment.units)))
-        with graph.inserting_before(segment.end):
+        replaced.add_module(name, _Call(tuple(segment.units), segment.end))
+        with graph.inserting_before(segment.last):
             read = [segment.source] if segment.shortcut is None else [segment.source, segment.shortcut]
             call = graph.call_module(name, tuple(calls.get(node, node) for node in read))
-        calls[segment.end] = call
-        segment.end.replace_all_uses_with(call)
+        calls[segment.last] = call
+        segment.last.replace_all_uses_with(call)
         for node in reversed(segment.nodes):
             graph.erase_node(node)
     graph.lint()
     replaced.recompile()
     vars(module)["forward"] = _FusedForward(module, replaced)  # not `setattr`: it is no submodule
-    return [Chain(path, tuple(s.layers), s.shortcut is not None) for s in segments]
-
-
-@dataclass
-class _Segment:
-    """Nodes that one call replaces, in order; `source` and `shortcut` are what it reads."""
-
-    units: list[Unit]
-    layers: list[str]
-    nodes: list[torch.fx.Node]
-    source: torch.fx.Node
-    shortcut: torch.fx.Node | None = None
-
-    @property
-    def end(self) -> torch.fx.Node:
-        return self.nodes[-1]
-
-
-def _module_of(root: nn.Module, node: Any) -> nn.Module | None:
-    if (
-        isinstance(node, torch.fx.Node)
-        and node.op == "call_module"
-        and len(node.args) == 1
-        and not node.kwargs
-    ):
-        return root.get_submodule(str(node.target))
-    return None
-
-
-def _relu(root: nn.Module, node: Any) -> nn.Module | None:
-    """The ReLU that a node is, as a module."""
-    module = _module_of(root, node)
-    if type(module) is nn.ReLU:
-        return module
-    plain = isinstance(node, torch.fx.Node) and node.op in ("call_function", "call_method")
-    return nn.ReLU() if plain and node.target in _RELUS and len(node.args) == 1 else None
-
-
-def _only_reader(node: torch.fx.Node) -> torch.fx.Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
-
-
-def _segment(root: nn.Module, node: torch.fx.Node) -> _Segment | None:
-    """What can be fused around a binary convolution."""
-    conv = _module_of(root, node)
-    if not isinstance(conv, BinaryConv2d):
-        return None
-    # A layer that runs twice has two places in the graph, which is fine; its input may have other readers.
-    norm: nn.Module | None = None
-    before: nn.Module | None = None
-    nodes, layers, source = [node], [str(node.target)], node.args[0]
-    assert isinstance(source, torch.fx.Node)
-    start = source
-    passed: list[torch.fx.Node] = []
-    while len(start.users) == 1 and type(_module_of(root, start)) is nn.Identity:
-        passed.insert(0, start)
-        start = _argument(start)
-    relu = _relu(root, start) if len(start.users) == 1 else None
-    if relu is not None:
-        passed.insert(0, start)
-        start = _argument(start)
-    if len(start.users) == 1 and type(_module_of(root, start)) is nn.BatchNorm2d:
-        norm, before = _module_of(root, start), relu
-        nodes = [start, *passed, *nodes]
-        layers.insert(0, str(start.target))
-        source = _argument(start)
-    activation, end = None, node
-    reader = _only_reader(node)
-    if reader is not None:
-        module = _relu(root, reader) or _module_of(root, reader)
-        if module is not None and type(module) in ACTIVATIONS:
-            activation, end = module, reader
-            nodes.append(reader)
-            if reader.op == "call_module":
-                layers.append(str(reader.target))
-    segment = _Segment([Unit(norm, conv, activation, before)], layers, nodes, source)
-    reader = _only_reader(end)
-    if reader is not None and reader.target in _ADDITIONS and len(reader.args) == 2 and not reader.kwargs:
-        first, second = reader.args
-        other = second if first is end else first
-        in_place = reader.target in (operator.iadd, "add_")
-        if isinstance(other, torch.fx.Node) and other is not end and (first is end or not in_place):
-            segment.shortcut = other
-            nodes.append(reader)
-    return segment
-
-
-def _argument(node: torch.fx.Node) -> torch.fx.Node:
-    argument = node.args[0]
-    assert isinstance(argument, torch.fx.Node)
-    return argument
-
-
-def _merge(segments: list[_Segment]) -> list[_Segment]:
-    """Segments that feed each other alone become one; a lone convolution, without batch norm and shortcut, is
-    left to the plain layer."""
-    merged: list[_Segment] = []
-    for segment in segments:
-        last = merged[-1] if merged else None
-        if (
-            last is not None
-            and last.shortcut is None
-            and segment.source is last.end
-            and len(last.end.users) == 1
-            and segment.shortcut is not last.end
-        ):
-            last.units += segment.units
-            last.layers += segment.layers
-            last.nodes += segment.nodes
-            last.shortcut = segment.shortcut
-        else:
-            merged.append(segment)
-    return [s for s in merged if any(unit.norm is not None for unit in s.units)]
+    return [
+        Chain(path, tuple(s.layers), s.shortcut is not None or (s.end is not None and s.end.side is not None))
+        for s in found
+    ]
 
 
 def unfused_layers(model: nn.Module) -> tuple[str, ...]:
@@ -297,7 +192,7 @@ def unfused_layers(model: nn.Module) -> tuple[str, ...]:
         if isinstance(forward, _FusedForward) and forward.graph is not None:
             for call in forward.graph.modules():
                 if isinstance(call, _Call):
-                    held |= {unit.conv for unit in call.units}
+                    held |= {unit.conv for unit in call.every_unit}
     return tuple(
         path for path, layer in binary_layers(model) if isinstance(layer, BinaryConv2d) and layer not in held
     )

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xnorpp.nn.fused import kernels, sum_kernels
+from xnorpp.nn.fused import backward_kernels, kernels, sum_kernels
 
-IDENTITY, RELU, PRELU = 0, 1, 2  # as `triton_kernels` numbers them
+IDENTITY, RELU, PRELU = 0, 1, 2  # as `kernels` numbers them
 DENSE, ONES = 4, 5
 # `xnorpp.nn.scales.KERNELS` as the kernels number them
 KINDS = {"channel": 1, "channel_map": 2, "channel_row_column": 3, "dense": DENSE}
@@ -280,7 +280,7 @@ def finish_backward(grad: Tensor, dots: Tensor, rescale: Rescale) -> tuple[Tenso
     t = tiling_of(dots)
     grad_dots = torch.empty_like(grad, memory_format=torch.channels_last)
     found = _rescale_sums(dots, rescale, t)
-    kernels.finish_backward_kernel[t.grid](
+    backward_kernels.finish_backward_kernel[t.grid](
         grad, dots, *rescale.arguments(dots), grad_dots, found.sums, found.spatial, found.dense, found.for_k,
         *_sizes(dots, t), t.rows, **rescale.switches, **t.blocks,
     )  # fmt: skip
@@ -302,28 +302,30 @@ def _sizes_gradient(sizes: SizesGradient | None, bits: Tensor, floats: Tensor) -
 
 def norm_backward_sums(
     grad_signs: Tensor,
-    mask_bits: Tensor,
+    mask_bits: Tensor | None,
     source: Tensor,
     rescale: Rescale | None,
     mean: Tensor,
     inverse_std: Tensor,
     sizes: SizesGradient | None = None,
 ) -> Tensor:
-    """(2, rows, channels) partial sums of the gradient behind sign and of its product with xhat."""
+    """(2, rows, channels) partial sums of the gradient behind sign and of its product with xhat. Without
+    `mask_bits` every gradient counts."""
     t = tiling_of(source)
     partial = torch.empty((2, t.rows, source.shape[1]), dtype=torch.float32, device=source.device)
     arguments, switches = _rescale_arguments(rescale, mean)
-    kernels.norm_backward_sums_kernel[t.grid](
-        grad_signs, mask_bits, *_sizes_gradient(sizes, mask_bits, mean), source, *arguments,
+    bits = mean if mask_bits is None else mask_bits
+    backward_kernels.norm_backward_sums_kernel[t.grid](
+        grad_signs, bits, *_sizes_gradient(sizes, bits, mean), source, *arguments,
         mean, inverse_std, partial, *_sizes(source, t), t.rows, SIZES=sizes is not None,
-        **switches, **t.blocks,
+        MASK=mask_bits is not None, **switches, **t.blocks,
     )  # fmt: skip
     return partial
 
 
 def norm_backward(
     grad_signs: Tensor,
-    mask_bits: Tensor,
+    mask_bits: Tensor | None,
     source: Tensor,
     rescale: Rescale | None,
     mean: Tensor,
@@ -333,8 +335,9 @@ def norm_backward(
     skip: Tensor | None = None,
     pooled_skip: Tensor | None = None,
     sizes: SizesGradient | None = None,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, RescaleSums | None]:
-    """The gradient of `normalize_sign` and of what made its source, written over `grad_signs`.
+    """The gradient of `normalize_sign` and of what made its source, written over `grad_signs` or to `out`.
 
     `sums` is the batch norm's, from `collect`; `skip` and 2x2 `pooled_skip` are added to the gradient of the
     batch norm's input. For a rescaled source, partial sums for the gradients of its `Rescale` come along.
@@ -344,15 +347,17 @@ def norm_backward(
     arguments, switches = _rescale_arguments(rescale, mean)
     found = None if rescale is None else _rescale_sums(source, rescale, t)
     outputs = (sums,) * 4 if found is None else (found.sums, found.spatial, found.dense, found.for_k)
-    kernels.norm_backward_kernel[t.grid](
-        grad_signs, mask_bits, *_sizes_gradient(sizes, mask_bits, mean), source, *arguments,
+    bits = mean if mask_bits is None else mask_bits
+    out = grad_signs if out is None else out
+    backward_kernels.norm_backward_kernel[t.grid](
+        grad_signs, bits, *_sizes_gradient(sizes, bits, mean), source, *arguments,
         mean, inverse_std, weight, sums,
         grad_signs if skip is None else skip, grad_signs if pooled_skip is None else pooled_skip,
-        grad_signs, *outputs, *_sizes(source, t), t.rows, float(images * pixels),
+        out, *outputs, *_sizes(source, t), t.rows, float(images * pixels),
         SKIP=skip is not None, POOLED=pooled_skip is not None, SIZES=sizes is not None,
-        **switches, **t.blocks,
+        MASK=mask_bits is not None, **switches, **t.blocks,
     )  # fmt: skip
-    return grad_signs, found
+    return out, found
 
 
 @dataclass(frozen=True)
@@ -366,16 +371,22 @@ class Collected:
 
 
 def collect(
-    norm_partial: Tensor,
+    norm_partial: Tensor | None,
     rescale_sums: RescaleSums | None = None,
     grad_signs: Tensor | None = None,
     latent: Tensor | None = None,
 ) -> Collected:
-    """Ends the sums of one unit's backward pass, and masks its weight's gradient where |W| > 1."""
-    device = norm_partial.device
-    _, norm_rows, norm_channels = norm_partial.shape
-    empty = functools.partial(torch.empty, dtype=torch.float32, device=device)
-    norm = empty((2, norm_channels))
+    """Ends the sums of one unit's backward pass, and masks its weight's gradient where |W| > 1. A unit has no
+    `norm_partial` if it has no batch norm."""
+    if norm_partial is None:
+        assert rescale_sums is not None
+        unused = rescale_sums.sums
+        norm_rows = norm_channels = 0
+    else:
+        unused = norm_partial
+        _, norm_rows, norm_channels = norm_partial.shape
+    empty = functools.partial(torch.empty, dtype=torch.float32, device=unused.device)
+    norm = empty((2, max(1, norm_channels)))
     slope: Tensor | None = None
     factors: tuple[Tensor, ...] = ()
     channels, spatial_programs, height, width, rows, parts, kind = 0, 0, 1, 1, 0, 0, ONES
@@ -407,7 +418,7 @@ def collect(
     channel_programs = ceil_div(channels, SUM_BLOCKS["BLOCK_C"])
     programs = norm_programs + channel_programs + spatial_programs + ceil_div(weights, SUM_BLOCKS["BLOCK_W"])
     sum_kernels.collect_kernel[(programs,)](
-        norm_partial, norm, norm_rows, norm_channels, norm_programs,
+        unused, norm, norm_rows, norm_channels, norm_programs,
         sums, made[0], norm if slope is None else slope, rows, channels, channel_programs,
         spatial, rows_of, columns, made[1], made[2], parts, height, width, spatial_programs,
         norm if grad_signs is None else grad_signs, norm if latent is None else latent,

@@ -1,0 +1,228 @@
+"""One unit of a fused chain: its tensors, and its steps in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from xnorpp.nn.fused import ops
+from xnorpp.nn.fused.close_ops import Signs
+from xnorpp.nn.fused.dispatch import ACTIVATIONS, GRADIENT_DTYPE, PRODUCT_DTYPE, Unit
+
+# What a unit differentiates: batch norm's weight and bias, latent weight, slope, three factors.
+TENSORS_EACH = 7
+DTYPES = (PRODUCT_DTYPE, GRADIENT_DTYPE)
+
+
+def tensors_of(unit: Unit, input_size: tuple[int, int]) -> list[Tensor | None]:
+    norm, conv = unit.layers
+    conv.fit_scale(input_size)
+    slope = unit.activation.weight if isinstance(unit.activation, nn.PReLU) else None
+    factors = conv.scale_factors()
+    of_norm = (None, None) if norm is None else (norm.weight, norm.bias)
+    return [*of_norm, conv.latent_weight(), slope, *factors, *(None,) * (3 - len(factors))]
+
+
+def _same_order(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one shape lie in memory alike."""
+    return all(n == 1 or i == j for n, i, j in zip(a.shape, a.stride(), b.stride(), strict=True))
+
+
+@dataclass
+class Kept:
+    """What the backward pass of a unit needs; dots and weight are None when they are to be computed again, k
+    where the layer has none, mean and inverse_std where nothing is normalized."""
+
+    mean: Tensor | None
+    inverse_std: Tensor | None
+    sign_bits: Tensor
+    mask_bits: Tensor
+    k: Tensor | None
+    dots: Tensor | None
+    weight: Tensor | None
+
+    FIELDS = ("mean", "inverse_std", "sign_bits", "mask_bits", "k", "dots", "weight")
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        return tuple(getattr(self, name) for name in self.FIELDS)
+
+
+class UnitTensors:
+    """The tensors of one unit, by name, and its steps in both directions."""
+
+    def __init__(self, unit: Unit, tensors: Sequence[Tensor | None]) -> None:
+        self.norm, self.conv = unit.layers
+        norm_weight, norm_bias, latent, self.slope, *factors = tensors
+        assert latent is not None
+        self.norm_weight, self.norm_bias, self.latent = norm_weight, norm_bias, latent
+        self.factors = tuple(factor for factor in factors if factor is not None)
+        self.activation = ACTIVATIONS[type(unit.activation)]
+        self.relu = isinstance(unit.before, nn.ReLU)
+        self.geometry = (self.conv.stride, (self.conv.pads[2], self.conv.pads[0]), self.conv.dilation)
+
+    def rescale(self, dots: Tensor, k: Tensor | None) -> ops.Rescale:
+        slope = self.slope
+        if slope is not None and slope.numel() != dots.shape[1]:
+            slope = slope.expand(dots.shape[1]).contiguous()
+        kernel = self.conv.scale.kernel if self.conv.scale is not None else None
+        kind = ops.scale_kind(kernel, (dots.shape[2], dots.shape[3]))
+        return ops.Rescale(self.factors, kind, self.activation, slope, k)
+
+    @property
+    def uses_k(self) -> bool:
+        return self.conv.scale is not None and bool(self.conv.scale.uses_input)
+
+    @property
+    def window(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Kernel, stride and padding of K's box filter."""
+        return self.conv.kernel_size, self.conv.stride, (self.conv.pads[2], self.conv.pads[0])
+
+    def input_scale(self, sizes: Tensor, source: Tensor) -> Tensor:
+        """K, (images, pixels of the output), from the mean of |u| over the channels."""
+        return F.avg_pool2d(sizes.reshape(-1, 1, *source.shape[2:]), *self.window).flatten(1)
+
+    def sizes_gradient(self, sums: ops.RescaleSums, source: Tensor, sign_bits: Tensor) -> ops.SizesGradient:
+        """The gradient of K, on its way back through the box filter and the mean over the channels."""
+        images, channels, height, width = source.shape
+        grad_k = sums.for_k.sum(0).reshape(images, 1, *sums.size)
+        like = grad_k.new_empty(images, 1, height, width)
+        grad = torch.ops.aten.avg_pool2d_backward(grad_k, like, *self.window, False, True, None)
+        return ops.SizesGradient(grad.flatten(1) / channels, sign_bits)
+
+    def dots(self, signs: Tensor, weight: Tensor) -> Tensor:
+        stride, padding, dilation = self.geometry
+        return ops.channels_last(F.conv2d(signs, weight, None, stride, padding, dilation, self.conv.groups))
+
+    @property
+    def reads_signs(self) -> bool:
+        """Whether the signs of the source are all that the unit reads: no batch norm, no K."""
+        return self.norm is None and not self.uses_k
+
+    def forward(
+        self,
+        source: Tensor,
+        rescale: ops.Rescale | None,
+        moments: ops.Moments | None,
+        recompute: bool,
+        ready: Signs | None = None,
+    ) -> tuple[Tensor, Kept]:
+        """The unit's dot products, and what its backward pass needs; `ready` are the signs of the source."""
+        norm_weight, norm_bias = self.norm_weight, self.norm_bias
+        mean: Tensor | None
+        inverse_std: Tensor | None
+        if ready is not None and self.reads_signs:
+            weights = ops.weight_signs(self.latent, DTYPES)
+            dots = self.dots(ready.values, weights[0])
+            held = (None, None) if recompute else (dots, weights[1])
+            return dots, Kept(None, None, ready.sign_bits, ready.mask_bits, None, *held)
+        if norm_weight is None or norm_bias is None:  # no batch norm: one that changes nothing
+            weights = ops.weight_signs(self.latent, DTYPES)
+            mean = norm_bias = torch.zeros(source.shape[1], dtype=torch.float32, device=source.device)
+            inverse_std = norm_weight = torch.ones_like(mean)
+        else:
+            mean, inverse_std, weights = ops.statistics(
+                moments or ops.moments(source, rescale), self.norm, self.latent, DTYPES
+            )
+        signs, sign_bits, mask_bits, sizes = ops.normalize_sign(
+            source, rescale, mean, inverse_std, norm_weight, norm_bias, PRODUCT_DTYPE, self.uses_k, self.relu
+        )
+        k = None if sizes is None else self.input_scale(sizes, source)
+        dots = self.dots(signs, weights[0])
+        kept = (None, None) if recompute else (dots, weights[1])
+        return dots, Kept(mean, inverse_std, sign_bits, mask_bits, k, *kept)
+
+    def dots_again(self, kept: Kept, shape: torch.Size) -> Tensor:
+        """The dot products, kept or computed again from the sign bits."""
+        if kept.dots is not None:
+            return kept.dots
+        half, kept.weight = ops.weight_signs(self.latent, DTYPES)
+        return self.dots(ops.unpack_signs(kept.sign_bits, shape, PRODUCT_DTYPE), half)
+
+    def products(self, kept: Kept, grad_dots: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """The gradients of the signs that the unit read, of `shape`, and of its weight's signs."""
+        stride, padding, dilation = self.geometry
+        weight = kept.weight if kept.weight is not None else ops.weight_signs(self.latent, DTYPES)[1]
+        signs = ops.unpack_signs(kept.sign_bits, shape, GRADIENT_DTYPE)
+        grad, grad_weight, _ = torch.ops.aten.convolution_backward(
+            grad_dots, signs, weight, None, stride, padding, dilation, False, (0, 0), self.conv.groups,
+            (True, True, False),
+        )  # fmt: skip
+        if not _same_order(grad_weight, self.latent):
+            grad_weight = torch.empty_like(self.latent, dtype=grad_weight.dtype).copy_(grad_weight)
+        return ops.channels_last(grad), grad_weight
+
+    def sign_backward(
+        self, kept: Kept, grad_dots: Tensor, sums: ops.RescaleSums, shape: torch.Size
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """The gradient of the signs alone, and this unit's own gradients, for a unit that reads signs."""
+        grad, grad_weight = self.products(kept, grad_dots, shape)
+        return grad, self._gradients(ops.collect(None, sums, grad_weight, self.latent))
+
+    def backward(
+        self,
+        kept: Kept,
+        grad_dots: Tensor,
+        sums: ops.RescaleSums,
+        source: Tensor,
+        rescale: ops.Rescale | None,
+        skip: Tensor | None = None,
+        pooled_skip: Tensor | None = None,
+    ) -> tuple[Tensor, ops.RescaleSums | None, list[Tensor | None]]:
+        """The gradient of the source with the sums for its rescaling, and this unit's own gradients."""
+        assert kept.mean is not None
+        assert kept.inverse_std is not None
+        grad, grad_weight = self.products(kept, grad_dots, source.shape)
+        sizes = None if kept.k is None else self.sizes_gradient(sums, source, kept.sign_bits)
+        norm_weight = self.norm_weight
+        if norm_weight is None:  # nothing is subtracted, so that the gradient passes as it is
+            partial, norm_weight = kept.mean.new_zeros((2, 1, source.shape[1])), kept.inverse_std
+        else:
+            partial = ops.norm_backward_sums(
+                grad, kept.mask_bits, source, rescale, kept.mean, kept.inverse_std, sizes
+            )
+        found = ops.collect(partial, sums, grad_weight, self.latent)
+        grad, source_sums = ops.norm_backward(
+            grad, kept.mask_bits, source, rescale, kept.mean, kept.inverse_std, norm_weight, found.norm,
+            skip, pooled_skip, sizes,
+        )  # fmt: skip
+        return grad, source_sums, self._gradients(found)
+
+    def _gradients(self, found: ops.Collected) -> list[Tensor | None]:
+        """This unit's gradients in the order of its tensors."""
+        slope = found.slope
+        if slope is not None and self.slope is not None and self.slope.numel() != slope.numel():
+            slope = slope.sum(0, keepdim=True)
+        fill = (None,) * (3 - len(found.factors))
+        of_norm = (None, None) if self.norm_weight is None else (found.norm[1], found.norm[0])
+        return [*of_norm, found.weight, slope, *found.factors, *fill]
+
+
+def split(
+    units: Sequence[Unit], tensors: Sequence[Tensor | None]
+) -> tuple[list[UnitTensors], Sequence[Tensor | None]]:
+    """The units, each with its own part of `tensors`, and the tensors that are left."""
+    parts = [
+        UnitTensors(unit, tensors[i * TENSORS_EACH : (i + 1) * TENSORS_EACH]) for i, unit in enumerate(units)
+    ]
+    return parts, tensors[len(units) * TENSORS_EACH :]
+
+
+def sizes_after(units: Sequence[UnitTensors], shape: torch.Size) -> list[torch.Size]:
+    """The shape that each unit reads, from that of the first."""
+    shapes = [shape]
+    for unit in units[:-1]:
+        size = unit.conv.output_size_for((shapes[-1][2], shapes[-1][3]))
+        shapes.append(torch.Size((shape[0], unit.conv.out_channels, *size)))
+    return shapes
+
+
+def signs_of(x: Tensor) -> Signs:
+    """The signs of a real tensor."""
+    zero = torch.zeros(x.shape[1], dtype=torch.float32, device=x.device)
+    one = torch.ones_like(zero)
+    values, sign_bits, mask_bits, _ = ops.normalize_sign(x, None, zero, one, one, zero, PRODUCT_DTYPE)
+    return Signs(values, sign_bits, mask_bits)

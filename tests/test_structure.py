@@ -10,7 +10,6 @@ SUFFIXES = (".py", ".cpp", ".h", ".inl", ".cu", ".cuh", ".c")
 LONGEST, FILES = 450, 16
 # Files that are longer, with their lines. An entry may only shrink, and goes when the file fits.
 TOO_LONG = {
-    "src/xnorpp/nn/fused/kernels.py": 461,
     "src/xnorpp/runtime/cuda/fuse.py": 481,
 }
 DRAWERS = {"util", "utils", "helper", "helpers", "common", "manager", "misc"}

@@ -33,6 +33,7 @@ def main(folder: str, name: str = "cifar10-resnet20", out: str = "predictions") 
     images = ray.data.read_images(folder, mode="RGB", include_paths=True)
     found = images.map_batches(Classifier, fn_constructor_args=(model,), batch_size=64, concurrency=(1, 8))
     found.write_parquet(out)
+    print(f"{ray.data.read_parquet(out).count()} images classified into {out}")
 
 
 if __name__ == "__main__":

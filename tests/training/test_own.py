@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ from xnorpp.cli.main import main
 from xnorpp.data import DatasetError, load_dataset
 from xnorpp.models import create_model
 from xnorpp.nn import BinaryConv2d
-from xnorpp.training import Recipe, RecipeError, evaluate, load_checkpoint, load_model, train
+from xnorpp.training import Recipe, RecipeError, evaluate, load_checkpoint, load_model, network, train
 from xnorpp.training.packing import pack_checkpoint
 from xnorpp.training.recipe.library import as_recipe
-from xnorpp.training.state.checkpoint import CheckpointError
+from xnorpp.training.state.checkpoint import FINAL_NAME, CheckpointError, list_checkpoints
 
 QUICK = {
     "schedule": {"epochs": 2, "max_steps": 6},
@@ -103,6 +104,70 @@ def test_own_module_on_own_arrays(tmp_path: Path) -> None:
     assert summary["classes"] == list("0123456789")
     assert summary["preprocess"]["mean"] == [0.0]
     assert evaluate(net, HALF[1])["top1"] == summary["metrics"]["top1"]
+
+
+class Block(nn.Module):
+    """A network as others write it, whose post-activation block trains fused on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.conv, self.after = BinaryConv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.biased, self.last = BinaryConv2d(8, 8, 1), nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.stem(x)))
+        x = torch.relu(self.after(self.conv(x)) + x)
+        x = self.last(self.biased(x.clone()))
+        out: Tensor = self.head(x.mean((2, 3)))
+        return out
+
+
+def test_the_graph_pass_changes_no_number_and_no_name_and_is_undone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    same: Callable[[Any, Any], bool],
+) -> None:
+    """On the CPU the chains run layer by layer; a run that began without the pass may go on with it."""
+    for name in ("plain", "fused", "resumed"):
+        if name == "fused":
+            monkeypatch.setattr(network, "why_not_fused", lambda run, device: None)
+        if name == "resumed":
+            shutil.copytree(tmp_path / "plain", tmp_path / name)
+            (tmp_path / name / FINAL_NAME).unlink()
+            list_checkpoints(tmp_path / name)[-1].unlink()
+        torch.manual_seed(3)
+        model = Block()
+        given: dict[str, Any] = {"model": model, "train_data": HALF[0], "test_data": HALF[1]}
+        train(QUICK, **given, out=tmp_path / name, resume=name == "resumed")
+        assert not any("forward" in vars(module) for module in model.modules())
+    said = capsys.readouterr().out
+    assert said.count("2 of 3 chains of layers train on the fused path; the one at biased does not") == 2
+    assert said.count("because the convolution has a bias") == 2
+    plain, *others = (load_checkpoint(tmp_path / name).weights for name in ("plain", "fused", "resumed"))
+    assert all(same(plain, other) for other in others)
+
+
+def test_a_network_that_cannot_be_traced_trains_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Branching(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x if x.sum() > 0 else -x)
+
+    monkeypatch.setattr(network, "why_not_fused", lambda run, device: None)
+    train(QUICK, model=Branching(), train_data=HALF[0], test_data=HALF[1], out=tmp_path)
+    said = capsys.readouterr().out
+    assert "1 binary layers do not (binary); the network cannot be traced (symbolically traced" in said
+
+
+def test_what_a_run_must_be_for_the_fused_path() -> None:
+    run, gpu = as_recipe({"run": {"amp": "bf16"}}).run, torch.device("cuda")
+    assert network.why_not_fused(run, gpu) is None
+    assert "need a GPU" in (network.why_not_fused(run, torch.device("cpu")) or "")
+    assert "trains in 'bf16'" in (network.why_not_fused(as_recipe({}).run, gpu) or "")
 
 
 def test_a_checkpoint_of_an_own_module_needs_it(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ def resolve_stem(size: Size, stem: str, stem_pool: bool | None) -> tuple[str, bo
 class ResNet(nn.Module):
     """Real stem, stages of pre-activation blocks, batch norm, activation, global average, real classifier."""
 
+    fuses_itself = True  # for `fuse_for_training`
+
     def __init__(
         self,
         options: Options,

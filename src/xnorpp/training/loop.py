@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from xnorpp.nn import anneals, calibrate_scales, clip_latent_weights_, set_progress, set_stage
+from xnorpp.nn.fused.graph import unfuse
 from xnorpp.training import identity
 from xnorpp.training.accuracy import autocast, evaluate
 from xnorpp.training.diagnose import NonFiniteLoss, first_bad_layer
@@ -35,6 +36,7 @@ from xnorpp.training.distributed import (
 )
 from xnorpp.training.graph import GraphStep, check_graph
 from xnorpp.training.loss_guard import LossGuard
+from xnorpp.training.network import fuse
 from xnorpp.training.optimizer import make_optimizer, restore_optimizer, set_learning_rate
 from xnorpp.training.outcome import Outcome, Position
 from xnorpp.training.recipe.config import Recipe, RecipeError
@@ -104,13 +106,15 @@ class _Run(Outcome):
                 journal.say(
                     f"Resuming {recipe.name} at step {self.at.step} of {self.total} from {found.path}"
                 )
-            for warning in (missing_teacher(recipe), self.facts.get("init_from", {}).get("differs")):
-                if warning:
-                    journal.say(warning)
+            differs = self.facts.get("init_from", {}).get("differs")
+            for line in (missing_teacher(recipe), differs, self.fused):
+                if line:
+                    journal.say(line)
             try:
                 self._epochs(journal)
                 return self._finish(journal)
             finally:
+                unfuse(self.model)  # a user's module runs its own code again
                 for loader in (*self.loaders, self.test_loader):
                     loader.close()
 
@@ -174,6 +178,7 @@ class _Run(Outcome):
         self.scaler = torch.amp.GradScaler(world.device.type) if recipe.run.amp == "fp16" else None
         if found is not None:
             self._restore(found)
+        self.fused = fuse(self.model, recipe.run, world.device)
         compiled: Any = torch.compile(self.model) if recipe.run.compile else self.model
         self.stepped = wrap(compiled, world)
         self.teacher: nn.Module | None = None

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from xnorpp.models import create_model
 from xnorpp.nn.controls import evaluating
+from xnorpp.nn.fused.graph import find_chains
 from xnorpp.runtime.registry import call, is_reference, resolve, without_imports
-from xnorpp.training.recipe.config import ModelPart, RecipeError
+from xnorpp.training.recipe.config import ModelPart, RecipeError, RunPart
 
 OWN = "own"
 """`name` in the configuration of a module that was given as an object."""
@@ -118,6 +119,28 @@ def dry_run(model: nn.Module, images: Tensor) -> int:
             f"({len(images)}, classes), the scores."
         )
     return int(scores.shape[1])
+
+
+def why_not_fused(run: RunPart, device: torch.device) -> str | None:
+    """None where the fused kernels can serve a run, else the reason."""
+    if device.type != "cuda":
+        return f"the run is on {device.type!r}, and the kernels need a GPU"
+    if run.amp != "bf16":
+        return f"`run.amp` is {run.amp!r}, and the fused path trains in 'bf16'"
+    return "torch.compile makes kernels of its own" if run.compile else None
+
+
+def fuse(model: nn.Module, run: RunPart, device: torch.device) -> str | None:
+    """Lets a user's network train on the fused path where that exists (`nn.fuse_for_training`), in place.
+    Names and parameters stay, so that checkpoints do not depend on it.
+
+    Returns:
+        What is fused and what is not, for the run's log; None where the question does not arise.
+    """
+    if why_not_fused(run, device) is not None:
+        return None
+    fusion = find_chains(model)
+    return str(fusion) + "." if fusion.chains or fusion.left else None
 
 
 def rebuild(config: Mapping[str, Any], path: Path, source: Source | None) -> nn.Module:

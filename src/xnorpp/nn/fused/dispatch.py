@@ -283,12 +283,17 @@ def _uses_k(unit: Unit) -> bool:
     return isinstance(unit.conv, BinaryConv2d) and unit.conv.scale is not None and unit.conv.scale.uses_input
 
 
-def why_not_chain(x: Any, units: Sequence[Unit], end: End | None = None) -> str | None:
-    """The same for a chain and its input."""
-    reason = why_not_tensor(x)
+def why_not_layers(units: Sequence[Unit], end: End | None = None) -> str | None:
+    """The same for the layers of a chain."""
+    reason = None if end is None else why_not_end(units, end)
     for unit in units:
         reason = reason or why_not_unit(unit)
-    return reason or (None if end is None else why_not_end(units, end))
+    return reason
+
+
+def why_not_chain(x: Any, units: Sequence[Unit], end: End | None = None) -> str | None:
+    """The same for a chain and its input."""
+    return why_not_tensor(x) or why_not_layers(units, end)
 
 
 def wanted(x: Any, why_not: Callable[[], str | None]) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from xnorpp.nn.controls import binary_layers
-from xnorpp.nn.fused.dispatch import End, Unit, chain
+from xnorpp.nn.fused.dispatch import End, Unit, chain, why_not_layers
 from xnorpp.nn.fused.segments import segments
 from xnorpp.nn.layers import BinaryConv2d, BinaryLayer
 
@@ -42,11 +42,13 @@ class Chain:
         path: The module whose forward pass it is in; "" is the model itself.
         layers: The paths of its layers in that module, in order.
         shortcut: Whether a shortcut is added at its end.
+        plain: Why it trains on the plain layers all the same; None where the kernels can run it.
     """
 
     path: str
     layers: tuple[str, ...]
     shortcut: bool
+    plain: str | None = field(default=None, compare=False)
 
 
 def fuse_for_training(model: nn.Module) -> tuple[Chain, ...]:
@@ -68,8 +70,44 @@ def fuse_for_training(model: nn.Module) -> tuple[Chain, ...]:
         >>> len(fuse_for_training(net))
         1
     """
+    return find_chains(model).chains
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """What the graph pass did to a model.
+
+    Attributes:
+        chains: The chains that it found.
+        refused: The modules that torch.fx could not follow, and why.
+        left: The binary convolutions that no chain holds and that have no fused path of their own.
+    """
+
+    chains: tuple[Chain, ...]
+    refused: dict[str, str]
+    left: tuple[str, ...]
+
+    def __str__(self) -> str:
+        plain = [one for one in self.chains if one.plain is not None]
+        count = len(self.chains)
+        text = f"{count - len(plain)} of {count} chains of layers train on the fused path"
+        for one in plain[:3]:
+            first = ".".join(part for part in (one.path, one.layers[0]) if part)
+            text += f"; the one at {first} does not, because {one.plain}"
+        text += f"; and {len(plain) - 3} more" if len(plain) > 3 else ""
+        if self.left:
+            shown = ", ".join(self.left[:3]) + (", ..." if len(self.left) > 3 else "")
+            text += f"; {len(self.left)} binary layers do not ({shown})"
+        for path, reason in self.refused.items():
+            text += f"; {path or 'the network'} cannot be traced ({reason})"
+        return text
+
+
+def find_chains(model: nn.Module) -> Fusion:
+    """`fuse_for_training`, with what was not fused and why."""
     unfuse(model)
     chains: list[Chain] = []
+    refused: dict[str, str] = {}
     rewritten: set[nn.Module] = set()
     owners = [
         (path, module)
@@ -84,11 +122,26 @@ def fuse_for_training(model: nn.Module) -> tuple[Chain, ...]:
         if getattr(module, "fuses_itself", False):
             rewritten.add(module)
             continue
-        found = _rewrite(path, module, rewritten)
+        try:
+            found = _rewrite(path, module, rewritten)
+        except _CannotTrace as error:
+            refused[path] = str(error)
+            continue
         if found:
             rewritten.add(module)
             chains = found + chains
-    return tuple(chains)
+    left = unfused_layers(model)
+    # A module that cannot be traced matters only where a binary layer is left in it.
+    refused = {path: why for path, why in refused.items() if any(_lies_in(layer, path) for layer in left)}
+    return Fusion(tuple(chains), refused, left)
+
+
+def _lies_in(layer: str, path: str) -> bool:
+    return not path or layer.startswith(path + ".")
+
+
+class _CannotTrace(Exception):
+    """torch.fx cannot follow a module; the text is its reason."""
 
 
 def unfuse(model: nn.Module) -> None:
@@ -153,12 +206,14 @@ def _rewrite(path: str, module: nn.Module, opaque: set[nn.Module]) -> list[Chain
     try:
         module.train()  # the graph is for training: what `forward` decides by `self.training` is decided so
         graph = _Tracer(opaque).trace(module)
-    except Exception:  # user code under symbolic execution raises anything
-        return []
+        found = segments(module, graph)
+        reasons = [why_not_layers(segment.units, segment.end) for segment in found]
+    except Exception as error:  # user code under symbolic execution raises anything
+        lines = (str(error).strip() or type(error).__name__).splitlines()
+        raise _CannotTrace(lines[0].rstrip(".")) from error
     finally:
         for child, mode in modes:
             child.training = mode
-    found = segments(module, graph)
     if not found:
         return []
     replaced = torch.fx.GraphModule(module, graph, type(module).__name__)
@@ -179,13 +234,13 @@ def _rewrite(path: str, module: nn.Module, opaque: set[nn.Module]) -> list[Chain
     replaced.recompile()
     vars(module)["forward"] = _FusedForward(module, replaced)  # not `setattr`: it is no submodule
     return [
-        Chain(path, tuple(s.layers), s.shortcut is not None or (s.end is not None and s.end.side is not None))
-        for s in found
+        Chain(path, tuple(segment.layers), segment.adds, reason)
+        for segment, reason in zip(found, reasons, strict=True)
     ]
 
 
 def unfused_layers(model: nn.Module) -> tuple[str, ...]:
-    """The paths of the binary convolutions that no chain holds."""
+    """The paths of the binary convolutions that no chain holds and that have no fused path of their own."""
     held: set[Any] = set()
     for module in model.modules():
         forward = vars(module).get("forward")
@@ -193,6 +248,8 @@ def unfused_layers(model: nn.Module) -> tuple[str, ...]:
             for call in forward.graph.modules():
                 if isinstance(call, _Call):
                     held |= {unit.conv for unit in call.every_unit}
+        if getattr(module, "fuses_itself", False):
+            held |= set(module.modules())
     return tuple(
         path for path, layer in binary_layers(model) if isinstance(layer, BinaryConv2d) and layer not in held
     )

@@ -33,6 +33,11 @@ class Segment:
     def last(self) -> torch.fx.Node:
         return self.nodes[-1]
 
+    @property
+    def adds(self) -> bool:
+        """Whether a shortcut is added at its end."""
+        return self.shortcut is not None or (self.end is not None and self.end.side is not None)
+
 
 def segments(root: nn.Module, graph: torch.fx.Graph) -> list[Segment]:
     """What can be fused in the graph of `root`, in the order in which it is computed."""

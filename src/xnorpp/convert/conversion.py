@@ -118,6 +118,13 @@ def unbinarize(model: nn.Module) -> Report:
 
     Raises:
         ValueError: The model itself is a binary layer, which cannot be replaced inside itself.
+
+    Example:
+        >>> from xnorpp.nn import BinaryLinear
+        >>> net = nn.Sequential(nn.Linear(8, 16), BinaryLinear(16, 4))
+        >>> report = unbinarize(net)
+        >>> net[1]
+        Linear(in_features=16, out_features=4, bias=True)
     """
     paths: dict[BinaryLayer, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):

@@ -164,6 +164,11 @@ def load_dataset(
     Raises:
         ValueError: An argument is wrong, or the data set does not use it.
         DatasetError: The data set is missing or damaged; the message says how to get it.
+
+    Example:
+        >>> digits = load_dataset("digits", split="test")
+        >>> digits.images.dtype, digits.images.shape[1:]
+        (dtype('uint8'), (8, 8, 1))
     """
     entry = _find(name)
     if split not in ("train", "test"):

@@ -114,7 +114,12 @@ def _first_line(build: Any) -> str:
 
 
 def list_models() -> tuple[str, ...]:
-    """The registered names that `create_model` takes."""
+    """The registered names that `create_model` takes.
+
+    Example:
+        >>> "resnet18" in list_models()
+        True
+    """
     return tuple(NETWORKS)
 
 

@@ -30,7 +30,7 @@ from xnorpp.paper.layers.tables import (
 )
 from xnorpp.paper.plots import PLOTS, digest, drawn_from
 from xnorpp.paper.recorded import Row
-from xnorpp.paper.speed import speed_block
+from xnorpp.paper.speed import home_block, speed_block
 
 BLOCK = re.compile(r"(<!-- drawn: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 FOLDER = Path("docs") / "plots"
@@ -51,6 +51,7 @@ def with_plot(name: str, draw: Draw) -> Draw:
 BLOCKS: dict[str, Draw] = {
     "paper_short": readme_block,
     "speed_short": speed_block,
+    "home": home_block,
     "best": with_plot("shipped", shipped_block),
     "claim": with_plot("claim", claim_block),
     "short": with_plot("short", short_block),

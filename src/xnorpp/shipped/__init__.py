@@ -42,7 +42,12 @@ def list_shipped(folder: str | os.PathLike[str] | None = None) -> tuple[str, ...
 
 
 def shipped_path(name: str, folder: str | os.PathLike[str] | None = None) -> Path:
-    """The packed file of a shipped model."""
+    """The packed file of a shipped model.
+
+    Example:
+        >>> shipped_path("cifar10-resnet20").name
+        'cifar10-resnet20.xnor'
+    """
     place = FOLDER if folder is None else Path(folder)
     known = list_shipped(place)
     if name not in known:
@@ -51,7 +56,13 @@ def shipped_path(name: str, folder: str | os.PathLike[str] | None = None) -> Pat
 
 
 def shipped_card(name: str, folder: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """The model card of a shipped model; `card.py` says what it holds."""
+    """The model card of a shipped model; `card.py` says what it holds.
+
+    Example:
+        >>> card = shipped_card("cifar10-resnet20")
+        >>> card["data"]["dataset"], card["data"]["classes"][0]
+        ('cifar10', 'airplane')
+    """
     path = shipped_path(name, folder).with_suffix(".json")
     try:
         card = json.loads(path.read_text(encoding="utf-8"))

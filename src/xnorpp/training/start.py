@@ -69,9 +69,15 @@ def train(
         NonFiniteLoss: The loss became infinite or NaN.
 
     Example:
-        ```python
-        train({"schedule.epochs": 5}, model=net, train_data=(x, y), test_data=(x2, y2), out="runs/mine")
-        ```
+        >>> import tempfile, torch
+        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> images, labels = torch.rand(32, 1, 8, 8), torch.arange(32) % 10
+        >>> recipe = {"schedule.epochs": 1, "data.batch_size": 16, "run.tensorboard": False}
+        >>> data = {"train_data": (images, labels), "test_data": (images, labels)}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     summary = train(recipe, model=net, **data, out=folder, quiet=True)
+        >>> sorted(summary["metrics"])[:3]
+        ['loss', 'top1', 'top5']
     """
     recipe = as_recipe(recipe)
     if train_data is None:

@@ -190,6 +190,17 @@ def load_model(
     Raises:
         CheckpointError: The file cannot be read, or its weights do not fit `model`.
         ValueError: The network is a user's and `model` is not given.
+
+    Example:
+        >>> import tempfile
+        >>> from xnorpp.training import train
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> recipe = {"extends": "digits-small-case4", "model.options.width": 4, "schedule.max_steps": 1}
+        >>> summary = train({**recipe, "run.tensorboard": False}, out=folder.name, quiet=True)
+        >>> model, meta = load_model(folder.name)
+        >>> meta["classes"][:3], model.training
+        (['0', '1', '2'], False)
+        >>> folder.cleanup()
     """
     from xnorpp.nn import set_stage
     from xnorpp.training.network import dry_run, rebuild

@@ -85,7 +85,7 @@ def evaluate(
         >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
         >>> images, labels = torch.rand(10, 1, 8, 8), torch.arange(10) % 2
         >>> result = evaluate(net, (images, labels))
-        >>> result["images"], 0 <= result["top1"] <= 100
+        >>> int(result["images"]), 0 <= result["top1"] <= 100
         (10, True)
     """
     if callable(getattr(data, "epoch", None)):

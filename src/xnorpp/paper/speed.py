@@ -162,5 +162,7 @@ def home_block(rows: Sequence[Row]) -> str:
         right = f"{small['accuracy']['packed_top1']:.1f} % of the test images right"
         size = f"{small['file']['bytes'] / 1000:.0f} kB"
         figures.append((size, f"is the whole of `{small['name']}`, with {right}"))
+    if not figures:
+        return f"How fast: {NOT_MEASURED}."
     lines = [f"**{number}** {words}" for number, words in figures]
     return "\n\n".join(['<div class="figures" markdown>', *lines, "</div>"])

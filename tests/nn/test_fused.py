@@ -160,6 +160,17 @@ def test_other_methods_without_shortcut(method: str) -> None:
     assert_close(*run_both(model, x, None, False))
 
 
+@pytest.mark.parametrize("weights", ["recu", "polynomial"])
+def test_other_gradients_of_the_weight(weights: str) -> None:
+    """The kernels take the signs, and autograd passes the gradient on to the weights."""
+    torch.manual_seed(4)
+    model = Chain([8, 12], 4, weights=weights, standardize_weights=weights == "recu")
+    for conv in model.convs:
+        conv.progress.fill_(0.5)
+    x = torch.randn(8, 8, 4, 4).bfloat16()
+    assert_close(*run_both(model, x, None, False))
+
+
 @pytest.mark.parametrize(("channels", "stride", "recompute"), [([72, 20, 20], 2, False), ([8, 12], 1, True)])
 def test_xnor_net_with_k(channels: list[int], stride: int, recompute: bool) -> None:
     """72 channels are two tiles, whose sums K adds up; a second unit hands K's gradient to the first."""

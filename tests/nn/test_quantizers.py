@@ -9,13 +9,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from xnorpp.nn import QUANTIZERS, hard_sign, sign
+from xnorpp.nn.quantizers import find_quantizer
 
 SURROGATES = {name: kind() for name, kind in QUANTIZERS.items() if kind.encoding is not None}
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-def stated_slope(name: str, x: float, progress: float) -> float:
-    """The gradient each docstring states, written again in plain Python."""
+def stated_slope(name: str, x: float, progress: float, mean: float = 0.0) -> float:
+    """The gradient each docstring states, written again in plain Python; `mean` is that of |x|."""
+    if name == "window":
+        return 1.0 if abs(x) <= 3 - 2 * progress else 0.0
+    if name == "recu":
+        quantile = 0.85 + 0.14 * math.expm1(progress) / math.expm1(1)
+        return 1.0 if abs(x) <= -mean * math.log(2 - 2 * quantile) else 0.0
     if name == "ste":
         return 1.0 if abs(x) <= 1 else 0.0
     if name == "polynomial":
@@ -48,7 +54,8 @@ def test_gradient_is_the_stated_formula(name: str, progress: float, compiled: bo
     upstream = torch.linspace(-2, 3, len(values))
     function = torch.compile(SURROGATES[name], backend="aot_eager") if compiled else SURROGATES[name]
     function(x, torch.tensor(progress)).backward(upstream)
-    expected = torch.tensor([stated_slope(name, v, progress) for v in values]) * upstream
+    mean = sum(map(abs, values)) / len(values)
+    expected = torch.tensor([stated_slope(name, v, progress, mean) for v in values]) * upstream
     saturation = 2e-5 if name == "tanh" else 1e-7  # 1 - tanh^2 cancels in float32
     torch.testing.assert_close(x.grad, expected, rtol=2e-6, atol=saturation)
 
@@ -73,6 +80,14 @@ def test_sign_agrees_with_equation_one_on_any_float(values: list[float]) -> None
     expected = [1.0 if v > 0 else -1.0 for v in values]
     assert sign(x).tolist() == expected
     assert hard_sign(x).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "spelling", ["window(start=0.0)", "window(end=-1.0)", "recu(start=0.4)", "recu(start=0.9, end=0.8)"]
+)
+def test_windows_and_quantiles_out_of_range_are_refused(spelling: str) -> None:
+    with pytest.raises(ValueError, match=r"`start` \(=.*`end` \(=.*must"):
+        find_quantizer(spelling)
 
 
 def test_annealed_tanh_follows_its_progress_tensor_without_recompiling() -> None:

@@ -7,7 +7,7 @@ models.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,20 +32,50 @@ class DatasetNotFoundError(DatasetError, FileNotFoundError):
 
 @dataclass(frozen=True)
 class Augment:
-    """Training-time augmentation.
+    """Training-time augmentation. What is 0 is off.
 
-    `crop`: random crop. Of an in-memory set the image is padded by `pad` black pixels on each side first; of
-    a streamed set the crop is taken from the resized image and `pad` is not used. `flip`: mirror left-
-    right, half of the time.
+    Attributes:
+        crop: Random crop. Of an in-memory set the image is padded by `pad` black pixels on each side first;
+            of a streamed set the crop is taken from the resized image and `pad` is not used.
+        pad: See `crop`.
+        flip: Mirror left-right, half of the time.
+        area: Random resized crop: a part of the image with at least this share of its area and an aspect
+            ratio from 3/4 to 4/3, enlarged to the whole. It takes the place of an in-memory set's crop.
+        operations: RandAugment: so many operations per image, drawn from rotation, shear, translation,
+            brightness, contrast, saturation, posterisation and solarisation.
+        magnitude: How strong they are at most, from 0 to 1.
+        cutout: The side in pixels of a square that is set to the mean colour, anywhere in the image.
+        mixup: The parameter of the Beta distribution by which an image and its label are mixed with its
+            neighbour's in the batch.
     """
 
     crop: bool = True
     pad: int = 4
     flip: bool = True
+    area: float = 0.0
+    operations: int = 0
+    magnitude: float = 0.5
+    cutout: int = 0
+    mixup: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.pad < 0:
-            raise ValueError(f"`pad` (={self.pad}) must be at least 0")
+        whole = ("pad", "operations", "cutout")
+        for name, high in {"pad": None, "area": 1, "operations": 10, "magnitude": 1, "cutout": None,
+                           "mixup": None}.items():  # fmt: skip
+            value = getattr(self, name)
+            kinds = (int,) if name in whole else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                word = "a whole number" if name in whole else "a number"
+                raise ValueError(f"`{name}` (={value!r}) must be {word}")
+            if not value >= 0:
+                raise ValueError(f"`{name}` (={value}) must be at least 0")
+            if high is not None and value > high:
+                raise ValueError(f"`{name}` (={value}) must be at most {high}")
+
+    @property
+    def plain(self) -> Augment:
+        """The crop and the flip alone, without what makes an image look unlike those of the test set."""
+        return Augment(self.crop, self.pad, self.flip)
 
     @classmethod
     def parse(cls, value: Augment | Mapping[str, Any] | str | None, default: Augment) -> Augment:
@@ -56,15 +86,16 @@ class Augment:
             return default
         if isinstance(value, Augment):
             return value
+        names = [entry.name for entry in fields(cls)]
         if isinstance(value, str):
             if value != "none":
                 raise ValueError(
-                    f'`augment` (="{value}") must be "none", an Augment, or a table of crop, pad, flip'
+                    f'`augment` (="{value}") must be "none", an Augment, or a table of {", ".join(names)}'
                 )
             return NO_AUGMENT
-        unknown = sorted(set(value) - {"crop", "pad", "flip"})
+        unknown = sorted(set(value) - set(names))
         if unknown:
-            raise ValueError(f'`augment` has no field "{unknown[0]}"; its fields are crop, pad, flip')
+            raise ValueError(f'`augment` has no field "{unknown[0]}"; its fields are {", ".join(names)}')
         return replace(default, **value)
 
 

@@ -38,6 +38,8 @@ class Binarization:
         padding_value: What surrounds the signs at the border of a convolution: 0, -1 or +1.
         clip_weights: Whether `clip_latent_weights_` clips the latent weights to [-1, 1].
         center_weights: Whether each filter's mean is subtracted before its sign is taken.
+        standardize_weights: Whether each filter is centred and divided by its deviation / (2 sqrt 2) before
+            its sign is taken, as in ReCU; a gradient then does not depend on the size of the weights.
 
     Raises:
         ValueError: A name is unknown, or the values do not fit together.
@@ -56,6 +58,7 @@ class Binarization:
     padding_value: int
     clip_weights: bool
     center_weights: bool
+    standardize_weights: bool
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class Binarization:
         padding_value: int = 0,
         clip_weights: bool = False,
         center_weights: bool = False,
+        standardize_weights: bool = False,
     ) -> None:
         values = {
             "inputs": find_quantizer(inputs, "inputs"),
@@ -76,6 +80,7 @@ class Binarization:
             "padding_value": padding_value,
             "clip_weights": bool(clip_weights),
             "center_weights": bool(center_weights),
+            "standardize_weights": bool(standardize_weights),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -188,6 +193,7 @@ class Binarization:
             "padding_value": self.padding_value,
             "clip_weights": self.clip_weights,
             "center_weights": self.center_weights,
+            "standardize_weights": self.standardize_weights,
         }
 
     @property

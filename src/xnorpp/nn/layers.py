@@ -37,6 +37,7 @@ IntOrPair = int | tuple[int, int]
 Config = Binarization | str | Mapping[str, Any] | None
 
 _REAL = Identity()
+_VARIANCE_FLOOR = 1e-10  # of a filter whose weights are all alike
 
 
 class BinaryLayer(nn.Module):
@@ -96,13 +97,26 @@ class BinaryLayer(nn.Module):
         """
         if isinstance(self.scale, LearnedScale) and not self.weight.is_meta:
             analytic = self.binarization.scale_init == "analytic"
-            self.scale.start_(ANALYTIC_INPUT_MEAN * filter_means(self.latent_weight()) if analytic else None)
+            self.scale.start_(ANALYTIC_INPUT_MEAN * filter_means(self._centred()) if analytic else None)
 
-    def latent_weight(self) -> Tensor:
-        """The real weight that is quantized: W, or W minus its filter's mean with `center_weights`."""
-        if self.binarization.center_weights and not self.binarization.is_real:
+    def _centred(self) -> Tensor:
+        """W, or W minus its filter's mean where the binarization asks for it."""
+        config = self.binarization
+        if (config.center_weights or config.standardize_weights) and not config.is_real:
             return self.weight - self.weight.mean(tuple(range(1, self.weight.dim())), keepdim=True)
         return self.weight
+
+    def latent_weight(self) -> Tensor:
+        """The real weight that is quantized: W, or W minus its filter's mean with `center_weights`, and
+        divided by its filter's deviation / (2 sqrt 2) with `standardize_weights`.
+
+        The scale starts from the weight before that division, which brings all filters to one size.
+        """
+        latent = self._centred()
+        if not self.binarization.standardize_weights or self.binarization.is_real:
+            return latent
+        squares = latent.square().mean(tuple(range(1, latent.dim())), keepdim=True)
+        return latent * (8.0 / (squares + _VARIANCE_FLOOR)).sqrt()
 
     @torch.no_grad()
     def binary_weight(self) -> Tensor:

@@ -22,6 +22,7 @@ A quantizer of your own is a subclass of `Quantizer` that states its gradient:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar
@@ -75,7 +76,8 @@ class Quantizer:
     Attributes:
         encoding: What the output is: "sign" is exactly Eq. 1, which packs as one bit; None is the real input.
         anneals: Whether `progress` matters; the training loop then sets it at every step.
-        fused: Whether the fused CUDA kernels compute this gradient. They compute that of `Sign`.
+        fused: Whether the fused CUDA kernels compute this gradient. They compute that of `Sign`; of a weight,
+            they take the signs of any other quantizer and leave its gradient to autograd.
 
     Example:
         >>> from xnorpp.nn import Binarization
@@ -223,6 +225,73 @@ class TanhSign(Quantizer):
         height = torch.clamp(1 / sharpness, min=1.0)
         tanh = torch.tanh(sharpness * x.to(dtype))
         return (height * sharpness * (1 - tanh * tanh)).to(x.dtype)
+
+
+@register_quantizer("window")
+@dataclass(frozen=True)
+class WindowSign(Quantizer):
+    """The sign with a straight-through gradient whose window narrows during training.
+
+    gradient:  d/dx = 1 if |x| <= c else 0,  c = start + (end - start) * progress
+    paper:     Zhang et al. 2022, "PokeBNN", https://arxiv.org/abs/2112.00133 (a window of 3)
+
+    Attributes:
+        start: The window c at the start of training.
+        end: The window at its end; equal to `start` for one that stays.
+    """
+
+    anneals = True
+
+    start: float = 3.0
+    end: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.start > 0 and self.end > 0):
+            raise ValueError(f"`start` (={self.start}) and `end` (={self.end}) must be positive")
+
+    def slope(self, x: Tensor, progress: Progress) -> Tensor:
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        fraction = torch.as_tensor(progress, dtype=dtype, device=x.device)
+        return (x.abs() <= self.start + (self.end - self.start) * fraction).to(x.dtype)
+
+
+@register_quantizer("recu")
+@dataclass(frozen=True)
+class RectifiedClampSign(Quantizer):
+    """The sign with the gradient of ReCU's clamp, for weights with `standardize_weights`.
+
+    Weights beyond a quantile of their distribution, taken as Laplace's, are clamped to it before the sign.
+    The clamp changes no sign; its gradient leaves those outliers alone, and the quantile rises during
+    training.
+
+    gradient:  d/dx = 1 if |x| <= Q else 0,  Q = -mean|x| * ln(2 - 2 t),
+               t = start + (end - start) * (e^progress - 1) / (e - 1)
+    paper:     Xu et al. 2021, "ReCU: Reviving the Dead Weights in Binary Neural Networks",
+               https://arxiv.org/abs/2103.12369
+
+    Attributes:
+        start: The quantile t at the start of training.
+        end: The quantile at its end.
+    """
+
+    anneals = True
+
+    start: float = 0.85
+    end: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not 0.5 < self.start <= self.end < 1:
+            raise ValueError(
+                f"`start` (={self.start}) and `end` (={self.end}) must lie between 0.5 and 1, and rise"
+            )
+
+    def slope(self, x: Tensor, progress: Progress) -> Tensor:
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        fraction = torch.as_tensor(progress, dtype=dtype, device=x.device)
+        share = (torch.exp(fraction) - 1) / (math.e - 1)
+        quantile = self.start + (self.end - self.start) * share
+        bound = -x.to(dtype).abs().mean() * torch.log(2 - 2 * quantile)
+        return (x.abs() <= bound).to(x.dtype)
 
 
 @register_quantizer("real")

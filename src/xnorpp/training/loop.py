@@ -42,7 +42,14 @@ from xnorpp.training.outcome import Outcome, Position
 from xnorpp.training.recipe.config import Recipe, RecipeError
 from xnorpp.training.recipe.schedule import first_stage_steps, learning_rate, total_steps
 from xnorpp.training.records.journal import Clock, Journal, time_left
-from xnorpp.training.setup import Given, build_model, make_loaders, make_train_check, open_data
+from xnorpp.training.setup import (
+    Given,
+    build_model,
+    make_loaders,
+    make_train_check,
+    open_data,
+    statistics_loader,
+)
 from xnorpp.training.state.checkpoint import (
     FINAL_NAME,
     Checkpoint,
@@ -62,6 +69,8 @@ from xnorpp.training.state.resume import (
 )
 from xnorpp.training.statistics import measure_statistics
 from xnorpp.training.teacher import load_teacher, missing_teacher, training_loss
+from xnorpp.training.update.average import AveragedWeights
+from xnorpp.training.update.gradients import raise_gradients_
 
 
 class _Run(Outcome):
@@ -176,6 +185,8 @@ class _Run(Outcome):
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)  # type: ignore[no-untyped-call]
         self.optimizer = make_optimizer(self.model, recipe.optimizer, world.device)
         self.scaler = torch.amp.GradScaler(world.device.type) if recipe.run.amp == "fp16" else None
+        decay = recipe.optimizer.ema_decay
+        self.averaged = AveragedWeights(self.model, decay) if decay else None
         if found is not None:
             self._restore(found)
         self.fused = fuse(self.model, recipe.run, world.device)
@@ -195,6 +206,10 @@ class _Run(Outcome):
         restore_optimizer(self.model, self.optimizer, found.optimizer)
         if self.scaler is not None and "scaler" in found.meta:
             self.scaler.load_state_dict(found.meta["scaler"])
+        if found.meta["step"] == self.total:
+            self.averaged = None  # the last checkpoint's weights are the average
+        if self.averaged is not None:
+            set_weights(self.averaged.model, found.average, found.path)
         self.last_saved = found.path
         self.at = Position(
             step=found.meta["step"],
@@ -241,6 +256,8 @@ class _Run(Outcome):
                 if annealed:
                     set_progress(self.model, step / self.total)
                 loss = self._step(parts, step, guard)
+                if self.averaged is not None:
+                    self.averaged.update(self.model, step)
                 if run.eval_train:
                     self._sum_loss(loss, step)
                 self.at.step = step + 1
@@ -322,6 +339,8 @@ class _Run(Outcome):
             self.scaler.unscale_(self.optimizer)
         if recipe.optimizer.clip_norm:
             nn.utils.clip_grad_norm_(self.model.parameters(), recipe.optimizer.clip_norm)
+        if recipe.optimizer.scale_gradients:
+            raise_gradients_(self.model, recipe.optimizer.scale_gradients)
         if self.scaler is not None:
             self.scaler.step(self.optimizer)
             self.scaler.update()
@@ -382,12 +401,17 @@ class _Run(Outcome):
         """Evaluate where the recipe says so, tell, save."""
         recipe, last = self.recipe, self.at.step == self.total
         due = (epoch + 1) % recipe.run.eval_epochs == 0 or last
+        network = self.model if self.averaged is None else self.averaged.network(self.model)
+        if last and self.averaged is not None:
+            self.model.load_state_dict(network.state_dict())
+            network, self.averaged = self.model, None
         if last and recipe.schedule.statistics_batches:
-            batches = (images for images, _ in self.loaders[0].epoch(epoch + 1))
+            loader = statistics_loader(recipe, self.sets, self.world, self.loaders[0])
+            batches = (images for images, _ in loader.epoch(epoch + 1))
             measure_statistics(self.model, itertools.islice(batches, recipe.schedule.statistics_batches))
         if due:
-            average_buffers(self.model, self.world)
-            metrics = evaluate(self.model, self.test_loader, world=self.world)  # float32, whatever `run.amp`
+            average_buffers(network, self.world)
+            metrics = evaluate(network, self.test_loader, world=self.world)  # float32, whatever `run.amp`
             self.at.metrics = {key: metrics[key] for key in ("top1", "top5", "loss")}
             if last and recipe.run.eval_train:
                 self.at.metrics.update(self._training_metrics())

@@ -25,6 +25,7 @@ from xnorpp.training.state.checkpoint import (
     save_checkpoint,
     write_atomically,
 )
+from xnorpp.training.update.average import AveragedWeights
 
 
 @dataclass
@@ -55,6 +56,7 @@ class Outcome:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
     last_saved: Path | None
+    averaged: AveragedWeights | None
 
     def _name_skipped(self, journal: Journal, others: dict[str, str]) -> None:
         """Name every unreadable image once: those of this process's loaders, and of `others`."""
@@ -92,10 +94,13 @@ class Outcome:
 
     def _save(self) -> None:
         average_buffers(self.model, self.world)
+        if self.averaged is not None:
+            average_buffers(self.averaged.model, self.world)
         path = checkpoint_path(self.out, self.at.step)
         if self.world.leader:
             tensors = optimizer_tensors(self.model, self.optimizer)
-            save_checkpoint(path, self.model.state_dict(), self.meta(), tensors)
+            average = self.averaged.model.state_dict() if self.averaged is not None else None
+            save_checkpoint(path, self.model.state_dict(), self.meta(), tensors, average)
             forget_old(self.out, self.recipe.run.keep)
         wait_for_all(self.world)
         self.last_saved = path

@@ -15,7 +15,7 @@ from torch import nn
 
 from xnorpp.data import Preprocess, StreamDataset, load_dataset, make_loader
 from xnorpp.data.catalog import dataset_options, take_part
-from xnorpp.data.dataset import ArrayDataset
+from xnorpp.data.dataset import ArrayDataset, Augment
 from xnorpp.data.labels import in_order_of
 from xnorpp.data.loading.prepare import prepare
 from xnorpp.data.own import BatchesDataset, IndexedDataset, as_dataset, is_path
@@ -302,6 +302,18 @@ def make_loaders(recipe: Recipe, sets: DataSets, world: World) -> tuple[list[Any
         **shared,
     )
     return train, test
+
+
+def statistics_loader(recipe: Recipe, sets: DataSets, world: World, loader: Any) -> Any:
+    """What batch norm's statistics are measured on: the training loader, or where that changes the looks of
+    its images more than by crop and flip, one that does not.
+    """
+    part = recipe.data
+    augment = Augment.parse(part.augment or None, sets.train.info.default_augment)
+    if augment == augment.plain or isinstance(sets.train, (IndexedDataset, BatchesDataset)):
+        return loader
+    plain = recipe.replace(data__augment={key: getattr(augment, key) for key in ("crop", "pad", "flip")})
+    return make_loaders(plain, sets, world)[0][0]
 
 
 def make_train_check(recipe: Recipe, sets: DataSets, world: World) -> Any:

@@ -41,7 +41,12 @@ def training_loss(
     distill_weight: float = 0.0,
     temperature: float = 1.0,
 ) -> Tensor:
-    """(1 - w) * cross-entropy + w * distillation; without a teacher the cross-entropy alone."""
+    """(1 - w) * cross-entropy + w * distillation; without a teacher the cross-entropy alone.
+
+    `labels` are class indices, or one row of probabilities per sample, as mixup makes them.
+    """
+    if labels.ndim == 2 and labels.shape[1] < logits.shape[1]:  # outputs that no class stands for
+        labels = functional.pad(labels, (0, logits.shape[1] - labels.shape[1]))
     loss = functional.cross_entropy(logits.float(), labels, label_smoothing=label_smoothing)
     if teacher_logits is None:
         return loss

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from xnorpp.data.dataset import ArrayDataset, Augment, DatasetError, DatasetInfo, Skipped, UInt8Array
+from xnorpp.data.loading.augmented import BatchAugment
 from xnorpp.data.loading.order import Share
 from xnorpp.data.own import AnyDataset, BatchesDataset, IndexedDataset
 from xnorpp.runtime.format.preprocess import Preprocess, normalise_constants
@@ -61,7 +62,7 @@ def make_loader(
     """A loader of `dataset`.
 
     `batch_size` is one process's batch. Training shuffles, augments (`augment`: None for the data set's
-    default, "none", or a table with crop, pad, flip) and drops the last incomplete batch; testing keeps the
+    default, "none", or a table of its fields) and drops the last incomplete batch; testing keeps the
     order, crops the centre and covers every sample once over all ranks. `size`: the side fed to the network,
     by default the data set's. `enlarge`: an in-memory set with a larger `size` is enlarged whole and "once",
     or each "batch" on the device, after crop and flip, whose padding is then in the data set's own pixels.
@@ -173,6 +174,7 @@ class ArrayLoader:
         self.images = torch.from_numpy(images).to(device)
         self.labels = torch.from_numpy(dataset.labels).to(device)
         self._normalise = Normaliser(dataset.info, device, channels_last)
+        self._looks = BatchAugment(augment, share, seed, len(dataset.classes), device)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -182,13 +184,13 @@ class ArrayLoader:
         steps = self.share.order(self.seed, epoch)
         for step in range(start_step, len(steps)):
             indices = to_device(steps[step], self.device)
-            images = self._pick(indices, epoch, step)
+            images = self._looks.pixels(self._pick(indices, epoch, step), epoch, step)
             if self.enlarged is not None:
                 images = enlarge_batch(images, self.enlarged)
-            yield self._normalise(images), self.labels[indices]
+            yield self._looks.finish(self._normalise(images), self.labels[indices], epoch, step)
 
     def _pick(self, indices: Tensor, epoch: int, step: int) -> Tensor:
-        pad = self.augment.pad if self.augment.crop else 0
+        pad = self.augment.pad if self.augment.crop and not self.augment.area else 0
         if not (pad or self.augment.flip):
             return self.images[indices]
         tops, lefts, flips = self.share.draw(self.seed, epoch, step, 2 * pad)

@@ -17,13 +17,14 @@ import numpy.typing as npt
 from xnorpp.data.dataset import Int64Array
 
 BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
 SHUFFLE_WINDOW = 16_384
 """Grouped sets.
 
 Whole groups (shards) are gathered until they hold this many samples, which are then shuffled together.
 """
 
-_ORDER, _AUGMENT = 1, 2
+_ORDER, _AUGMENT, _LOOKS, _MIXTURE = 1, 2, 3, 4
 
 
 def _random(seed: int, purpose: int, epoch: int, step: int) -> np.random.Generator:
@@ -97,8 +98,22 @@ class Share:
         tops = random.integers(0, range_, size, endpoint=True)
         lefts = random.integers(0, range_, size, endpoint=True)
         flips = random.integers(0, 2, size) == 1
-        mine = slice(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)
+        mine = self._mine()
         return tops[mine], lefts[mine], flips[mine]
+
+    def _mine(self) -> slice:
+        """The rank's part of what was drawn for the global batch."""
+        return slice(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)
+
+    def uniform(self, seed: int, epoch: int, step: int, count: int) -> FloatArray:
+        """`count` numbers from [0, 1) for each sample of this rank's batch, for what changes its looks."""
+        size = self.batch_size * self.world_size
+        return _random(seed, _LOOKS, epoch, step).random((size, count))[self._mine()]
+
+    def mixture(self, seed: int, epoch: int, step: int, parameter: float) -> FloatArray:
+        """The share that each sample of this rank's batch keeps of itself: Beta(parameter, parameter)."""
+        size = self.batch_size * self.world_size
+        return _random(seed, _MIXTURE, epoch, step).beta(parameter, parameter, size)[self._mine()]
 
 
 def _shuffle_groups(groups: Int64Array, random: np.random.Generator) -> Int64Array:

@@ -25,6 +25,7 @@ from xnorpp.data.dataset import (
     UInt8Array,
     skip_limit,
 )
+from xnorpp.data.loading.augmented import BatchAugment
 from xnorpp.data.loading.loader import Batch, Normaliser, to_device
 from xnorpp.data.loading.order import BoolArray, Share
 from xnorpp.data.loading.worker import Answer, Geometry, Item, Task
@@ -40,6 +41,7 @@ class _Pending:
     `missing` counts tasks not yet answered; `dropped` are positions left out (testing only).
     """
 
+    epoch: int
     step: int
     slot: int
     indices: Int64Array
@@ -80,6 +82,7 @@ class StreamLoader:
             dataset.info.resize_for(preprocess.side), preprocess.side, preprocess.channels, fast_decode
         )
         self._normalise = Normaliser(preprocess, device, channels_last)
+        self._looks = BatchAugment(augment, share, seed, len(dataset.classes), device)
         self._slots = min(prefetch, max(1, share.steps)) + 1 if workers else 1
         self._workers = workers
         self._pool: WorkerPool | None = None
@@ -155,7 +158,7 @@ class StreamLoader:
         event = self._events[slot]
         if event is not None:
             event.synchronize()  # the device has taken the slot's former batch
-        batch = _Pending(step, slot, indices.copy(), tops, lefts, flips)
+        batch = _Pending(epoch, step, slot, indices.copy(), tops, lefts, flips)
         if self._bad:
             for position, index in enumerate(batch.indices):
                 if int(index) in self._bad:
@@ -259,7 +262,8 @@ class StreamLoader:
         if batch.dropped:
             kept = to_device(np.setdiff1d(np.arange(count), batch.dropped), self.device)
             images, labels = images[kept], labels[kept]
-        return self._normalise(images), labels
+        images = self._normalise(self._looks.pixels(images, batch.epoch, batch.step))
+        return self._looks.finish(images, labels, batch.epoch, batch.step)
 
     def close(self) -> None:
         """Ends the decoding processes; a later `epoch` starts new ones."""

@@ -203,8 +203,10 @@ def why_not_unit(unit: Unit) -> str | None:
     if not isinstance(conv, BinaryConv2d) or not conv.binarizes_input or not conv.weights_are_binary:
         return "the convolution does not binarize both its input and its weight"
     inputs, weights = conv.binarization.inputs, conv.binarization.weights
-    if not (inputs.fused and weights.fused):
-        return f"the gradients of the signs are {str(inputs)!r} and {str(weights)!r}, not 'ste'"
+    if not inputs.fused:
+        return f"the gradient of the input's sign is {str(inputs)!r}, not 'ste'"
+    if weights.encoding != "sign":
+        return f"the weight's quantizer is {str(weights)!r}, not a sign"
     if conv.bias is not None:
         return "the convolution has a bias"
     left, right, top, bottom = conv.pads

@@ -24,7 +24,11 @@ def tensors_of(unit: Unit, input_size: tuple[int, int]) -> list[Tensor | None]:
     slope = unit.activation.weight if isinstance(unit.activation, nn.PReLU) else None
     factors = conv.scale_factors()
     of_norm = (None, None) if norm is None else (norm.weight, norm.bias)
-    return [*of_norm, conv.latent_weight(), slope, *factors, *(None,) * (3 - len(factors))]
+    latent, weights = conv.latent_weight(), conv.binarization.weights
+    if not weights.fused:
+        # The kernels pass a gradient on where |w| <= 1, so everywhere to signs, and autograd does the rest.
+        latent = weights(latent, conv.progress)
+    return [*of_norm, latent, slope, *factors, *(None,) * (3 - len(factors))]
 
 
 def _same_order(a: Tensor, b: Tensor) -> bool:

@@ -76,7 +76,11 @@ class DataPart:
     )
     batch_size: int = _key(128, "images per step, over all processes and accumulated parts together", low=1)
     augment: dict[str, Any] = field(
-        default_factory=dict, metadata={"doc": "crop, pad and flip where they differ from the data set's own"}
+        default_factory=dict,
+        metadata={
+            "doc": "where it differs from the data set's own: crop, pad, flip, area (random resized crop), "
+            "operations and magnitude (RandAugment), cutout, mixup"
+        },
     )
     holdout: float = _key(0.0, "share of the training set held out and evaluated on instead of the test set",
                           low=0, high=0.9)  # fmt: skip
@@ -111,6 +115,17 @@ class OptimizerPart:
     decay_scales: bool = _key(False, "weight decay on learned scale factors too")
     decay_norms: bool = _key(True, "weight decay on batch-norm parameters and biases too")
     clip_norm: float = _key(0.0, "clip the gradient's norm to this; 0: do not", low=0)
+    scale_gradients: float = _key(
+        0.0,
+        "OvSW: scale a binary filter's gradient up to this share of its weight's norm; 0: do not",
+        low=0,
+    )
+    ema_decay: float = _key(
+        0.0,
+        "evaluate and store a moving average of the weights, with this decay per step; 0: the weights",
+        low=0,
+        high=0.999999,
+    )
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Checkpoints: one safetensors file each, written atomically, verified on reading, nothing in it can execute.
 
-A file holds the weights as `model/NAME`, the optimiser's tensors as `optimizer/NAME/KEY`, and in its
-metadata a JSON text with everything else. A checksum over names, types, shapes, bytes and the JSON tells a
-damaged file. Random numbers need no state: each one is a function of the seed and the step (see `loop.py`).
+A file holds the weights as `model/NAME`, their moving average (of a run that has one and is not over) as
+`average/NAME`, the optimiser's tensors as `optimizer/NAME/KEY`, and in its metadata a JSON text with
+everything else. A checksum over names, types, shapes, bytes and the JSON tells a damaged file. Random numbers
+need no state: each one is a function of the seed and the step (see `loop.py`).
 
 The writer fills a temporary file, flushes it to the disk, and renames it over its final name; whatever
 moment the process dies at, a reader finds the old set of files or the new one.
@@ -16,7 +17,7 @@ import math
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,12 @@ class Checkpoint:
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     meta: dict[str, Any]
+    average: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def result(self) -> dict[str, Tensor]:
+        """The weights to evaluate: their moving average, where the run has one (`optimizer.ema_decay`)."""
+        return self.average or self.weights
 
 
 def save_checkpoint(
@@ -60,11 +67,13 @@ def save_checkpoint(
     weights: Mapping[str, Tensor],
     meta: Mapping[str, Any],
     optimizer: Mapping[str, Tensor] | None = None,
+    average: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """Write one file atomically; `meta` must be plain JSON and have `model`, the network's configuration."""
     path = Path(path)
     tensors = {f"model/{name}": _plain(tensor) for name, tensor in weights.items()}
     tensors.update({f"optimizer/{name}": _plain(tensor) for name, tensor in (optimizer or {}).items()})
+    tensors.update({f"average/{name}": _plain(tensor) for name, tensor in (average or {}).items()})
     text = json.dumps(meta, sort_keys=True, allow_nan=True)
     header = {"format": FORMAT, "version": VERSION, "meta": text, "checksum": _checksum(tensors, text)}
     write_atomically(path, safetensors.torch.save(tensors, header))
@@ -142,6 +151,7 @@ def _read(path: Path) -> Checkpoint:
         weights=_below("model/", tensors),
         optimizer=_below("optimizer/", tensors),
         meta=meta,
+        average=_below("average/", tensors),
     )
 
 
@@ -212,7 +222,7 @@ def load_model(
         place = next((one.device for one in made.parameters()), torch.device("cpu"))
         dry_run(made, torch.zeros((2, config["in_channels"], *config["input_size"]), device=place))
     model = made
-    set_weights(model, checkpoint.weights, checkpoint.path)
+    set_weights(model, checkpoint.result, checkpoint.path)
     if in_first_stage(checkpoint.meta):
         set_stage(model, weights_binary=False)
     return model.to(device).eval(), checkpoint.meta

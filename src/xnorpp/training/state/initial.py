@@ -66,7 +66,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """
     path = Path(path)
     if is_checkpoint(path):
-        return load_checkpoint(path).weights
+        return load_checkpoint(path).result
     if not path.exists():
         raise CheckpointError(f"There is no file {path} to take weights from.")
     if file_kind(path) is FileKind.PACKED:
@@ -110,7 +110,7 @@ def initialise(model: nn.Module, path: str | Path) -> InitialReport:
     Learned scales that the file does not have start again from the new weights.
     """
     checkpoint = load_checkpoint(path) if is_checkpoint(path) else None
-    state = read_state_dict(path) if checkpoint is None else checkpoint.weights
+    state = read_state_dict(path) if checkpoint is None else checkpoint.result
     if is_torchvision_resnet(state):
         state = translate_torchvision(state)
     own = model.state_dict()

@@ -1,0 +1,1 @@
+"""What surrounds an optimiser's update: gradients before it, averages of the weights after it."""

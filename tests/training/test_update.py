@@ -163,3 +163,22 @@ def test_standardised_weights_have_one_size_and_their_scale_starts_from_the_weig
     layer(torch.randn(2, 4, 5, 5)).square().sum().backward()
     assert layer.weight.grad is not None
     torch.testing.assert_close(layer.weight.grad.sum((1, 2, 3)), torch.zeros(3), atol=1e-2, rtol=0)
+
+
+def test_statistics_are_measured_on_images_that_look_like_the_test_set(
+    tmp_path: Path, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    def measure(model: nn.Module, batches: Any) -> int:
+        for images in batches:
+            # cutout of the whole image leaves nothing but the mean colour, 0
+            seen.append(bool((images == 0).all()))
+        return 0
+
+    monkeypatch.setattr(loop, "measure_statistics", measure)
+    run(
+        quick("schedule.max_steps=1", "schedule.statistics_batches=3", "data.augment.cutout=64"),
+        tmp_path / "a",
+    )
+    assert seen == [False] * 3

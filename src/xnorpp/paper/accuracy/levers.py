@@ -1,0 +1,78 @@
+"""The real-valued networks, and what was tried on held-out images to raise the binary networks' accuracy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from xnorpp.paper.accuracy.runs import BASELINES, LEVER_HOLDOUT, LEVERS
+from xnorpp.paper.accuracy.tables import top1, top5
+from xnorpp.paper.layers.tables import NOT_MEASURED, markdown
+from xnorpp.paper.recorded import Row, accuracy
+from xnorpp.paper.shipping.words import DATASETS
+
+TRAINING_IMAGES = 50_000  # of CIFAR-10
+NETWORKS = {"resnet18": "ResNet-18", "resnet20": "ResNet-20"}
+
+
+def baselines_block(rows: Sequence[Row]) -> str:
+    """The newest run of each real-valued network."""
+    found = {
+        (row["dataset"].replace("_", "-"), row["network"]): row
+        for row in accuracy(rows, experiment="baseline", split="test")
+    }
+    if not found:
+        return f"The real-valued baselines: {NOT_MEASURED}."
+    body = []
+    for name in BASELINES:
+        dataset, network = name.rsplit("-", 1)
+        row = found.get((dataset, network))
+        title = [DATASETS.get(dataset.replace("-", "_"), dataset), NETWORKS[network]]
+        if row is None:
+            body.append([*title, "", NOT_MEASURED, "", ""])
+            continue
+        metrics = row["metrics"]
+        body.append(
+            [*title, str(row["epochs"]), f"{top1(row):.2f}", f"{top5(row):.2f}", f"{metrics['loss']:.3f}"]
+        )
+    return markdown(["data", "network", "epochs", "top-1 %", "top-5 %", "loss"], body)
+
+
+def levers(rows: Sequence[Row]) -> dict[tuple[str, int], Row]:
+    """(lever, seed) -> its newest row."""
+    found = accuracy(rows, experiment="lever", split=None)
+    return {(str(row["row"]), int(row["seed"])): row for row in found if row["row"] in LEVERS}
+
+
+def levers_block(rows: Sequence[Row]) -> str:
+    """Each lever against the default of the same seed, on the held-out images."""
+    found = levers(rows)
+    start = found.get(("default", 0))
+    if start is None:
+        return f"The levers: {NOT_MEASURED}."
+    share, images = top1(start) / 100, LEVER_HOLDOUT * TRAINING_IMAGES
+    chance = 200 * math.sqrt(2 * share * (1 - share) / images)
+    body = []
+    for name, changes in LEVERS.items():
+        row = found.get((name, 0))
+        if row is None:
+            continue
+        gap = f"{top1(row) - top1(start):+.2f}" if changes else "start"
+        loss = row["metrics"]["loss"]
+        change = f"{loss - start['metrics']['loss']:+.3f}" if changes else "start"
+        body.append([name, " ".join(changes), f"{top1(row):.2f}", gap, f"{loss:.3f}", change])
+    again = found.get(("default", 1))
+    if again is not None:
+        gaps = [f"{top1(again) - top1(start):+.2f}", f"{again['metrics']['loss']:.3f}"]
+        change = f"{again['metrics']['loss'] - start['metrics']['loss']:+.3f}"
+        body.append(["default", "another seed", f"{top1(again):.2f}", *gaps, change])
+    text = (
+        f"ResNet-20, CIFAR-10, Case 4, {start['epochs']} epochs, measured on {images:,.0f} training images "
+        "that neither the networks nor their teacher were trained on. Twice the standard deviation of a "
+        f"difference by chance: {chance:.1f} points.\n\n"
+        + markdown(["lever", "changed", "top-1 %", "minus start", "loss", "minus start"], body)
+    )
+    missing = [name for name in LEVERS if (name, 0) not in found]
+    if missing:
+        text += f"\n\nPlanned (`xnorpp paper levers`) and {NOT_MEASURED}: {', '.join(missing)}."
+    return text

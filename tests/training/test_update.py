@@ -36,12 +36,12 @@ def test_the_average_follows_its_formula_and_copies_whole_numbers() -> None:
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter))
             model(torch.randn(8, 2))
-        averaged.update(model, step)
+        averaged.update(step)
         decay = min(0.9, (1 + step) / (10 + step))
         for name, value in model.state_dict().items():
             old = expected[name]
             expected[name] = decay * old + (1 - decay) * value if value.is_floating_point() else value.clone()
-    for name, value in averaged.network(model).state_dict().items():
+    for name, value in averaged.network().state_dict().items():
         torch.testing.assert_close(value, expected[name])
     assert int(averaged.model[1].num_batches_tracked) == 40
     assert not any(parameter.requires_grad for parameter in averaged.model.parameters())
@@ -51,7 +51,8 @@ def test_the_averaged_network_is_in_the_stage_and_mode_of_the_trained_one() -> N
     model = nn.Sequential(BinaryLinear(4, 4))
     averaged = AveragedWeights(model, 0.5)
     set_stage(model, weights_binary=False)
-    network = averaged.network(model.eval())
+    model.eval()
+    network = averaged.network()
     assert not network[0].binarize_weights
     assert not network.training
 

@@ -257,7 +257,7 @@ class _Run(Outcome):
                     set_progress(self.model, step / self.total)
                 loss = self._step(parts, step, guard)
                 if self.averaged is not None:
-                    self.averaged.update(self.model, step)
+                    self.averaged.update(step)
                 if run.eval_train:
                     self._sum_loss(loss, step)
                 self.at.step = step + 1
@@ -401,7 +401,7 @@ class _Run(Outcome):
         """Evaluate where the recipe says so, tell, save."""
         recipe, last = self.recipe, self.at.step == self.total
         due = (epoch + 1) % recipe.run.eval_epochs == 0 or last
-        network = self.model if self.averaged is None else self.averaged.network(self.model)
+        network = self.model if self.averaged is None else self.averaged.network()
         if last and self.averaged is not None:
             self.model.load_state_dict(network.state_dict())
             network, self.averaged = self.model, None

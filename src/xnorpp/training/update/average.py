@@ -23,27 +23,28 @@ class AveragedWeights:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.model = copy.deepcopy(model).requires_grad_(False)
+        self.trained, self.model = model, copy.deepcopy(model).requires_grad_(False)
+        # Pairs (average, trained), whose memory stays the same through updates and loading.
+        pairs = list(zip(self.model.state_dict().values(), model.state_dict().values(), strict=True))
+        self._averaged = _two_lists([pair for pair in pairs if pair[0].is_floating_point()])
+        self._copied = _two_lists([pair for pair in pairs if not pair[0].is_floating_point()])
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
+    def update(self, step: int) -> None:
         """Take in the weights as they are after step `step` (from 0), without waiting for the device."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        own, new = self.model.state_dict(), model.state_dict()
-        averaged: list[Tensor] = []
-        weights: list[Tensor] = []
-        for name, tensor in own.items():
-            if tensor.is_floating_point():
-                averaged.append(tensor)
-                weights.append(new[name])
-            else:
-                tensor.copy_(new[name])
-        torch._foreach_lerp_(averaged, weights, 1 - decay)
+        torch._foreach_lerp_(*self._averaged, 1 - decay)
+        if self._copied[0]:
+            torch._foreach_copy_(*self._copied)
 
-    def network(self, model: nn.Module) -> nn.Module:
-        """The averaged network, in the stage of training that `model` is in."""
-        for ours, theirs in zip(self.model.modules(), model.modules(), strict=True):
+    def network(self) -> nn.Module:
+        """The averaged network, in the mode and the stage of training that the trained one is in."""
+        for ours, theirs in zip(self.model.modules(), self.trained.modules(), strict=True):
             ours.training = theirs.training
             if hasattr(theirs, "binarize_weights"):
                 ours.binarize_weights = theirs.binarize_weights
         return self.model
+
+
+def _two_lists(pairs: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
+    return [ours for ours, _ in pairs], [theirs for _, theirs in pairs]

@@ -16,7 +16,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -244,7 +244,8 @@ class _Run(Outcome):
         started = time.perf_counter() - self.at.seconds
         while self.at.step < self.total:
             epoch, offset = divmod(self.at.step, self.steps_per_epoch)
-            for parts in _zip_parts([loader.epoch(epoch, start_step=offset) for loader in self.loaders]):
+            batches = [loader.epoch(epoch, start_step=offset) for loader in self.loaders]
+            for parts in map(list, zip(*batches)):
                 step = self.at.step
                 if first_stage and step == first_stage:
                     set_stage(self.model, weights_binary=True)
@@ -446,8 +447,3 @@ class _Run(Outcome):
             steps = (self.total - 1) % self.steps_per_epoch + 1
             found["last_epoch_loss"] = float(self.last_epoch_loss) / steps
         return found
-
-
-def _zip_parts(epochs: list[Iterator[tuple[Tensor, Tensor]]]) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    for parts in zip(*epochs):
-        yield list(parts)

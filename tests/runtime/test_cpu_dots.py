@@ -79,6 +79,24 @@ def test_shapes_of_resnet18(isa: str, channels: int, size: int) -> None:
     np.testing.assert_array_equal(load(program, threads=2, isa=isa)(x), run(program, x))
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_every_width_of_a_row(isa: str, stride: int) -> None:
+    """Kernels three columns wide go along a row in runs of up to twelve pixels: each length, as signs and as counts."""
+    rng = np.random.default_rng(stride)
+    attrs = {"stride": [stride, stride], "padding": [1, 1], "dilation": [1, 1], "groups": 1, "pad_value": 0}
+    weights = [pack_conv_weight(rng.standard_normal((40, c, 3, 3))) for c in (70, 40)]
+    scales = [rng.standard_normal(40).astype(np.float32) for _ in range(2)]
+    for width in range(1, 27):
+        b = Builder((70, 3, width))
+        value = INPUT
+        for weight, scale in zip(weights, scales):
+            dot = b.emit("binary_conv2d", b.emit("sign", value), attrs=attrs, tensors={"weight": weight})
+            value = b.emit("affine", dot, tensors={"mult": scale})
+        program = b.program(value)
+        x = rng.standard_normal((1, 70, 3, width)).astype(np.float32)
+        np.testing.assert_array_equal(load(program, isa=isa)(x), run(program, x), err_msg=f"width {width}")
+
+
 @pytest.mark.parametrize("inputs", [1, 31, 4096, 65536, 70001])
 @pytest.mark.parametrize("same", [False, True])
 def test_long_linear(isa: str, inputs: int, same: bool) -> None:

@@ -81,7 +81,7 @@ def test_shapes_of_resnet18(isa: str, channels: int, size: int) -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_every_width_of_a_row(isa: str, stride: int) -> None:
-    """Kernels three columns wide go along a row in runs of up to twelve pixels: each length, as signs and as counts."""
+    """Runs of up to twelve pixels of kernels three columns wide: each length, as signs and as counts."""
     rng = np.random.default_rng(stride)
     attrs = {"stride": [stride, stride], "padding": [1, 1], "dilation": [1, 1], "groups": 1, "pad_value": 0}
     weights = [pack_conv_weight(rng.standard_normal((40, c, 3, 3))) for c in (70, 40)]

@@ -3,6 +3,7 @@
 #include "../kernels/dispatch.h"
 #include "transpose.h"
 
+#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <stdexcept>
@@ -10,10 +11,16 @@
 namespace xnorpp {
 namespace {
 
-double wall() {
+double wall() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double processor_time() {  // of this thread; by the clock on the wall where the system does not count it
+#if defined(__linux__) || defined(__APPLE__)
     timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#else
+    return wall();
+#endif
 }
 
 }  // namespace
@@ -42,7 +49,7 @@ ThreadPool *Engine::pool() const {
     if (threads_ == 1) return nullptr;
     Resources &own = resources();
     if (ThreadPool *ready = own.pool.load(std::memory_order_acquire)) return ready;
-    std::lock_guard<std::mutex> lock(own.mutex);
+    Lock lock(own.mutex);
     if (!own.threads && !own.alone) {
         try {
             own.threads = std::make_unique<ThreadPool>(threads_);
@@ -57,7 +64,7 @@ ThreadPool *Engine::pool() const {
 void Engine::start() {
     if (threads_ == 1) return;
     Resources &own = resources();
-    std::lock_guard<std::mutex> lock(own.mutex);
+    Lock lock(own.mutex);
     if (own.threads) return;
     own.threads = std::make_unique<ThreadPool>(threads_);
     own.pool.store(own.threads.get(), std::memory_order_release);
@@ -148,7 +155,7 @@ size_t Engine::scratch_bytes(size_t index) const {
 std::unique_ptr<Context> Engine::take_context() {
     Resources &own = resources();
     {
-        std::lock_guard<std::mutex> lock(own.mutex);
+        Lock lock(own.mutex);
         if (!own.free.empty()) {
             auto context = std::move(own.free.back());
             own.free.pop_back();
@@ -171,7 +178,7 @@ std::unique_ptr<Context> Engine::take_context() {
 
 void Engine::give_context(std::unique_ptr<Context> context) {
     Resources &own = resources();
-    std::lock_guard<std::mutex> lock(own.mutex);
+    Lock lock(own.mutex);
     own.free.push_back(std::move(context));
 }
 
@@ -179,7 +186,7 @@ size_t Engine::memory() const {
     Resources &own = resources();
     size_t bytes = weights_.size();
     {
-        std::lock_guard<std::mutex> lock(own.mutex);
+        Lock lock(own.mutex);
         bytes += own.made * (arena_bytes_ + (size_t)threads_ * scratch_bytes_);
     }
     for (const Step &step : steps_) {
@@ -272,19 +279,14 @@ bool Engine::run_together(const Call &call, int most) {
 }
 
 std::vector<double> Engine::step_seconds(const void *x, bool picture) {
-    const auto now = [] {
-        timespec t;
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-        return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-    };
     auto context = take_context();
     const Call call{context.get(), picture, x, nullptr};
     std::vector<double> seconds;
     if (brings_in(call)) picture_in(call, Pieces(splits_.back().count));
     for (size_t i = 0; i < steps_.size(); i++) {
-        const double start = now();
+        const double start = processor_time();
         run_step(call, i, 0, Pieces(splits_[i].count));
-        seconds.push_back(now() - start);
+        seconds.push_back(processor_time() - start);
     }
     give_context(std::move(context));
     return seconds;

@@ -2,7 +2,6 @@
 #pragma once
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -69,7 +68,7 @@ struct Context {
 // first call and leaves its parent's untouched, also when the engine ends, because any lock in it may be held for ever.
 struct Resources {
     const unsigned process = forks();
-    std::mutex mutex;  // of all that follows
+    Mutex mutex;  // of all that follows
     std::vector<std::unique_ptr<Context>> free;
     size_t made = 0;  // contexts, free and in use
     bool alone = false;  // no threads could be started

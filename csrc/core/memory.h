@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #if defined(__linux__)
@@ -12,6 +11,7 @@
 #endif
 
 #include "../kernels/kernels.h"
+#include "program/error.h"
 
 namespace xnorpp {
 
@@ -21,9 +21,9 @@ class Budget {
     explicit Budget(size_t most) : most_(most) {}
     void take(size_t bytes) {
         if (bytes > most_ - taken_)
-            throw std::length_error("it needs more than the " + std::to_string(most_) +
-                                    " bytes that `memory_bytes` of `limits` allows; pass limits=Limits(memory_bytes=...) with a "
-                                    "larger number to `load`");
+            throw LimitError("this program cannot be run here: it needs more than the " + std::to_string(most_) +
+                                 " bytes that `memory_bytes` of `limits` allows",
+                             "memory_bytes");
         taken_ += bytes;
     }
 

@@ -8,12 +8,12 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <unistd.h>
-
 #include <exception>
 #include <stdexcept>
-#if defined(__GLIBCXX__)
+#include <string>
+#if defined(__GLIBC__) && defined(__GLIBCXX__)
 #include <cxxabi.h>
+#include <unistd.h>
 #endif
 
 #include "../core/model.h"
@@ -48,11 +48,11 @@ Limits limits_of(const std::tuple<uint64_t, uint64_t, uint64_t> &given) {
 }
 using LimitNumbers = std::tuple<uint64_t, uint64_t, uint64_t>;
 
-// Takes the interpreter lock back. Where the interpreter ends meanwhile, Python before 3.14 ends the calling thread by
+// Takes the interpreter lock back. Where the interpreter ends meanwhile, Python before 3.14 on Linux with glibc ends the calling thread by
 // unwinding its stack, which aborts the process at the first function that promises not to throw (nanobind's do). The
 // thread is stopped here instead, as newer versions do it; the process ends around it.
 void take_lock(PyThreadState *state) {
-#if defined(__GLIBCXX__)
+#if defined(__GLIBC__) && defined(__GLIBCXX__)
     try {
         PyEval_RestoreThread(state);
     } catch (abi::__forced_unwind &) {
@@ -344,6 +344,9 @@ NB_MODULE(_core, m) {
         [](const std::exception_ptr &pointer, void *) {
             try {
                 std::rethrow_exception(pointer);
+            } catch (const LimitError &error) {
+                const std::string advice = "; pass limits=Limits(" + std::string(error.limit) + "=...) with a larger number to `load`";
+                PyErr_SetString(error_class ? error_class : PyExc_ValueError, (error.what() + advice).c_str());
             } catch (const Error &error) {
                 PyErr_SetString(error_class ? error_class : PyExc_ValueError, error.what());
             }

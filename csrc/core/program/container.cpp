@@ -101,17 +101,14 @@ std::string checksum_of(const Container &file) {
 size_t bytes_of(Dtype dtype) { return kDtypes[(size_t)dtype].bytes; }
 const char *name_of(Dtype dtype) { return kDtypes[(size_t)dtype].name; }
 
-Error beyond_limit(const std::string &needs, const char *name, uint64_t limit) {
-    const std::string which = name;
-    return Error("this program needs " + needs + ", and `" + which + "` of `limits` allows " + std::to_string(limit) +
-                 "; pass limits=Limits(" + which + "=...) with a larger number to `load`");
+LimitError beyond_limit(const std::string &needs, const char *name, uint64_t limit) {
+    return {"this program needs " + needs + ", and `" + name + "` of `limits` allows " + std::to_string(limit), name};
 }
 
 Container read_container(const uint8_t *bytes, size_t size, uint64_t file_bytes) {
     const std::string has = std::to_string(size);
     if (size > file_bytes)
-        throw Error("the file has " + has + " bytes, and `file_bytes` of `limits` allows " + std::to_string(file_bytes) +
-                    "; pass limits=Limits(file_bytes=...) with a larger number to `load`");
+        throw LimitError("the file has " + has + " bytes, and `file_bytes` of `limits` allows " + std::to_string(file_bytes), "file_bytes");
     if (size < 8) throw Error("the file has " + has + " bytes; it is cut off before its header");
     uint64_t length = 0;
     for (int i = 0; i < 8; i++) length |= (uint64_t)bytes[i] << 8 * i;

@@ -20,8 +20,8 @@ struct Limits {
     uint64_t multiply_adds = (uint64_t)1 << 38;  // of one image; 32 one-bit products count as one
 };
 
-// "this program needs ..., and `name` of `limits` allows ...; pass limits=Limits(name=...) with a larger number to `load`".
-Error beyond_limit(const std::string &needs, const char *name, uint64_t limit);
+// "this program needs ..., and `name` of `limits` allows ...".
+LimitError beyond_limit(const std::string &needs, const char *name, uint64_t limit);
 
 enum class Dtype : uint8_t { F32, F16, U8, I8, I16, I32 };
 size_t bytes_of(Dtype dtype);

@@ -12,6 +12,13 @@ struct Error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+// A program that needs more than its caller allows. `limit` names the number of Limits that it exceeds; how to raise it is for
+// whoever hands the message on to add, because every language sets limits in its own way.
+struct LimitError : Error {
+    LimitError(const std::string &message, const char *limit) : Error(message), limit(limit) {}
+    const char *limit;
+};
+
 using Shape = std::vector<int64_t>;
 
 // A name between quotes, at most `most` characters of it, control characters escaped.

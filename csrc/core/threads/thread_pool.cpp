@@ -1,8 +1,7 @@
 #include "thread_pool.h"
 
+#if !defined(XNORPP_NO_THREADS)
 #include <chrono>
-#include <stdexcept>
-#include <string>
 #include <system_error>
 
 namespace xnorpp {
@@ -96,3 +95,4 @@ void ThreadPool::work(int index) {
 }
 
 }  // namespace xnorpp
+#endif

@@ -1,15 +1,44 @@
 // Threads of one engine. A call opens its job to them and begins by itself at once; a thread that wakes in time joins,
 // one that comes when the work is done is not waited for. What they share within a job is in pieces.h. A pool belongs to
 // the process that made it: a forked child neither uses nor destroys it (engine.h, Resources).
+//
+// With XNORPP_NO_THREADS there are no threads and no locks: an engine then belongs to one thread at a time.
 #pragma once
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+#if !defined(XNORPP_NO_THREADS)
+#include <condition_variable>
 #include <mutex>
 #include <thread>
-#include <vector>
+#endif
 
 namespace xnorpp {
+
+#if defined(XNORPP_NO_THREADS)
+struct Mutex {};
+struct Lock {
+    explicit Lock(Mutex &) {}
+    ~Lock() {}  // makes the variable one that compilers see used
+};
+
+class Patience {
+  public:
+    void wait() {}
+};
+
+class ThreadPool {
+  public:
+    explicit ThreadPool(int threads) {
+        throw std::runtime_error("`threads` (=" + std::to_string(threads) + "): this build has no threads; ask for `threads=1`");
+    }
+    bool run(void (*)(void *, int), void *, int) { return false; }
+};
+#else
+using Mutex = std::mutex;
+using Lock = std::lock_guard<std::mutex>;
 
 // Waiting for another thread: spins for some microseconds (a step takes as long), then gives up its time slices.
 class Patience {
@@ -43,5 +72,6 @@ class ThreadPool {
     void (*job_)(void *, int) = nullptr;
     void *argument_ = nullptr;
 };
+#endif
 
 }  // namespace xnorpp

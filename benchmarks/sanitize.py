@@ -31,7 +31,8 @@ def build() -> Path:
     cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if cmake is None:
         raise SystemExit("cmake is needed: pip install cmake")
-    options = ["-DXNORPP_SANITIZE=ON", f"-DPython_EXECUTABLE={sys.executable}"]
+    options = ["-DXNORPP_SANITIZE=ON", "-DXNORPP_PYTHON=ON", "-DXNORPP_LIBRARY=OFF"]
+    options += [f"-DPython_EXECUTABLE={sys.executable}"]
     site = BUILD / "site"
     shutil.rmtree(site, ignore_errors=True)
     ready = (

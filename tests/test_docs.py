@@ -256,12 +256,12 @@ def test_the_page_of_networks_has_every_option() -> None:
 def test_the_first_page_leads_to_every_other() -> None:
     text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
-    assert pages == set(re.findall(r"\]\((\w+\.md)\)", text))
+    assert pages == set(re.findall(r"\]\(([\w-]+\.md)\)", text))
 
 
 def test_the_navigation_has_every_page() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    listed = re.findall(r"^\s+- .+: (\w+\.md)$", text, re.MULTILINE)
+    listed = re.findall(r"^\s+- .+: ([\w-]+\.md)$", text, re.MULTILINE)
     assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 

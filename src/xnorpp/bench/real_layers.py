@@ -39,7 +39,7 @@ class RealLayer:
 
     @property
     def padding(self) -> int:
-        return self.weight.shape[2] // 2
+        return int(self.weight.shape[2]) // 2
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ COMMANDS: dict[str, Command] = {
     "train": Command("xnorpp.cli.train:train", "Train a network from a recipe."),
     "eval": Command("xnorpp.cli.eval:evaluate", "Measure the accuracy of a checkpoint or a packed model."),
     "pack": Command("xnorpp.cli.pack:pack", "Pack a trained network into one small file."),
+    "calibrate": Command("xnorpp.cli.calibrate:calibrate", "Fit the temperature of a packed model."),
     "predict": Command("xnorpp.cli.predict:predict", "Classify images with a packed model."),
     "export": Command("xnorpp.cli.export:export", "Write a packed model as C source or for another engine."),
     "inspect": Command("xnorpp.cli.inspect:inspect", "Show which layers are binary, and what each costs."),

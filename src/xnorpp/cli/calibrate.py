@@ -1,0 +1,92 @@
+"""`xnorpp calibrate`: the temperature that makes a packed model's probabilities mean something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from xnorpp.cli.command import THREADS, Parser, at_least, check_data, engine_options, load_packed
+
+
+def calibrate(arguments: list[str]) -> int:
+    """Fits the calibration temperature of a packed model and writes it into the file, so that `xnorpp
+    predict` prints probabilities that are right as often as they say. Guesses and accuracy do not change.
+
+    The images must be ones that training never saw: the share of the training set that the run held out
+    (`data.holdout`; the packed file records it), or another data set (--dataset, --data). The test set can be
+    used (--split test), but its calibration error then says nothing any more.
+    """
+    parser = Parser(
+        "calibrate",
+        calibrate,
+        """
+        xnorpp calibrate mine.xnor --data /data/cifar10
+        xnorpp calibrate mine.xnor --dataset folder --data unseen-images -o calibrated.xnor
+        xnorpp calibrate mine.xnor --temperature 1.4
+        """,
+    )
+    parser.add_argument("model", metavar="MODEL", help="a packed file")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write it (default: MODEL itself)")
+    parser.add_argument("--data", metavar="DIR", help="folder of the data set")
+    parser.add_argument("--dataset", metavar="NAME", help="another data set than that of training")
+    parser.add_argument(
+        "--holdout", metavar="SHARE", type=float,
+        help="the share of the training set that the run held out (default: what the file records)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--split", choices=("held", "test"),
+        help="held: the held-out share of the training set; test: the test set, or a folder's val/",
+    )  # fmt: skip
+    parser.add_argument(
+        "--temperature", metavar="T", type=float,
+        help="write this temperature instead, such as that of a run of the same recipe that held images out",
+    )  # fmt: skip
+    parser.add_argument(
+        "--batch-size", metavar="N", type=at_least(1), default=256, help="images per batch (default: 256)"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto, the CPU)")
+    engine_options(parser, THREADS)
+    given = parser.parse_args(arguments)
+
+    from xnorpp.data import load_dataset
+    from xnorpp.data.own import as_images
+    from xnorpp.data.progress import Progress
+    from xnorpp.inspect import calibration
+    from xnorpp.runtime.format.program import write
+
+    model = load_packed(given.model, given)
+    program, output = model.program, Path(given.output or given.model)
+    if given.temperature is not None:
+        if given.data or given.dataset:
+            raise ValueError("`--temperature` writes a number as it is; leave `--data` and `--dataset` out")
+        new = calibration.with_temperature(program, given.temperature, calibration={"fitted_on": "given"})
+        write(new, output)
+        print(f"{output}: temperature {given.temperature:g}")
+        return 0
+    name = given.dataset or program.meta.get("dataset")
+    if not name:
+        raise ValueError("the packed file does not record its data set; name one with --dataset NAME")
+    held = given.holdout if given.holdout is not None else float(program.meta.get("holdout") or 0.0)
+    elsewhere = name != program.meta.get("dataset")
+    split = given.split or ("test" if elsewhere else "held")
+    if split == "held" and not held:
+        raise ValueError(
+            f"{given.model} was trained on all training images of {name!r}, so that none is left to fit a "
+            "temperature on; train with `data.holdout`, or give unseen images with --dataset and --data"
+        )
+    check_data(str(name), given.data)
+    part: dict[str, Any] = {"holdout": held, "part": "held"} if split == "held" else {}
+    dataset = as_images(load_dataset(name, given.data, "train" if split == "held" else "test", **part))
+    progress = Progress("calibrating", len(dataset), "images")
+    found = calibration.calibrate(model, dataset, batch=given.batch_size, progress=progress.advance)
+    progress.close()
+    where = f"{name}, held out ({held:g} of the training set)" if split == "held" else f"{name}, {split}"
+    facts = {"fitted_on": where, "images": found.images, "error": round(found.error, 4)}
+    new = calibration.with_temperature(program, found.temperature, calibration=facts)
+    write(new, output)
+    print(
+        f"{output}: temperature {found.temperature:.3f}, fitted on {found.images} images of {where}; there, "
+        f"calibration error {found.error_before:.3f} before and {found.error:.3f} after, loss "
+        f"{found.loss_before:.3f} and {found.loss:.3f}"
+    )
+    return 0

@@ -1,0 +1,113 @@
+"""Temperatures: fitted, stored, and used by predictions; the calibration error by its definition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import xnorpp
+from xnorpp.cli.main import main
+from xnorpp.data import load_dataset
+from xnorpp.inspect.calibration import (
+    COLDEST,
+    HOTTEST,
+    calibrate,
+    expected_calibration_error,
+    fit_temperature,
+    logits_of,
+    with_temperature,
+)
+from xnorpp.runtime.predict import probabilities
+from xnorpp.training import load_recipe, train
+from xnorpp.training.packing import pack_checkpoint
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small network on the digits, a third of the training set held out."""
+    folder = tmp_path_factory.mktemp("calibration")
+    settings = ["data.holdout=0.3", "schedule.epochs=3", "run.tensorboard=false", "model.options.width=8"]
+    train(load_recipe("digits-small-case4", settings), out=folder / "run", device="cpu", quiet=True)
+    pack_checkpoint(folder / "run", folder / "digits.xnor")
+    return folder / "digits.xnor"
+
+
+def test_the_error_is_the_weighted_distance_of_the_bins() -> None:
+    rows = np.array([[0.95, 0.05], [0.95, 0.05], [0.55, 0.45], [0.2, 0.8]])
+    labels = np.array([0, 1, 0, 1])
+    # bins of a tenth: (0.95, 0.95; one of two right), 0.55 right, 0.8 right
+    expected = (abs(2 * 0.95 - 1) + abs(0.55 - 1) + abs(0.8 - 1)) / 4
+    assert expected_calibration_error(rows, labels, bins=10) == pytest.approx(expected)
+    assert expected_calibration_error(rows, labels, bins=1) == pytest.approx(abs(3.25 - 3) / 4)
+    assert expected_calibration_error(np.array([[1.0, 0.0]]), np.array([0])) == 0.0
+
+
+@pytest.mark.parametrize("true", [0.3, 1.0, 4.0])
+def test_the_temperature_of_made_up_outputs_is_found(true: float) -> None:
+    random = np.random.default_rng(0)
+    scores = 3 * random.standard_normal((4000, 5))
+    powers = np.exp(scores)
+    powers /= powers.sum(1, keepdims=True)
+    labels = (random.random((4000, 1)) > powers.cumsum(1)).sum(1)
+    found = fit_temperature(scores * true, labels)
+    assert found == pytest.approx(true, rel=0.08)
+
+    def loss(temperature: float) -> float:
+        logits = scores * true / temperature
+        return float(np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(4000), labels]))
+
+    assert loss(found) <= min(loss(found * 1.01), loss(found * 0.99)) + 1e-12
+
+
+def test_the_ends_of_the_range() -> None:
+    scores = np.array([[1.0, 0.0]] * 3)
+    assert fit_temperature(scores, np.array([0, 0, 0])) == COLDEST
+    assert fit_temperature(scores, np.array([1, 1, 1])) == HOTTEST
+    with pytest.raises(ValueError, match="`labels`"):
+        fit_temperature(scores, np.array([0]))
+    with pytest.raises(ValueError, match="`bins`"):
+        expected_calibration_error(scores, np.array([0, 0, 0]), bins=0)
+
+
+def test_the_command_fits_on_what_the_run_held_out_and_predictions_use_it(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "calibrated.xnor"
+    assert main(["calibrate", str(packed), "-o", str(out)]) == 0
+    said = capsys.readouterr().out
+    before, after = xnorpp.load(packed), xnorpp.load(out)
+    held = load_dataset("digits", None, "train", holdout=0.3, part="held")
+    logits, labels = logits_of(before, held)
+    assert len(labels) == len(held)
+    assert after.program.temperature == pytest.approx(fit_temperature(logits, labels))
+    assert f"fitted on {len(held)} images of digits, held out (0.3 of the training set)" in said
+    assert after.program.meta["calibration"]["fitted_on"].startswith("digits, held out")
+    found = calibrate(before, held)
+    assert found.loss <= found.loss_before
+    rows = probabilities(after.program, logits.astype(np.float32))
+    assert expected_calibration_error(rows, labels) == pytest.approx(found.error, abs=1e-4)
+    x = np.random.default_rng(0).random((4, 1, 8, 8), dtype=np.float32)
+    np.testing.assert_array_equal(before(x), after(x))
+
+
+def test_a_given_temperature_is_written_into_the_file_itself(packed: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.xnor"
+    copy.write_bytes(packed.read_bytes())
+    assert main(["calibrate", str(copy), "--temperature", "1.5"]) == 0
+    assert xnorpp.load(copy).program.temperature == 1.5
+    with pytest.raises(ValueError, match="`temperature`"):
+        with_temperature(xnorpp.load(copy).program, 0.0)
+
+
+def test_images_that_were_trained_on_are_refused(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["calibrate", str(packed), "--holdout", "0"]) == 2
+    assert "was trained on all training images of 'digits'" in capsys.readouterr().err
+    assert main(["calibrate", str(packed), "--temperature", "2", "--dataset", "digits"]) == 2
+    assert "leave `--data` and `--dataset` out" in capsys.readouterr().err
+    out = tmp_path / "test.xnor"
+    assert main(["calibrate", str(packed), "--split", "test", "-o", str(out)]) == 0
+    assert xnorpp.load(out).program.meta["calibration"]["fitted_on"] == "digits, test"

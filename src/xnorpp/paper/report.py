@@ -15,6 +15,7 @@ from pathlib import Path
 
 from xnorpp.paper.accuracy.choices import ablation_block, trials_block
 from xnorpp.paper.accuracy.claim import claim_block, enlarged_block, readme_block, short_block
+from xnorpp.paper.accuracy.levers import baselines_block, levers_block
 from xnorpp.paper.accuracy.tables import (
     runs_block,
     shipped_block,
@@ -64,6 +65,8 @@ BLOCKS: dict[str, Draw] = {
     "storage": storage_block,
     "ablation": with_plot("ablation", ablation_block),
     "trials": with_plot("trials", trials_block),
+    "baselines": baselines_block,
+    "levers": levers_block,
     "imagenet": imagenet_block,
     "runs": runs_block,
 }

@@ -34,8 +34,9 @@ LOOK = 1.0  # seconds between looks at the running processes
 TELL = 20.0  # seconds between lines about them
 SAVES = 4  # checkpoints per run: a kill loses a quarter at most
 # Hashes of earlier code that trains exactly as today's does, such as from before files were moved.
-# E1 to E3 are trained by the code of the tag `claim-runs`, whose hash is the one below.
-ACCEPTED_CODE: tuple[str, ...] = ("1b0b68696e55",)
+# E1 to E3 are trained by the code of the tag `claim-runs`, whose hash is the first one below; baselines and
+# levers by that of `lever-runs`, the second.
+ACCEPTED_CODE: tuple[str, ...] = ("1b0b68696e55", "d1eedddc1433")
 
 
 class QueueError(XnorppError, RuntimeError):

@@ -7,6 +7,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from xnorpp.nn import (
     SCALES,
     BinaryConv1d,
     BinaryConv2d,
+    BinaryConvTranspose2d,
     BinaryLinear,
     Identity,
     Sign,
@@ -32,7 +34,12 @@ from xnorpp.nn import (
 from xnorpp.packing import PackError, pack
 
 SPATIAL = [name for name in METHOD_SCALES["xnor++"] if SCALES[name].spatial]
-PAIRS = [(BinaryConv1d, nn.Conv1d), (BinaryConv2d, nn.Conv2d), (BinaryLinear, nn.Linear)]
+PAIRS = [
+    (BinaryConv1d, nn.Conv1d),
+    (BinaryConv2d, nn.Conv2d),
+    (BinaryConvTranspose2d, nn.ConvTranspose2d),
+    (BinaryLinear, nn.Linear),
+]
 
 
 @pytest.mark.parametrize(("kind", "torchs"), PAIRS)
@@ -209,6 +216,39 @@ def test_a_real_sequence_layer_is_torchs_and_packing_a_binary_one_is_refused() -
         pack(Flat(), (3, 4, 4))
     with pytest.raises(ValueError, match="`padding_mode`"):
         BinaryConv1d(2, 2, 1, padding_mode="circular")
+
+
+@pytest.mark.parametrize("config", ["xnor++", "bnn"])
+@pytest.mark.parametrize(
+    "geometry", [{"stride": 2}, {"stride": (2, 3), "padding": 1, "output_padding": 1, "groups": 2}]
+)
+def test_a_transposed_convolution_is_that_of_signs(config: str, geometry: dict[str, Any]) -> None:
+    layer = BinaryConvTranspose2d(4, 6, 3, **geometry, config=config)
+    x = torch.randn(2, 4, 5, 7, requires_grad=True)
+    y = layer(x)
+    signs = [torch.where(t > 0, 1.0, -1.0) for t in (x, layer.weight)]
+    dots = nn.functional.conv_transpose2d(*signs, **geometry)
+    scale = layer.scale.tensor() if layer.scale is not None else torch.ones(())
+    torch.testing.assert_close(y, dots * scale + layer.bias.reshape(-1, 1, 1))
+    assert y.shape[2:] == layer.output_size_for((5, 7))
+    y.square().sum().backward()
+    assert layer.weight.grad is not None
+    assert x.grad is not None
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+def test_the_scale_of_a_transposed_convolution_starts_from_its_filters() -> None:
+    layer = BinaryConvTranspose2d(4, 6, 3, groups=2)
+    real = layer.weight.detach().unflatten(0, (2, 2))  # group, input, output of the group, 3, 3
+    means = real.abs().mean((1, 3, 4)).flatten()
+    torch.testing.assert_close(layer.scale.tensor().flatten(), 0.8 * means)
+    spatial = BinaryConvTranspose2d(4, 6, 2, stride=2, scale="channel_height_width")
+    assert spatial(torch.randn(1, 4, 5, 6)).shape == (1, 6, 10, 12)
+    assert spatial.output_size == (10, 12)
+    with pytest.raises(ValueError, match="XNOR-Net's K"):
+        BinaryConvTranspose2d(4, 6, 2, config="xnor", scale="alpha_k")
+    with pytest.raises(ValueError, match="`output_size`"):
+        layer(torch.randn(1, 4, 5, 5), output_size=[7, 7])
 
 
 def test_weights_may_stay_real_while_inputs_are_binary() -> None:

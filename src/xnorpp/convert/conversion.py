@@ -13,7 +13,15 @@ from xnorpp.convert.analysis import constant_inputs
 from xnorpp.convert.flow import LAYERS, Flow, flow_of_graph, flow_of_run
 from xnorpp.convert.report import Report, ReportRow
 from xnorpp.convert.resize import InputSize, zeros_for
-from xnorpp.nn import METHODS, Binarization, BinaryConv1d, BinaryConv2d, BinaryLayer, BinaryLinear
+from xnorpp.nn import (
+    METHODS,
+    Binarization,
+    BinaryConv1d,
+    BinaryConv2d,
+    BinaryConvTranspose2d,
+    BinaryLayer,
+    BinaryLinear,
+)
 from xnorpp.packing import check_packable
 from xnorpp.packing.example import as_weights_are, example_inputs
 
@@ -23,6 +31,7 @@ Filter = Callable[[str, nn.Module], bool]
 _BINARY: dict[type[nn.Module], type[BinaryLayer]] = {
     nn.Conv1d: BinaryConv1d,
     nn.Conv2d: BinaryConv2d,
+    nn.ConvTranspose2d: BinaryConvTranspose2d,
     nn.Linear: BinaryLinear,
 }
 
@@ -155,17 +164,18 @@ def real_state_dict(model: nn.Module) -> dict[str, Tensor]:
 def binary_layer(
     layer: nn.Module, config: Binarization, output_size: tuple[int, int] | None = None
 ) -> BinaryLayer:
-    """A binary layer that takes over the geometry and the parameters of an nn.Conv1d, nn.Conv2d or
-    nn.Linear."""
+    """A binary layer that takes over the geometry and the parameters of a torch layer that has a binary
+    form."""
     new: Any
     if isinstance(layer, nn.Linear):
         bias = layer.bias is not None
         new = BinaryLinear(layer.in_features, layer.out_features, bias, "meta", config=config.for_linear())
     else:
-        assert isinstance(layer, (nn.Conv1d, nn.Conv2d))
-        new = _BINARY[type(layer)](*_geometry(layer), "meta", config=config, output_size=output_size)
+        assert isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d))
+        kind: Any = _BINARY[type(layer)]
+        new = kind(*_geometry(layer), device="meta", config=config, output_size=output_size)
     new.weight, new.bias = layer.weight, layer.bias
-    new._set_up(new.binarization, output_size if isinstance(layer, nn.Conv1d | nn.Conv2d) else None)
+    new._set_up(new.binarization, None if isinstance(layer, nn.Linear) else output_size)
     new.train(layer.training)
     return new  # type: ignore[no-any-return]
 
@@ -175,7 +185,7 @@ def _real_layer(layer: BinaryLayer) -> nn.Module:
     if isinstance(layer, BinaryLinear):
         new = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
     else:
-        kind: Any = nn.Conv1d if isinstance(layer, BinaryConv1d) else nn.Conv2d
+        kind: Any = next(real for real, binary in _BINARY.items() if isinstance(layer, binary))
         new = kind(*_geometry(layer), device="meta")
     new.weight, new.bias = layer.weight, layer.bias
     new.train(layer.training)
@@ -184,6 +194,10 @@ def _real_layer(layer: BinaryLayer) -> nn.Module:
 
 def _geometry(layer: Any) -> tuple[Any, ...]:
     """The positional arguments of a convolution, up to `padding_mode`."""
+    if isinstance(layer, nn.ConvTranspose2d):
+        shape = (layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding)
+        rest = (layer.output_padding, layer.groups, layer.bias is not None, layer.dilation)
+        return (*shape, *rest, layer.padding_mode)
     return (
         *(
             layer.in_channels,
@@ -308,12 +322,14 @@ class _Plan:
             return f"{kind} has no binary form"
         if self.ran and layer not in self.reached:
             return "not reached in the dry run"
-        if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
+        if isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)):
             if layer.padding_mode != "zeros":
                 return f"padding_mode {layer.padding_mode!r} has no binary form"
             if layer.groups > 1 and layer.in_channels == layer.groups and layer not in self.named:
                 return "depthwise: one input channel per filter is too little for a binary dot product"
             scale = self.configs[layer].scale
+            if isinstance(layer, nn.ConvTranspose2d) and scale is not None and scale.uses_input:
+                return f"scale {self.configs[layer].scale_name!r} is not defined for a transposed convolution"
             if scale is not None and scale.spatial and len(self.sizes(layer)) > 1:
                 sizes = " and ".join(str(size) for size in self.sizes(layer))
                 name = self.configs[layer].scale_name

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xnorpp.nn import BinaryConv1d, BinaryConv2d, LearnedScale
+from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, LearnedScale
 from xnorpp.nn.controls import evaluating
 
 InputSize = int | tuple[int, int]
@@ -60,12 +60,12 @@ def resize_scales(
     before: list[tuple[LearnedScale, dict[str, nn.Parameter], tuple[int, int] | None]] = []
     hooks = []
     for path, layer in model.named_modules():
-        if not isinstance(layer, (BinaryConv1d, BinaryConv2d)):
+        if not isinstance(layer, (BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d)):
             continue
         if isinstance(layer.scale, LearnedScale) and layer.scale.spatial:
 
             def resize(module: Any, inputs: tuple[Tensor, ...], path: str = path) -> None:
-                height = inputs[0].shape[-2] if isinstance(module, BinaryConv2d) else 1
+                height = 1 if isinstance(module, BinaryConv1d) else inputs[0].shape[-2]
                 size = module.output_size_for((height, inputs[0].shape[-1]))
                 scale: LearnedScale = module.scale
                 if scale.is_lazy:

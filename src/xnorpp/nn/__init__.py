@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         register_scale,
     )
     from xnorpp.nn.shift import ChannelShift, RPReLU
+    from xnorpp.nn.transposed import BinaryConvTranspose2d
 
 _NAMES = {
     "binarization": ("METHOD_SCALES", "Binarization"),
@@ -81,6 +82,7 @@ _NAMES = {
         *("ChannelScale", "ChannelSpatialScale", "DenseScale", "LearnedScale", "Scale", "register_scale"),
     ),
     "shift": ("ChannelShift", "RPReLU"),
+    "transposed": ("BinaryConvTranspose2d",),
 }
 _HOME = {name: f"xnorpp.nn.{module}" for module, names in _NAMES.items() for name in names}
 
@@ -97,6 +99,7 @@ __all__ = [
     "Binarization",
     "BinaryConv1d",
     "BinaryConv2d",
+    "BinaryConvTranspose2d",
     "BinaryLayer",
     "BinaryLinear",
     "ChannelHeightWidthScale",

@@ -14,6 +14,7 @@ from xnorpp.nn.controls import binary_layers, evaluating
 from xnorpp.nn.functional import binary_conv2d, binary_linear
 from xnorpp.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLayer
 from xnorpp.nn.scales import LearnedScale
+from xnorpp.nn.transposed import BinaryConvTranspose2d
 
 
 @torch.no_grad()
@@ -65,8 +66,8 @@ def _calibrating_hook(path: str, record: dict[str, Any]) -> Callable[[nn.Module,
         assert isinstance(module.scale, LearnedScale)
         if path in record["layers"]:  # a module that runs twice keeps its first calibration
             return
-        if isinstance(module, (BinaryConv1d, BinaryConv2d)):
-            height = inputs[0].shape[-2] if isinstance(module, BinaryConv2d) else 1
+        if isinstance(module, (BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d)):
+            height = 1 if isinstance(module, BinaryConv1d) else inputs[0].shape[-2]
             module.fit_scale((height, inputs[0].shape[-1]))
         sums = _channel_sums(module, inputs[0])
         if dist.is_initialized():
@@ -100,6 +101,10 @@ def _channel_sums(layer: BinaryLayer, x: Tensor) -> Tensor:
             **quantizers,
         )
         dims: tuple[int, ...] = (0, 2, 3)
+    elif isinstance(layer, BinaryConvTranspose2d):
+        binary_x, binary = (quantizers[k](v, layer.progress) for k, v in (("inputs", x), ("weights", weight)))
+        real, dot = layer.spread(x, weight), layer.spread(binary_x, binary)
+        dims = (0, 2, 3)
     else:
         real, dot = F.linear(x, weight), binary_linear(x, weight, progress=layer.progress, **quantizers)
         dims = tuple(range(x.dim() - 1))

@@ -58,7 +58,7 @@ class BinaryLayer(nn.Module):
 
     def _make_scale(self, output_size: tuple[int, int] | None) -> None:
         with self.weight.device:  # a parameter without a size cannot be moved to the meta device
-            scale = create_scale(self.binarization.scale, self.weight.shape[0], output_size)
+            scale = create_scale(self.binarization.scale, self._filters(self.weight).shape[0], output_size)
         self.scale = scale.to(self.weight.dtype) if scale is not None else None
         self.reset_scale()
 
@@ -97,13 +97,23 @@ class BinaryLayer(nn.Module):
         """
         if isinstance(self.scale, LearnedScale) and not self.weight.is_meta:
             analytic = self.binarization.scale_init == "analytic"
-            self.scale.start_(ANALYTIC_INPUT_MEAN * filter_means(self._centred()) if analytic else None)
+            latent = self._filters(self._centred())
+            self.scale.start_(ANALYTIC_INPUT_MEAN * filter_means(latent) if analytic else None)
+
+    def _filters(self, weight: Tensor) -> Tensor:
+        """A weight of this layer with one filter for each output channel along the first axis."""
+        return weight
+
+    def _as_stored(self, filters: Tensor) -> Tensor:
+        """The inverse of `_filters`."""
+        return filters
 
     def _centred(self) -> Tensor:
         """W, or W minus its filter's mean where the binarization asks for it."""
         config = self.binarization
         if (config.center_weights or config.standardize_weights) and not config.is_real:
-            return self.weight - self.weight.mean(tuple(range(1, self.weight.dim())), keepdim=True)
+            filters = self._filters(self.weight)
+            return self._as_stored(filters - filters.mean(tuple(range(1, filters.dim())), keepdim=True))
         return self.weight
 
     def latent_weight(self) -> Tensor:
@@ -115,8 +125,9 @@ class BinaryLayer(nn.Module):
         latent = self._centred()
         if not self.binarization.standardize_weights or self.binarization.is_real:
             return latent
-        squares = latent.square().mean(tuple(range(1, latent.dim())), keepdim=True)
-        return latent * (8.0 / (squares + _VARIANCE_FLOOR)).sqrt()
+        filters = self._filters(latent)
+        squares = filters.square().mean(tuple(range(1, filters.dim())), keepdim=True)
+        return self._as_stored(filters * (8.0 / (squares + _VARIANCE_FLOOR)).sqrt())
 
     @torch.no_grad()
     def binary_weight(self) -> Tensor:
@@ -134,7 +145,7 @@ class BinaryLayer(nn.Module):
         if isinstance(self.scale, LearnedScale):
             return self.scale.factors()
         if isinstance(self.scale, AnalyticScale):
-            return self.scale.factors(self.latent_weight())
+            return self.scale.factors(self._filters(self.latent_weight()))
         return ()
 
     def packed_scale(self) -> dict[str, Tensor]:
@@ -142,7 +153,7 @@ class BinaryLayer(nn.Module):
         if isinstance(self.scale, LearnedScale):
             return self.scale.packed()
         if isinstance(self.scale, AnalyticScale):
-            return self.scale.packed(self.latent_weight())
+            return self.scale.packed(self._filters(self.latent_weight()))
         return {}
 
     def working_weight(self) -> tuple[Tensor, Quantizer]:
@@ -151,8 +162,10 @@ class BinaryLayer(nn.Module):
         latent = self.latent_weight()
         if self.binarize_weights:
             return latent, self.binarization.weights
-        means = filter_means(latent).reshape(-1, *(1,) * (latent.dim() - 1))
-        return latent / means.clamp_min(torch.finfo(means.dtype).tiny).to(latent.dtype), _REAL
+        filters = self._filters(latent)
+        means = filter_means(filters).reshape(-1, *(1,) * (filters.dim() - 1))
+        real = filters / means.clamp_min(torch.finfo(means.dtype).tiny).to(filters.dtype)
+        return self._as_stored(real), _REAL
 
     def _means_are_exact(self, x: Tensor) -> bool:
         """Whether K's means are those of the packed network: in evaluation, where there is float64."""
@@ -356,7 +369,7 @@ class BinaryConv1d(nn.Conv1d, _BinaryConvolution):
     """`nn.Conv1d` with a binarization; the arguments are those of `nn.Conv1d` and of `BinaryConv2d`.
 
     A sequence is treated as an image of one row: a scale that spans columns spans the sequence, and
-    `output_size` is (1, length). It trains; packed files do not hold sequences yet, so `pack` raises.
+    `output_size` is (1, length).
 
     Example:
         >>> BinaryConv1d(32, 64, 5, padding=2)(torch.randn(1, 32, 50)).shape

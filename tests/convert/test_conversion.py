@@ -233,6 +233,10 @@ def test_a_real_state_dict_loads_into_a_binarized_network_and_back(scale: str) -
         other.load_state_dict(partial)
 
 
+class OwnTransposed(nn.ConvTranspose2d):
+    pass
+
+
 class Odd(nn.Module):
     """Everything that cannot be converted."""
 
@@ -241,7 +245,7 @@ class Odd(nn.Module):
         self.stem = nn.Conv2d(3, 4, 1)
         self.depthwise = nn.Conv2d(4, 4, 3, padding=1, groups=4)
         self.reflecting = nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
-        self.transposed = nn.ConvTranspose2d(4, 4, 2)
+        self.transposed = OwnTransposed(4, 4, 2)
         self.twice = nn.Conv2d(4, 4, 3, padding=1)
         self.unused = nn.Conv2d(4, 4, 1)
         self.binary = BinaryConv2d(4, 4, 1, scale="channel")
@@ -262,7 +266,7 @@ def test_what_cannot_be_converted_is_left_with_a_reason() -> None:
     reasons = {
         "depthwise": "depthwise",
         "reflecting": "padding_mode 'reflect'",
-        "transposed": "ConvTranspose2d has no binary form",
+        "transposed": "OwnTransposed is a subclass of ConvTranspose2d",
         "twice": "several output sizes, (9, 9) and (5, 5), which scale 'channel_height_width' cannot hold",
         "unused": "not reached in the dry run",
         "binary": "already a BinaryConv2d of method xnor++",

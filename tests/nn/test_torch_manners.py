@@ -196,7 +196,7 @@ def test_a_sequence_is_an_image_of_one_row(scale: str | None, padding_value: int
         calibrate_scales(layer, x)
 
 
-def test_a_real_sequence_layer_is_torchs_and_packing_a_binary_one_is_refused() -> None:
+def test_a_real_sequence_layer_is_torchs_and_a_vector_is_no_sequence() -> None:
     layer = BinaryConv1d(2, 3, 3, padding="same", padding_mode="circular", config="real")
     twin = nn.Conv1d(2, 3, 3, padding="same", padding_mode="circular")
     twin.load_state_dict(layer.state_dict())
@@ -212,7 +212,7 @@ def test_a_real_sequence_layer_is_torchs_and_packing_a_binary_one_is_refused() -
         def forward(self, x: Tensor) -> Tensor:
             return self.conv(x.flatten(1))  # (2, 48): one sequence of two channels
 
-    with pytest.raises(PackError, match=r"conv.*BinaryConv1d is not supported: packed files hold images"):
+    with pytest.raises(PackError, match=r"conv.*BinaryConv1d is applied to shape \(n, 48\)"):
         pack(Flat(), (3, 4, 4))
     with pytest.raises(ValueError, match="`padding_mode`"):
         BinaryConv1d(2, 2, 1, padding_mode="circular")

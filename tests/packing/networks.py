@@ -132,6 +132,14 @@ class UNet(nn.Module):
         return F.interpolate(self.head(x), scale_factor=2, mode="nearest")
 
 
+class BicubicUNet(UNet):
+    def forward(self, x: Tensor) -> Tensor:
+        fine = self.down(x)
+        coarse = self.middle(F.max_pool2d(fine, 2))
+        x = F.interpolate(self.up(coarse), scale_factor=1.0, mode="bicubic")
+        return self.head(self.merge(torch.cat([x, fine], 1)))
+
+
 class ShuffleUnit(nn.Module):
     def __init__(self, channels: int, groups: int = 2) -> None:
         super().__init__()

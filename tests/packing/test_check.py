@@ -39,31 +39,20 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Expected]] =
         IMAGE,
         [("1", "nn.GroupNorm", NORM), ("4", "nn.InstanceNorm2d", NORM), ("5", "nn.SiLU", RELU)],
     ),
-    "u-net": (
-        networks.UNet,
+    "u-net": (networks.UNet, IMAGE, []),
+    "bicubic u-net": (
+        networks.BicubicUNet,
         IMAGE,
-        [
-            ("up", "nn.ConvTranspose2d", "pack_submodules"),
-            ("", "torch.nn.functional.interpolate", "pack_submodules"),
-        ],
+        [("", "torch.nn.functional.interpolate", "mode='bilinear'")],
     ),
-    "shufflenet": (networks.ShuffleNet, IMAGE, [("unit", "torch.Tensor.view", "channel shuffle")]),
-    "adaptive pool": (networks.adaptive_pool, IMAGE, [("2", "nn.AdaptiveAvgPool2d", "divides (16, 16)")]),
+    "shufflenet": (networks.ShuffleNet, IMAGE, []),
+    "adaptive pool": (networks.adaptive_pool, IMAGE, []),
     "mlp": (networks.mlp, (16,), []),
-    "conv1d": (
-        networks.sequences,
-        (4, 16),
-        [
-            ("", "the input", "image of height 1"),
-            ("0", "nn.Conv1d", "use nn.Conv2d"),
-            ("2", "nn.Conv1d", "use nn.Conv2d"),
-        ],
-    ),
+    "conv1d": (networks.sequences, (4, 16), []),
     "attention": (
         networks.Tokens,
         IMAGE,
         [
-            ("", "torch.Tensor.flatten", "(n, c, h, w)"),
             ("norm", "nn.LayerNorm", NORM),
             ("attention", "nn.MultiheadAttention", "attention"),
         ],
@@ -127,8 +116,8 @@ def test_the_line_is_that_of_the_model() -> None:
 
 
 def test_parts_that_could_be_packed_are_named() -> None:
-    found = check_packable(networks.UNet(), IMAGE)
-    assert [part.name for part in found.packable_parts] == ["down", "middle", "merge", "head"]
+    found = check_packable(networks.BicubicUNet(), IMAGE)
+    assert [part.name for part in found.packable_parts] == ["down", "middle", "up", "merge", "head"]
     assert "packable parts, which xnorpp.pack_submodules packs:\n  down (1 layer)" in str(found)
     assert [part.name for part in check_packable(networks.gelu(), IMAGE).packable_parts] == [
         "0", "2 to 5", "7 to 9",
@@ -241,7 +230,7 @@ def test_an_example_that_does_not_run_is_a_value_error() -> None:
 
 
 def test_a_whole_binary_layer_may_be_an_obstacle() -> None:
-    model = nn.Sequential(BinaryConv2d(3, 4, 2, padding="same", scale="channel"), nn.GELU())
+    model = nn.Sequential(BinaryConv2d(3, 4, 2, padding="same", config="xnor", scale="alpha_k"), nn.GELU())
     found = check_packable(model, (3, 8, 8))
     assert [(o.path, o.operation) for o in found.obstacles] == [("0", "BinaryConv2d"), ("1", "nn.GELU")]
 

@@ -113,14 +113,14 @@ def test_functional_forms(name: str) -> None:
 
 REFUSED: dict[str, tuple[Forward, str]] = {
     "gelu": (F.gelu, "gelu"),
-    "transpose": (lambda x: x.transpose(2, 3), "transpose"),
+    "batch moved": (lambda x: F.relu(x.transpose(0, 1)), "batch is axis 1"),
     "batch mixed": (lambda x: x.reshape(-1, 8, 8, 1), "reshape"),
     "value read": (lambda x: x if x.sum() > 0 else -x, "sum"),
     "item": (lambda x: x * x[0, 0, 0, 0].item(), "getitem"),
     "dropout active": (lambda x: F.dropout(x, 0.5), "training=self.training"),
-    "uneven adaptive": (lambda x: F.adaptive_avg_pool2d(x, 3), "different sizes"),
+    "bicubic": (lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), "mode='bicubic'"),
     "torch.sign": (lambda x: torch.sign(x) * 2, "xnorpp.nn.sign"),
-    "max dilation": (lambda x: F.max_pool2d(x, 2, dilation=2), "dilation"),
+    "indices": (lambda x: F.max_pool2d(x, 2, return_indices=True)[0], "max_pool2d"),
     "constant only": (lambda x: torch.ones(2, 4, 8, 8), "does not depend"),
     "its input among others": (lambda x: (x * 2, x), "returns its input unchanged"),
     "no tensor": (lambda x: 3, "returns int, which contains no tensor"),
@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[Forward, str]] = {
     "shape mismatch add": (lambda x: x + x.mean((2, 3), keepdim=True), "add"),
     "unknown origin": (lambda x: x + OUTSIDE, "unknown origin"),
     "view changed": (lambda x: _changed_view(x * 2), "in place"),
-    "chunk": (lambda x: x.chunk(2, 1)[0], "chunk is not supported"),
+    "chunk of the batch": (lambda x: x.chunk(2, 0)[0], "along the batch axis"),
     "bool": (lambda x: x * 2 if torch.equal(x, x) else x, "values of the input"),
     "unchanged": (lambda x: x.contiguous(), "unchanged"),
 }
@@ -240,11 +240,18 @@ def test_layers_of_every_method(method: str, settings: dict[str, object]) -> Non
     assert verify(model, image(10, 9, 9)).holds
 
 
-def test_uneven_same_padding_is_refused() -> None:
+def test_uneven_same_padding() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 5, 6)).astype(np.float32)
+    for layer in (
+        BinaryConv2d(3, 4, (2, 4), padding="same", method="bnn"),
+        BinaryConv2d(3, 4, (4, 3), padding="same", dilation=3, padding_value=-1),
+        nn.Conv2d(3, 4, (2, 4), padding="same"),
+    ):
+        with torch.no_grad():
+            want = layer(torch.from_numpy(x)).numpy()
+        np.testing.assert_allclose(run(pack(layer, (3, 5, 6)), x), want, atol=1e-5)
     with pytest.raises(PackError, match="unevenly"):
-        pack(BinaryConv2d(3, 4, 2, padding="same", method="bnn"), (3, 4, 4))
-    with pytest.raises(PackError, match="unevenly"):
-        pack(nn.Conv2d(3, 4, 2, padding="same"), (3, 4, 4))
+        pack(BinaryConv2d(3, 4, 2, padding="same", config="xnor", scale="alpha_k"), (3, 4, 4))
     assert pack(nn.Conv2d(3, 4, 3, padding="same"), (3, 4, 4)).ops[0].attrs["padding"] == [1, 1]
 
 

@@ -10,6 +10,14 @@ int64_t window_size(int64_t size, int64_t kernel, int64_t stride, int64_t paddin
     return room < 0 ? 0 : room / stride + 1;
 }
 
+int64_t pooled_size(int64_t size, int64_t kernel, int64_t stride, int64_t padding, bool ceil_mode) {
+    if (!ceil_mode) return window_size(size, kernel, stride, padding, 1);
+    const int64_t room = size + 2 * padding - kernel;
+    if (room < 0) return 0;
+    const int64_t count = (room + stride - 1) / stride + 1;
+    return (count - 1) * stride >= size + padding ? count - 1 : count;
+}
+
 [[noreturn]] void no_fit(const Site &site, int64_t kh, int64_t kw) {
     const Shape &in = site.image();
     site.fail("a " + std::to_string(kh) + "x" + std::to_string(kw) + " window does not fit the " + std::to_string(in[1]) + "x" +
@@ -41,7 +49,7 @@ int64_t filter_work(const Site &site, const Value &out) {
 const std::vector<OperationRow> &operation_set() {
     static const Rows rows = [] {
         Rows all;
-        for (const auto add : {add_convolutions, add_products, add_arithmetic, add_activations, add_windows, add_shapes}) add(all);
+        for (const auto add : {add_convolutions, add_products, add_arithmetic, add_activations, add_windows, add_shapes, add_moves}) add(all);
         return all;
     }();
     return rows;

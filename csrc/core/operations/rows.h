@@ -14,6 +14,7 @@ void add_arithmetic(Rows &rows);
 void add_activations(Rows &rows);
 void add_windows(Rows &rows);
 void add_shapes(Rows &rows);
+void add_moves(Rows &rows);
 
 // Kinds that an input may have.
 constexpr int kF = (int)Kind::F32, kB = (int)Kind::Bits, kN = (int)Kind::F32 | (int)Kind::Int;
@@ -24,6 +25,8 @@ bool is_float32(const Json &value);
 
 // Windows of a (c, h, w) input; what does not fit is refused.
 int64_t window_size(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation);
+// As `window_size`; ceil_mode rounds up, but drops a last window that would start in the padding.
+int64_t pooled_size(int64_t size, int64_t kernel, int64_t stride, int64_t padding, bool ceil_mode);
 [[noreturn]] void no_fit(const Site &site, int64_t kh, int64_t kw);
 std::pair<int64_t, int64_t> windows(const Site &site, int64_t kh, int64_t kw);
 

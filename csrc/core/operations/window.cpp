@@ -4,15 +4,6 @@
 namespace xnorpp {
 namespace {
 
-// As `window_size`; ceil_mode rounds up, but drops a last window that would start in the padding.
-int64_t pooled_size(int64_t size, int64_t kernel, int64_t stride, int64_t padding, bool ceil_mode) {
-    if (!ceil_mode) return window_size(size, kernel, stride, padding, 1);
-    const int64_t room = size + 2 * padding - kernel;
-    if (room < 0) return 0;
-    const int64_t count = (room + stride - 1) / stride + 1;
-    return (count - 1) * stride >= size + padding ? count - 1 : count;
-}
-
 Value pool(const Site &site) {
     const Shape &in = site.image();
     const auto kernel = site.pair("kernel", 1), stride = site.pair("stride", 1), padding = site.pair("padding", 0);

@@ -70,6 +70,7 @@ struct PlainRow {
 using PlainRows = std::vector<PlainRow>;
 
 void add_plain_shapes(PlainRows &rows);
+void add_plain_moves(PlainRows &rows);
 
 const PlainRows &plain_operations();
 const PlainRow *find_plain(const std::string &op);

@@ -70,8 +70,9 @@ class BinaryConvTranspose2d(nn.ConvTranspose2d, _BinaryConvolution):
                 f"`scale` (={binarization.scale_name!r}) must be one without XNOR-Net's K, which is not "
                 "defined for a transposed convolution; 'alpha' and 'channel' are such"
             )
-        geometry = (in_channels, out_channels, kernel_size, stride, padding, output_padding, groups)
-        super().__init__(*geometry, bias, dilation, padding_mode, device=device, dtype=dtype)
+        shape = (in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias)
+        rest: Any = (dilation, padding_mode)
+        super().__init__(*shape, *rest, device, dtype)  # type: ignore[call-arg]
         self._set_up(binarization, output_size)
 
     def reset_parameters(self) -> None:
@@ -81,12 +82,15 @@ class BinaryConvTranspose2d(nn.ConvTranspose2d, _BinaryConvolution):
 
     def _filters(self, weight: Tensor) -> Tensor:
         """(in, out/groups, kh, kw) as (out, in/groups, kh, kw)."""
-        blocks = weight.unflatten(0, (self.groups, -1))
-        return blocks.transpose(1, 2).flatten(0, 1)
+        groups, (_, each, kh, kw) = self.groups, weight.shape
+        blocks = weight.reshape(groups, -1, each, kh, kw).transpose(1, 2)
+        return blocks.reshape(groups * each, -1, kh, kw)
 
     def _as_stored(self, filters: Tensor) -> Tensor:
         """The inverse of `_filters`."""
-        return filters.unflatten(0, (self.groups, -1)).transpose(1, 2).flatten(0, 1)
+        groups, (_, fan, kh, kw) = self.groups, filters.shape
+        blocks = filters.reshape(groups, -1, fan, kh, kw).transpose(1, 2)
+        return blocks.reshape(groups * fan, -1, kh, kw)
 
     @property
     def pads(self) -> Pads:
@@ -95,9 +99,10 @@ class BinaryConvTranspose2d(nn.ConvTranspose2d, _BinaryConvolution):
 
     def output_size_for(self, input_size: tuple[int, int]) -> tuple[int, int]:
         """The (height, width) of the output for an input of this (height, width)."""
+        padding: Any = self.padding
         sizes = [
             (size - 1) * self.stride[i]
-            - 2 * self.padding[i]  # type: ignore[operator]
+            - 2 * padding[i]
             + self.dilation[i] * (self.kernel_size[i] - 1)
             + self.output_padding[i]
             + 1

@@ -8,11 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryLayer, BinaryLinear
+from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLayer, BinaryLinear
 from xnorpp.nn.quantizers import hard_sign
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.operations.arguments import affine, picture
+from xnorpp.packing.operations.convolution import sequence
 from xnorpp.packing.trace import Trace
+from xnorpp.packing.transposed import transposed
+from xnorpp.packing.views import on_last_axis, reshaped, sliced
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
 
 
@@ -20,12 +23,16 @@ def record_layer(trace: Trace, layer: nn.Module, x: Any, result: Tensor) -> Node
     """The nodes of a BinaryConv2d or BinaryLinear: sign, dot product, K, scale and bias."""
     if not trace.is_value(x):
         raise trace.fail("has a constant input")
-    if isinstance(layer, BinaryConv1d):
-        raise trace.fail("is not supported: packed files hold images, not sequences; use BinaryConv2d")
     assert isinstance(layer, BinaryLayer)
     _check_quantizers(trace, layer)
+    if isinstance(layer, BinaryConv1d):
+        row = sequence(trace, trace.node(x))
+        made = _binary_conv2d(trace, layer, row, (result.shape[1], 1, result.shape[2]))
+        return reshaped(trace, made, tuple(result.shape[1:]))
     if isinstance(layer, BinaryConv2d):
         return _binary_conv2d(trace, layer, picture(trace, trace.node(x)), tuple(result.shape[1:]))
+    if isinstance(layer, BinaryConvTranspose2d):
+        return _binary_transposed(trace, layer, picture(trace, trace.node(x)), tuple(result.shape[1:]))
     assert isinstance(layer, BinaryLinear)
     return _binary_linear(trace, layer, trace.node(x), tuple(result.shape[1:]))
 
@@ -55,19 +62,26 @@ def _array(tensor: Tensor) -> Array:
     return np.array(tensor.detach().to("cpu", wide).numpy())
 
 
-def _real_weight(layer: BinaryConv2d | BinaryLinear) -> Array:
+def _real_weight(layer: BinaryLayer) -> Array:
     """What stands for sign(W) in the first of two stages, when weights are still real."""
-    return _array(layer.working_weight()[0])
+    return _array(_as_image(layer.working_weight()[0]))
 
 
-def _binary_conv2d(trace: Trace, layer: BinaryConv2d, source: Node, shape: tuple[int, ...]) -> Node:
-    left, right, top, bottom = layer.pads
+def _as_image(weight: Tensor) -> Tensor:
+    """The filters of a sequence as those of images of one row."""
+    return weight.unsqueeze(2) if weight.dim() == 3 else weight
+
+
+def _binary_conv2d(
+    trace: Trace, layer: BinaryConv2d | BinaryConv1d, source: Node, shape: tuple[int, ...]
+) -> Node:
+    _, stride, (left, right, top, bottom), dilation = layer._window()
     if left != right or top != bottom:
-        raise trace.fail(f"with padding={layer.padding!r} pads unevenly here, which is not supported")
+        return _padded_evenly(trace, layer, source, shape)
     attrs: dict[str, Any] = {
-        "stride": list(layer.stride),
+        "stride": list(stride),
         "padding": [top, left],
-        "dilation": list(layer.dilation),
+        "dilation": list(dilation),
         "groups": layer.groups,
     }
     if not layer.binarizes_input:
@@ -75,14 +89,14 @@ def _binary_conv2d(trace: Trace, layer: BinaryConv2d, source: Node, shape: tuple
         if weight is None:
             y = trace.emit("conv2d", [source], shape, attrs, {"weight": _real_weight(layer)})
         else:
-            packed = pack_conv_weight(_array(weight))
+            packed = pack_conv_weight(_array(_as_image(weight)))
             y = trace.emit("bitweight_conv2d", [source], shape, attrs, {"weight": packed})
         return _scaled(trace, layer, y, None)
     k = _input_scale(trace, layer, source, shape, attrs) if _uses_input(layer) else None
     bits = trace.emit_sign(source)
     if layer.weights_are_binary:
         attrs["pad_value"] = layer.padding_value
-        packed = pack_conv_weight(_array(layer.binary_weight()))
+        packed = pack_conv_weight(_array(_as_image(layer.binary_weight())))
         return _scaled(trace, layer, trace.emit("binary_conv2d", [bits], shape, attrs, {"weight": packed}), k)
     signs = trace.emit("signs", [bits], source.shape)
     if layer.padding_value and any(attrs["padding"]):
@@ -95,9 +109,48 @@ def _binary_conv2d(trace: Trace, layer: BinaryConv2d, source: Node, shape: tuple
     )
 
 
+def _padded_evenly(
+    trace: Trace, layer: BinaryConv2d | BinaryConv1d, source: Node, shape: tuple[int, ...]
+) -> Node:
+    """'same' with an even kernel, whose borders differ: the wider one on both sides, and the rest cut off."""
+    _, _, (left, right, top, bottom), _ = layer._window()
+    attrs: dict[str, Any] = {"stride": [1, 1], "dilation": list(layer._window()[3]), "groups": layer.groups}
+    attrs["padding"] = [max(top, bottom), max(left, right)]
+    if not (layer.binarizes_input and layer.weights_are_binary) or _uses_input(layer):
+        raise trace.fail(
+            f"with padding={layer.padding!r} pads unevenly here, which is supported for binary inputs and "
+            "weights alone",
+            "use an odd kernel size",
+        )
+    attrs["pad_value"] = layer.padding_value
+    more = (shape[1] + abs(bottom - top), shape[2] + abs(right - left))
+    packed = pack_conv_weight(_array(_as_image(layer.binary_weight())))
+    dot = trace.emit("binary_conv2d", [trace.emit_sign(source)], (shape[0], *more), attrs, {"weight": packed})
+    made = affine(trace, dot, None, None)
+    for axis, (before, after) in ((1, (top, bottom)), (2, (left, right))):
+        begin = max(0, after - before)
+        made = sliced(trace, made, axis, begin, begin + shape[axis])
+    return _scaled(trace, layer, made, None)
+
+
+def _binary_transposed(
+    trace: Trace, layer: BinaryConvTranspose2d, source: Node, shape: tuple[int, ...]
+) -> Node:
+    stride, padding, dilation = ([int(n) for n in m] for m in (layer.stride, layer.padding, layer.dilation))
+    both = layer.binarizes_input and layer.weights_are_binary
+    if layer.binarizes_input:
+        source = trace.emit_sign(source)
+        if not both:
+            source = trace.emit("signs", [source], source.shape)
+    weight = _array(layer.binary_weight()) if layer.weights_are_binary else _real_weight(layer)
+    geometry = (stride, padding, dilation, layer.groups)
+    made = transposed(trace, source, weight, *geometry, shape, binary=both)
+    return _scaled(trace, layer, made, None)
+
+
 def _binary_linear(trace: Trace, layer: BinaryLinear, source: Node, shape: tuple[int, ...]) -> Node:
     if len(source.shape) != 1:
-        raise trace.fail(f"is applied to {len(source.shape) + 1} axes; (n, c) is needed")
+        return on_last_axis(trace, source, lambda image: _pixelwise(trace, layer, image))
     k = trace.emit("abs_mean", [source], (1,)) if _uses_input(layer) else None
     if layer.binarizes_input:
         source = trace.emit_sign(source)
@@ -113,15 +166,38 @@ def _binary_linear(trace: Trace, layer: BinaryLinear, source: Node, shape: tuple
     return _scaled(trace, layer, y, k)
 
 
-def _uses_input(layer: BinaryConv2d | BinaryLinear) -> bool:
+def _pixelwise(trace: Trace, layer: BinaryLinear, image: Node) -> Node:
+    """A linear layer over the channels of each pixel: a 1x1 convolution."""
+    k = trace.emit("abs_mean", [image], (1, *image.shape[1:])) if _uses_input(layer) else None
+    attrs: dict[str, Any] = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+    shape = (layer.out_features, *image.shape[1:])
+    if layer.binarizes_input:
+        image = trace.emit_sign(image)
+    if not layer.weights_are_binary:
+        if layer.binarizes_input:
+            image = trace.emit("signs", [image], image.shape)
+        weight = _real_weight(layer)[:, :, None, None]
+        return _scaled(trace, layer, trace.emit("conv2d", [image], shape, attrs, {"weight": weight}), k)
+    packed = pack_conv_weight(_array(layer.binary_weight())[:, :, None, None])
+    op = "bitweight_conv2d"
+    if layer.binarizes_input:
+        op, attrs["pad_value"] = "binary_conv2d", 0
+    return _scaled(trace, layer, trace.emit(op, [image], shape, attrs, {"weight": packed}), k)
+
+
+def _uses_input(layer: BinaryLayer) -> bool:
     return layer.scale is not None and layer.scale.uses_input
 
 
 def _input_scale(
-    trace: Trace, layer: BinaryConv2d, source: Node, shape: tuple[int, ...], attrs: dict[str, Any]
+    trace: Trace,
+    layer: BinaryConv2d | BinaryConv1d,
+    source: Node,
+    shape: tuple[int, ...],
+    attrs: dict[str, Any],
 ) -> Node:
     """XNOR-Net's K. With groups each has its own: a real convolution of |x| with a box filter gives them."""
-    kernel = list(layer.kernel_size)
+    kernel = list(layer._window()[0])
     if layer.groups == 1:
         window = {"kernel": kernel, **{key: attrs[key] for key in ("stride", "padding", "dilation")}}
         mean = trace.emit("abs_mean", [source], (1, *source.shape[1:]))
@@ -132,7 +208,7 @@ def _input_scale(
     return trace.emit("conv2d", [magnitude], shape, dict(attrs), {"weight": box})
 
 
-def _scaled(trace: Trace, layer: BinaryConv2d | BinaryLinear, y: Node, k: Node | None) -> Node:
+def _scaled(trace: Trace, layer: BinaryLayer, y: Node, k: Node | None) -> Node:
     """`y*K*Gamma + bias`: the channel factor and bias as vectors, the rest of Gamma as the spatial factor."""
     if k is not None:
         y = trace.emit("mul", [y, k], y.shape)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryLinear
+from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
 from xnorpp.nn.controls import evaluating
 from xnorpp.packing.example import as_weights_are
 from xnorpp.packing.graph import Array, Node, PackError, Trained, order
@@ -39,8 +39,7 @@ _METADATA = (
     *("is_complex", "get_device", "element_size", "storage_offset", "__len__", "__hash__", "__repr__"),
 )
 _PACKAGES = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
-INPUT_RANKS = (1, 3)  # axes of an input without the batch that a program can have,
-VALUE_RANKS = (1, 3)  # and of any other value
+RANKS = range(1, 9)  # axes of a value of a program, without the batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +53,9 @@ class Call:
 class Trace(TorchFunctionMode):
     """Records nodes while a model runs. `operations.py` calls `node`, `constant`, `emit` and `fail`."""
 
-    def __init__(self, model: nn.Module, inputs: Sequence[Tensor], keep: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, inputs: Sequence[Tensor], keep: bool = False, any_size: bool = False
+    ) -> None:
         super().__init__()
         x = inputs[0]
         self.batch = x.shape[0]
@@ -67,11 +68,14 @@ class Trace(TorchFunctionMode):
         self.constants: set[int] = set()
         self.stale: set[int] = set()
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
+        self.joined: dict[tuple[int, ...], Node] = {}  # concatenations by axis and parts (`views.py`)
+        self._batch_axes: dict[int, int] = {}  # of tensors whose batch axis is not the first
         self.obstacles: list[Obstacle] = []
         self.calls: dict[str, list[Call]] = {}  # by module path
         self.outputs: dict[str, Node] = {}  # by name; empty where there are obstacles
         self.operation = ""
         self.serial = 0
+        self.any_size = any_size  # prefer operations that are the same at any height and width
         for module in model.modules():
             own = [*module.parameters(False), *module.buffers(False), *vars(module).values()]
             self.constants.update(id(value) for value in own if isinstance(value, Tensor))
@@ -97,9 +101,9 @@ class Trace(TorchFunctionMode):
             remedy = "make the first layer's output the input, and pack what follows"
             self._report("", "the input", f"is of type {inputs[0].dtype}; real numbers are needed", remedy)
             self._make_opaque([inputs[0]], [])
-        elif len(self.input.shape) not in INPUT_RANKS:
-            remedy = "give it images, (n, c, h, w); a sequence is an image of height 1"
-            self._report("", "the input", f"has shape (n, {axes}); (n, c, h, w) or (n, c) is needed", remedy)
+        elif len(self.input.shape) not in RANKS:
+            remedy = "give it batches of vectors (n, c), sequences (n, c, length) or images (n, c, h, w)"
+            self._report("", "the input", f"has shape (n, {axes}); 1 to 8 axes after n are needed", remedy)
             self._make_opaque([inputs[0]], [])
 
     def __torch_function__(
@@ -121,10 +125,11 @@ class Trace(TorchFunctionMode):
             return result
         self.operation = self._operation_name(func, name)
         try:
-            node = self._record(name, args, kwargs, result, tracked)
-            if any(t is result for t in tracked) and node not in before:
-                self._mark_views(result)
-            self.bind(result, node)
+            found = self._record(name, args, kwargs, result, tracked)
+            for part, node in zip(*((result, found) if isinstance(found, list) else ([result], [found]))):
+                if any(t is part for t in tracked) and node not in before:
+                    self._mark_views(part)
+                self.bind(part, node)
         except Refusal as refusal:
             self.refuse(refusal, result, tracked)
         return result
@@ -136,7 +141,9 @@ class Trace(TorchFunctionMode):
             return f"nn.{type(module).__name__}"
         return resolve_name(func) or name
 
-    def _record(self, name: str, args: Any, kwargs: Any, result: Any, tracked: list[Tensor]) -> Node:
+    def _record(
+        self, name: str, args: Any, kwargs: Any, result: Any, tracked: list[Tensor]
+    ) -> Node | list[Node]:
         from xnorpp.packing.operations import plain_name, record
 
         remedy = remedy_for(plain_name(name))
@@ -148,7 +155,8 @@ class Trace(TorchFunctionMode):
             if refused_for_any_shape(plain_name(name)):
                 raise self.fail("is not supported", remedy)
             raise _Consequence
-        if not isinstance(result, Tensor):
+        several = isinstance(result, list | tuple) and all(isinstance(part, Tensor) for part in result)
+        if not isinstance(result, Tensor) and not several:
             raise self.fail("is not supported", remedy)
         return record(self, name, args, kwargs, result)
 
@@ -222,11 +230,13 @@ class Trace(TorchFunctionMode):
 
     def _fits(self, t: Tensor) -> bool:
         """Whether a tensor has a shape and type that a program's values have."""
-        return t.dim() - 1 in VALUE_RANKS and t.shape[0] == self.batch and t.is_floating_point()
+        return t.dim() - 1 in RANKS and t.shape[0] == self.batch and t.is_floating_point()
 
     def bind(self, tensor: Tensor, node: Node) -> None:
         """From now on this tensor is that node's value."""
-        if tuple(tensor.shape[1:]) != node.shape or tensor.shape[0] != self.batch:
+        batch = self.batch_axis(tensor)
+        shape = tuple(n for axis, n in enumerate(tensor.shape) if axis != batch)
+        if shape != node.shape or tensor.shape[batch] != self.batch:
             raise self.fail(
                 f"gives shape {tuple(tensor.shape)}, which mixes images or is not supported",
                 "leave the batch axis first, and each image to itself",
@@ -235,7 +245,24 @@ class Trace(TorchFunctionMode):
         self.nodes[id(tensor)] = node
         if self.values is not None and node.serial not in self.values:
             with _no_modes():
-                self.values[node.serial] = tensor.detach().clone()
+                self.values[node.serial] = tensor.detach().movedim(batch, 0).clone()
+
+    def keep(self, made: Node, source: Node | None, move: Callable[[Tensor], Tensor]) -> None:
+        """The value of a node that the model has no tensor of: what `move` makes of its source's value."""
+        if self.values is None or (source is not None and source.serial not in self.values):
+            return
+        with _no_modes():
+            given = self.values[0 if source is None else source.serial]
+            self.values[made.serial] = move(given).detach().clone()
+
+    def batch_axis(self, tensor: Tensor) -> int:
+        """Which axis of a tensor is the batch; only functions that move axes accept one but the first."""
+        return self._batch_axes.get(id(tensor), 0)
+
+    def set_batch_axis(self, tensor: Tensor, axis: int) -> None:
+        """From now on the batch of this tensor is this axis."""
+        if axis:
+            self._batch_axes[id(tensor)] = axis
 
     def _remember(self, tensor: Tensor) -> None:
         self.alive.append(tensor)
@@ -252,8 +279,8 @@ class Trace(TorchFunctionMode):
                 del self.nodes[id(other)]
                 self.stale.add(id(other))
 
-    def node(self, tensor: object) -> Node:
-        """The node of a tensor that depends on the input."""
+    def node(self, tensor: object, anywhere: bool = False) -> Node:
+        """The node of a tensor that depends on the input; `anywhere`: its batch axis may be any one."""
         if isinstance(tensor, Tensor) and id(tensor) in self.stale:
             raise self.fail(
                 "reads a tensor whose memory was changed in place through another view",
@@ -261,6 +288,11 @@ class Trace(TorchFunctionMode):
             )
         if not isinstance(tensor, Tensor) or id(tensor) not in self.nodes:
             raise self.fail("has a constant where a value computed from the input is needed")
+        if not anywhere and id(tensor) in self._batch_axes:
+            place = self._batch_axes[id(tensor)]
+            raise self.fail(
+                f"reads a tensor whose batch is axis {place}", "move the batch axis to the front first"
+            )
         return self.nodes[id(tensor)]
 
     def is_value(self, tensor: object) -> bool:
@@ -336,7 +368,7 @@ def _no_modes() -> Iterator[None]:
 
 def _taken_whole(module: nn.Module) -> bool:
     """A binary layer with the forward pass we know; `real` ones are ordinary layers."""
-    for kind in (BinaryConv1d, BinaryConv2d, BinaryLinear):
+    for kind in (BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear):
         if isinstance(module, kind):
             return not module.binarization.is_real and type(module).forward is kind.forward
     return False
@@ -353,17 +385,17 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
-def trace(model: nn.Module, *inputs: Tensor) -> dict[str, Node]:
+def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False) -> dict[str, Node]:
     """Run `model` on these inputs and return the nodes of its outputs by name, or raise `PackError`."""
-    outputs, _ = trace_values(model, *inputs, keep=False)
+    outputs, _ = trace_values(model, *inputs, keep=False, any_size=any_size)
     return outputs
 
 
 def trace_values(
-    model: nn.Module, *inputs: Tensor, keep: bool = True
+    model: nn.Module, *inputs: Tensor, keep: bool = True, any_size: bool = False
 ) -> tuple[dict[str, Node], dict[int, Tensor]]:
     """Run `model`: the nodes of its outputs and, with `keep`, the value of every node by its serial."""
-    recorder = run_traced(model, *inputs, keep=keep)
+    recorder = run_traced(model, *inputs, keep=keep, any_size=any_size)
     if not recorder.outputs:
         raise first_of(recorder.obstacles)
     return recorder.outputs, recorder.values or {}
@@ -380,10 +412,10 @@ def first_of(obstacles: Sequence[Obstacle]) -> PackError:
     )
 
 
-def run_traced(model: nn.Module, *inputs: Tensor, keep: bool = False) -> Trace:
+def run_traced(model: nn.Module, *inputs: Tensor, keep: bool = False, any_size: bool = False) -> Trace:
     """Run `model` once under a trace, which has no outputs where there are obstacles."""
     inputs = as_weights_are(model, inputs)
-    recorder = Trace(model, inputs, keep)
+    recorder = Trace(model, inputs, keep, any_size)
     hooks = []
     try:
         for path, module in model.named_modules():

@@ -71,7 +71,7 @@ def verify(model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False) 
 
     Args:
         model: The trained model.
-        x: Normalised images, `(n, c, h, w)`, or vectors, `(n, c)`.
+        x: Normalised images, `(n, c, h, w)`, sequences, `(n, c, length)`, or vectors, `(n, c)`.
         half: Whether the program stores real-valued weights in 16 bits, as in `pack`.
 
     Returns:
@@ -80,8 +80,8 @@ def verify(model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False) 
     Raises:
         PackError: If the model cannot be packed.
     """
-    if x.ndim not in (2, 4) or not len(x):
-        raise ValueError(f"`x` has shape {tuple(x.shape)}; at least one image, (n, c, h, w), is needed")
+    if x.ndim < 2 or not len(x):
+        raise ValueError(f"`x` has shape {tuple(x.shape)}; a batch of at least one input is needed")
     model = unwrap(model)
     shape = tuple(x.shape[1:])
     traced, tensors = trace_values(model, torch.from_numpy(np.ascontiguousarray(x)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xnorpp.packing.bounds import activation, arithmetic, product, shape, window
+from xnorpp.packing.bounds import activation, arithmetic, moves, product, shape, window
 from xnorpp.packing.bounds.rounding import F64, Bound, U
 
 BOUNDS: Mapping[str, Bound] = {
@@ -16,6 +16,7 @@ BOUNDS: Mapping[str, Bound] = {
     **activation.BOUNDS,
     **window.BOUNDS,
     **shape.BOUNDS,
+    **moves.BOUNDS,
 }
 
 __all__ = ["BOUNDS", "F64", "Bound", "U"]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from xnorpp.packing.graph import Node
 from xnorpp.packing.obstacles import Refusal, remedy_for
-from xnorpp.packing.operations import activation, arithmetic, convolution, product, shape, window
+from xnorpp.packing.operations import activation, arithmetic, convolution, moves, product, shape, window
 from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.trace import Trace
 
@@ -27,6 +27,7 @@ FUNCTIONS: Mapping[str, Handler] = {
     **activation.FUNCTIONS,
     **window.FUNCTIONS,
     **shape.FUNCTIONS,
+    **moves.FUNCTIONS,
 }
 
 
@@ -35,20 +36,22 @@ def plain_name(name: str) -> str:
     return name.strip("_") if name.startswith("__") else name.rstrip("_")
 
 
-def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Tensor) -> Node:
-    """The node for one call of a torch function."""
+def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Any) -> Node | list[Node]:
+    """The node for one call of a torch function, or one for each tensor that it returns."""
     plain = plain_name(name)
     if name in _IDENTITY:
-        if not result.is_floating_point() or (
-            name == "__get__" and tuple(result.shape[1:]) != trace.node(args[0]).shape
-        ):
+        if not result.is_floating_point() or (name == "__get__" and result.shape != args[0].shape):
             raise trace.fail("is not supported", remedy_for(plain))
-        return trace.node(args[0])
+        trace.set_batch_axis(result, trace.batch_axis(args[0]))
+        return trace.node(args[0], anywhere=True)
     handler = FUNCTIONS.get(plain)
     if handler is None:
         raise trace.fail("is not supported", remedy_for(plain))
     try:
-        return handler(trace, result, *args, **kwargs)
+        made: Node | list[Node] = handler(trace, result, *args, **kwargs)
+        if isinstance(result, Tensor) == isinstance(made, list):
+            raise trace.fail("is not supported", remedy_for(plain))
+        return made
     except Refusal:
         raise
     except (TypeError, ValueError, LookupError) as error:  # a form of the call that the handler does not know

@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Convolutions of images and of sequences, which are images of one row."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch import Tensor
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.operations.arguments import Handler, affine, pair, picture, shape_of
 from xnorpp.packing.trace import Trace
+from xnorpp.packing.transposed import transposed
+from xnorpp.packing.views import reshaped
 from xnorpp.runtime.format.bits import pack_conv_weight
 
 
@@ -18,28 +20,77 @@ def conv2d(
     padding: Any = 0, dilation: Any = 1, groups: int = 1,
 ) -> Node:  # fmt: skip
     source, w = picture(trace, trace.node(input)), trace.constant(weight)
-    dilations = pair(dilation)
+    geometry = (pair(stride), padding if isinstance(padding, str) else pair(padding), pair(dilation))
+    return _conv(trace, source, w, bias, *geometry, int(groups), shape_of(result))
+
+
+def conv1d(
+    trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None, stride: Any = 1,
+    padding: Any = 0, dilation: Any = 1, groups: int = 1,
+) -> Node:  # fmt: skip
+    image, w = sequence(trace, trace.node(input)), trace.constant(weight)[:, :, None]
+    border = padding if isinstance(padding, str) else [0, _one(padding)]
+    geometry = ([1, _one(stride)], border, [1, _one(dilation)])
+    shape = (result.shape[1], 1, result.shape[2])
+    return reshaped(trace, _conv(trace, image, w, bias, *geometry, int(groups), shape), shape_of(result))
+
+
+def sequence(trace: Trace, node: Node) -> Node:
+    """A sequence (c, length) as an image of one row."""
+    if len(node.shape) != 2:
+        raise trace.fail(
+            f"is applied to shape (n, {', '.join(map(str, node.shape))}); (n, c, length) is needed",
+            "give it sequences, (n, c, length)",
+        )
+    return reshaped(trace, node, (node.shape[0], 1, node.shape[1]))
+
+
+def _one(value: Any) -> int:
+    return int(value if isinstance(value, int) else value[0])
+
+
+def _conv(
+    trace: Trace, source: Node, w: Array, bias: Any, stride: list[int], padding: Any, dilation: list[int],
+    groups: int, shape: tuple[int, ...],
+) -> Node:  # fmt: skip
     if isinstance(padding, str):
-        reach = [d * (k - 1) for d, k in zip(dilations, w.shape[2:])]
-        if padding == "same" and any(r % 2 for r in reach):
-            raise trace.fail(
-                "with padding='same' pads unevenly here, which is not supported",
-                "use an odd kernel size, or nn.ZeroPad2d before an unpadded convolution",
-            )
-        padding = [r // 2 for r in reach] if padding == "same" else 0
-    attrs: dict[str, Any] = {
-        "stride": pair(stride),
-        "padding": pair(padding),
-        "dilation": dilations,
-        "groups": int(groups),
-    }
-    bits, pad_value = _padded_bits(source, attrs["padding"])
+        reach = [d * (k - 1) for d, k in zip(dilation, w.shape[2:])]
+        if padding == "same" and any(r % 2 for r in reach):  # torch puts the odd one at the end
+            top, left = (r // 2 for r in reach)
+            edges = [0, 0, top, reach[0] - top, left, reach[1] - left]
+            wide = (source.shape[0], source.shape[1] + reach[0], source.shape[2] + reach[1])
+            source = trace.emit("pad2d", [source], wide, {"padding": edges, "value": 0.0})
+            padding = "valid"
+        padding = [r // 2 for r in reach] if padding == "same" else [0, 0]
+    attrs: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    bits, pad_value = _padded_bits(source, padding)
     if bits is not None and is_signs(w):
         taps = {**attrs, "padding": pad_value[1], "pad_value": pad_value[0]}
-        dot = trace.emit("binary_conv2d", [bits], shape_of(result), taps, {"weight": pack_conv_weight(w)})
+        dot = trace.emit("binary_conv2d", [bits], shape, taps, {"weight": pack_conv_weight(w)})
         return shifted(trace, dot, bias)
     tensors = {"weight": w} if bias is None else {"weight": w, "bias": trace.constant(bias)}
-    return trace.emit("conv2d", [source], shape_of(result), attrs, tensors)
+    return trace.emit("conv2d", [source], shape, attrs, tensors)
+
+
+def conv_transpose2d(
+    trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None, stride: Any = 1,
+    padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
+) -> Node:  # fmt: skip
+    source, w = picture(trace, trace.node(input)), trace.constant(weight)
+    geometry = (pair(stride), pair(padding), pair(dilation), int(groups))
+    made = transposed(trace, source, w, *geometry, shape_of(result), binary=False)
+    return made if bias is None else affine(trace, made, None, trace.constant(bias))
+
+
+def conv_transpose1d(
+    trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None, stride: Any = 1,
+    padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
+) -> Node:  # fmt: skip
+    image, w = sequence(trace, trace.node(input)), trace.constant(weight)[:, :, None]
+    geometry = ([1, _one(stride)], [0, _one(padding)], [1, _one(dilation)], int(groups))
+    made = transposed(trace, image, w, *geometry, (result.shape[1], 1, result.shape[2]), binary=False)
+    made = reshaped(trace, made, shape_of(result))
+    return made if bias is None else affine(trace, made, None, trace.constant(bias))
 
 
 def is_signs(weight: Array) -> bool:
@@ -63,4 +114,9 @@ def shifted(trace: Trace, dot: Node, bias: Any) -> Node:
     return affine(trace, dot, None, b)
 
 
-FUNCTIONS: dict[str, Handler] = {"conv2d": conv2d}
+FUNCTIONS: dict[str, Handler] = {
+    "conv2d": conv2d,
+    "conv1d": conv1d,
+    "conv_transpose2d": conv_transpose2d,
+    "conv_transpose1d": conv_transpose1d,
+}

@@ -10,16 +10,23 @@ from xnorpp.packing.graph import Node
 from xnorpp.packing.operations.arguments import Handler, shape_of
 from xnorpp.packing.operations.convolution import is_signs, shifted
 from xnorpp.packing.trace import Trace
+from xnorpp.packing.views import on_last_axis
 from xnorpp.runtime.format.bits import pack_linear_weight
 
 
 def linear(trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None) -> Node:
+    """A product with the last axis; where there are others, a 1x1 convolution over that axis as channels."""
     source, w = trace.node(input), trace.constant(weight)
     if len(source.shape) != 1:
-        raise trace.fail(
-            f"is applied to {len(source.shape) + 1} axes; (n, c) is needed",
-            "flatten its input with nn.Flatten(), or use a 1x1 nn.Conv2d to mix the channels of each pixel",
-        )
+        tensors = {"weight": w[:, :, None, None]}
+        if bias is not None:
+            tensors["bias"] = trace.constant(bias)
+
+        def conv(image: Node) -> Node:
+            attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+            return trace.emit("conv2d", [image], (w.shape[0], *image.shape[1:]), attrs, tensors)
+
+        return on_last_axis(trace, source, conv)
     if source.op == "signs" and is_signs(w):
         dot = trace.emit(
             "binary_linear", [source.inputs[0]], shape_of(result), None, {"weight": pack_linear_weight(w)}

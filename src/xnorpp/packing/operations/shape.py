@@ -1,7 +1,8 @@
-"""Reshaping, slicing, padding and joining."""
+"""Padding, enlarging and shuffling of pixels."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,79 +10,114 @@ from torch import Tensor
 
 from xnorpp.packing.graph import Node
 from xnorpp.packing.operations.arguments import Handler, picture, shape_of
-from xnorpp.packing.operations.window import max_pool2d
+from xnorpp.packing.operations.window import adaptive_avg_pool2d
 from xnorpp.packing.trace import Trace
-
-
-def reshape(trace: Trace, result: Tensor, input: Any, *args: Any, **kwargs: Any) -> Node:
-    """Any reshaping: nothing where the shape stays, `flatten` where an image becomes a vector."""
-    source, shape = trace.node(input), shape_of(result)
-    if result.shape[0] == trace.batch and shape == source.shape:
-        return source
-    if result.shape[0] != trace.batch or len(shape) != 1:
-        raise trace.fail(
-            f"from {source.shape} to {shape} is not supported; flattening an image is",
-            "leave values as (n, c, h, w) or (n, c); a channel shuffle becomes a 1x1 or grouped convolution",
-        )
-    return trace.emit("flatten", [source], shape)
-
-
-def getitem(trace: Trace, result: Tensor, input: Any, index: Any) -> Node:
-    """`x[:, :, ::s, ::t]`, a pooling over single pixels; and `x[:, :, 0, 0]` of an image of one pixel."""
-    source = trace.node(input)
-    parts = index if isinstance(index, tuple) else (index,)
-    everything = slice(None)
-    if all(part == everything or part is Ellipsis for part in parts):
-        return source
-    if len(source.shape) == 3 and len(parts) == 4 and parts[0] == parts[1] == everything:
-        if parts[2] == parts[3] == 0 and source.shape[1:] == (1, 1):
-            return trace.emit("flatten", [source], shape_of(result))
-        rows, cols = parts[2], parts[3]
-        if all(isinstance(p, slice) and p.start in (None, 0) and p.stop is None for p in (rows, cols)):
-            steps = [rows.step or 1, cols.step or 1]
-            return max_pool2d(trace, result, input, [1, 1], steps)
-    raise trace.fail(
-        "is not supported; x[:, :, ::s, ::s] is",
-        "use pooling or a strided convolution to choose pixels, and a layer for each part of the channels",
-    )
+from xnorpp.packing.views import reshaped, sliced
 
 
 def pad(
     trace: Trace, result: Tensor, input: Any, pad: Any, mode: str = "constant", value: Any = None
 ) -> Node:
-    source = picture(trace, trace.node(input))
-    edges = [int(p) for p in pad] + [0] * (8 - len(pad))
-    if mode != "constant" or min(edges) < 0 or edges[6:] != [0, 0]:
+    """Numbers around a value, or fewer of them where `pad` is negative."""
+    node = trace.node(input)
+    rank = len(node.shape)
+    pairs = [(int(pad[i]), int(pad[i + 1])) for i in range(0, len(pad), 2)]
+    if len(pairs) > rank:
+        if any(pairs[rank]):
+            raise trace.fail("of the batch axis is not supported", "leave each image to itself")
+        pairs = pairs[:rank]
+    edges = [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
+    for axis, (before, after) in enumerate(edges):
+        node = sliced(trace, node, axis, max(0, -before), after if after < 0 else None)
+    more = [(max(0, before), max(0, after)) for before, after in edges]
+    if mode == "constant":
+        return _constant(trace, node, more, float(np.float32(value or 0.0)))
+    if mode not in ("reflect", "replicate", "circular") or any(any(pair) for pair in more[:-2]):
+        raise trace.fail(f"with mode={mode!r} and pad={tuple(pad)} is not supported")
+    shape = (math.prod(node.shape[:-2]), *node.shape[-2:]) if rank > 1 else (1, 1, node.shape[0])
+    image = reshaped(trace, node, shape)
+    (top, bottom), (left, right) = more[-2:] if rank > 1 else ((0, 0), more[-1])
+    wide = (shape[0], shape[1] + top + bottom, shape[2] + left + right)
+    attrs = {"padding": [top, bottom, left, right], "mode": mode}
+    return reshaped(trace, trace.emit("edge_pad2d", [image], wide, attrs), shape_of(result))
+
+
+def _constant(trace: Trace, node: Node, edges: list[tuple[int, int]], value: float) -> Node:
+    if not any(any(pair) for pair in edges):
+        return node
+    if len(node.shape) == 3:
+        shape = tuple(n + sum(pair) for n, pair in zip(node.shape, edges))
+        attrs = {"padding": [n for pair in edges for n in pair], "value": value}
+        return trace.emit("pad2d", [node], shape, attrs)
+    for axis, (before, after) in enumerate(edges):  # one axis after the other, as the rows of an image
+        if before or after:
+            left, right = node.shape[:axis], node.shape[axis + 1 :]
+            image = reshaped(trace, node, (math.prod(left), node.shape[axis], math.prod(right)))
+            wide = (image.shape[0], image.shape[1] + before + after, image.shape[2])
+            attrs = {"padding": [0, 0, before, after, 0, 0], "value": value}
+            made = trace.emit("pad2d", [image], wide, attrs)
+            node = reshaped(trace, made, (*left, wide[1], *right))
+    return node
+
+
+def interpolate(
+    trace: Trace, result: Tensor, input: Any, size: Any = None, scale_factor: Any = None,
+    mode: str = "nearest", align_corners: Any = None, recompute_scale_factor: Any = None,
+    antialias: bool = False,
+) -> Node:  # fmt: skip
+    source = trace.node(input)
+    if len(source.shape) not in (2, 3):
+        raise trace.fail("is not supported on values of this rank", "give it images, (n, c, h, w)")
+    flat = len(source.shape) == 2
+    image = reshaped(trace, source, (source.shape[0], 1, source.shape[1])) if flat else source
+    wide = (source.shape[0], 1, result.shape[2]) if flat else shape_of(result)
+    if mode == "area":
+        made = adaptive_avg_pool2d(trace, wide, image)
+        return reshaped(trace, made, shape_of(result))
+    kind = "bilinear" if mode == "linear" else mode
+    if kind not in ("nearest", "nearest-exact", "bilinear") or antialias:
         raise trace.fail(
-            f"with mode={mode!r} and pad={tuple(pad)} is not supported; constant padding is",
-            "use nn.ZeroPad2d or padding_mode='zeros'",
+            f"with mode={mode!r}{' and antialias=True' if antialias else ''} is not supported; nearest, "
+            "nearest-exact, bilinear and area are",
+            "use mode='bilinear'",
         )
+    scale = None
+    if scale_factor is not None and not recompute_scale_factor:
+        several = isinstance(scale_factor, list | tuple)
+        scale = [float(s) for s in (scale_factor if several else [scale_factor])]
+        scale = [1.0, *scale] if flat else scale * 2 if len(scale) == 1 else scale
     attrs = {
-        "padding": [edges[4], edges[5], edges[2], edges[3], edges[0], edges[1]],
-        "value": float(np.float32(value or 0.0)),
+        "size": list(wide[1:]) if scale is None else None,
+        "scale": scale,
+        "mode": kind,
+        "align_corners": bool(align_corners),
     }
-    return trace.emit("pad2d", [source], shape_of(result), attrs)
+    return reshaped(trace, trace.emit("upsample2d", [image], wide, attrs), shape_of(result))
 
 
-def cat(trace: Trace, result: Tensor, tensors: Any, dim: int = 0, **kwargs: Any) -> Node:
-    """Joined channels as a sum: each part padded with channels of zeros to the whole width."""
-    parts = [picture(trace, trace.node(t)) for t in tensors]
-    if dim not in (1, -3) or kwargs:
-        raise trace.fail(f"along dim={dim} is not supported; along 1 it is", "join channels, along dim 1")
-    total, begin, joined = result.shape[1], 0, None
-    for part in parts:
-        edges = [begin, total - begin - part.shape[0], 0, 0, 0, 0]
-        wide = trace.emit("pad2d", [part], shape_of(result), {"padding": edges, "value": 0.0})
-        joined = wide if joined is None else trace.emit("add", [joined, wide], shape_of(result))
-        begin += part.shape[0]
-    if joined is None:
-        raise trace.fail("of nothing is not supported")
-    return joined
+def pixel_shuffle(trace: Trace, result: Tensor, input: Any, upscale_factor: int) -> Node:
+    source = picture(trace, trace.node(input))
+    return trace.emit("pixel_shuffle", [source], shape_of(result), {"factor": int(upscale_factor)})
+
+
+def pixel_unshuffle(trace: Trace, result: Tensor, input: Any, downscale_factor: int) -> Node:
+    source = picture(trace, trace.node(input))
+    return trace.emit("pixel_unshuffle", [source], shape_of(result), {"factor": int(downscale_factor)})
+
+
+def channel_shuffle(trace: Trace, result: Tensor, input: Any, groups: int) -> Node:
+    source = trace.node(input)
+    return trace.emit("channel_shuffle", [source], source.shape, {"groups": int(groups)})
 
 
 FUNCTIONS: dict[str, Handler] = {
-    **dict.fromkeys(("reshape", "view", "flatten", "squeeze", "unsqueeze", "view_as", "reshape_as"), reshape),
-    "getitem": getitem,
     "pad": pad,
-    **dict.fromkeys(("cat", "concat", "concatenate"), cat),
+    **dict.fromkeys(("interpolate", "upsample"), interpolate),
+    "upsample_nearest": interpolate,
+    "upsample_bilinear": lambda trace, result, input, size=None, scale_factor=None: interpolate(
+        trace, result, input, size, scale_factor, "bilinear", True
+    ),
+    "pixel_shuffle": pixel_shuffle,
+    "pixel_unshuffle": pixel_unshuffle,
+    **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), channel_shuffle),
 }

@@ -122,7 +122,8 @@ def _operands(maker: Maker, step: Step, at: At) -> tuple[dict[str, Any], ...]:
     """The further inputs of a producer."""
     found = []
     for name in step.operands:
-        c, h, w = extent(maker.program.values[name].shape)
+        values = maker.program.values  # the builder's copy of the input is none of the program's values
+        c, h, w = extent(values.get(name, values[INPUT]).shape)
         found.append({"data": at(name), "c": c, "pixels": h * w, "half": int(name in maker.halves)})
     return tuple(found)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from xnorpp.runtime.format.preprocess import normalise as normalise_images
 from xnorpp.runtime.format.program import INPUT, Op, Program
-from xnorpp.runtime.reference import activation, arithmetic, convolution, product, shape, window
+from xnorpp.runtime.reference import activation, arithmetic, convolution, moves, product, shape, window
 from xnorpp.runtime.reference.arrays import F32, Apply, Array
 
 APPLY: Mapping[str, Apply] = {
@@ -19,6 +19,7 @@ APPLY: Mapping[str, Apply] = {
     **activation.APPLY,
     **window.APPLY,
     **shape.APPLY,
+    **moves.APPLY,
 }
 
 

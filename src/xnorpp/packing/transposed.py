@@ -1,0 +1,163 @@
+"""A transposed convolution as an ordinary one: no operation of its own, and no product with a zero between.
+
+With stride s, row y of the uncut result is row q = y // s of phase r = y % s, and its inputs are the rows
+q - j with the taps r + s*j. So the s*s phases of an output channel are s*s channels of an ordinary
+convolution whose kernel is the s-th part, and a pixel shuffle puts them where they belong; the padding is cut
+off at last. A kernel of 2 with stride 2 becomes a 1x1 convolution. Where s does not divide the kernel some
+phases have a tap less: zero in a real kernel; phases with equally many taps are a convolution of their own
+where weights are bits, which have no zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from xnorpp.packing.graph import Array, Node
+from xnorpp.packing.trace import Trace
+from xnorpp.packing.views import joined, sliced
+from xnorpp.runtime.format.bits import pack_conv_weight
+
+
+def transposed(
+    trace: Trace, source: Node, weight: Array, stride: list[int], padding: list[int], dilation: list[int],
+    groups: int, shape: tuple[int, ...], binary: bool,
+) -> Node:  # fmt: skip
+    """The nodes of a transposed convolution; `source` is bits where `binary`.
+
+    Args:
+        trace: Where they are recorded.
+        source: The value (c, h, w).
+        weight: (c, out/groups, kh, kw) as torch has it; -1 and +1 where `binary`.
+        stride: Rows and columns.
+        padding: How much of the result is cut off on each side.
+        dilation: Of the kernel.
+        groups: Of the channels.
+        shape: Of the result.
+        binary: Whether both factors are bits.
+    """
+    filters = _filters(weight, groups)
+    if stride != [1, 1] and dilation != [1, 1]:
+        if binary:
+            raise trace.fail(
+                f"with stride={tuple(stride)} and dilation={tuple(dilation)} is not supported",
+                "use stride or dilation, not both",
+            )
+        filters, dilation = _spread(filters, dilation), [1, 1]
+    reach = [d * (k - 1) for d, k in zip(dilation, filters.shape[2:])]
+    if stride == [1, 1] and reach[0] >= padding[0] and reach[1] >= padding[1]:
+        border, padding = [r - p for r, p in zip(reach, padding)], [0, 0]
+        size = [n + 2 * b - r for n, b, r in zip(source.shape[1:], border, reach)]
+        turned = filters[:, :, ::-1, ::-1]
+        made = _conv(trace, source, turned, dilation, groups, (size[0], size[1]), border)
+    else:
+        made = _real(trace, _phases(trace, source, filters, stride, dilation, groups, binary))
+    if stride[0] == stride[1]:
+        if stride[0] > 1:
+            made = _shuffled(trace, made, stride[0])
+    else:
+        made = _interleaved(trace, made, stride)
+    for axis in (1, 2):
+        begin, length = padding[axis - 1], shape[axis]
+        missing = begin + length - made.shape[axis]
+        if missing or begin:
+            made = _real(trace, made)
+        if missing > 0:  # `output_padding` beyond what the taps reach
+            edges = [0] * 6
+            edges[2 * axis + 1] = missing
+            longer = tuple(n + missing if i == axis else n for i, n in enumerate(made.shape))
+            made = trace.emit("pad2d", [made], longer, {"padding": edges, "value": 0.0})
+        cut = made.shape[axis] - begin - length
+        made = sliced(trace, made, axis, begin, -cut if cut else None)
+    return made
+
+
+def _filters(weight: Array, groups: int) -> Array:
+    """(c, out/groups, kh, kw) as (out, c/groups, kh, kw)."""
+    c, each, kh, kw = weight.shape
+    blocks = weight.reshape(groups, c // groups, each, kh, kw).transpose(0, 2, 1, 3, 4)
+    return np.asarray(blocks.reshape(groups * each, c // groups, kh, kw))
+
+
+def _spread(filters: Array, dilation: list[int]) -> Array:
+    """A dilated kernel written out with its zeros."""
+    o, fan, kh, kw = filters.shape
+    wide = np.zeros((o, fan, (kh - 1) * dilation[0] + 1, (kw - 1) * dilation[1] + 1), filters.dtype)
+    wide[:, :, :: dilation[0], :: dilation[1]] = filters
+    return wide
+
+
+def _phases(
+    trace: Trace, source: Node, filters: Array, stride: list[int], dilation: list[int], groups: int,
+    binary: bool,
+) -> Node:  # fmt: skip
+    """(out*sh*sw, rows, columns): the phases of each output channel one after the other."""
+    o, fan, kh, kw = filters.shape
+    sh, sw = stride
+    th, tw = -(-kh // sh), -(-kw // sw)  # taps of the longest phase
+    rows = source.shape[1] + (th - 1) * dilation[0]
+    columns = source.shape[2] + (tw - 1) * dilation[1]
+    if not binary or (kh % sh == 0 and kw % sw == 0):
+        wide = np.zeros((o, fan, th * sh, tw * sw), filters.dtype)
+        wide[:, :, :kh, :kw] = filters
+        taps = wide.reshape(o, fan, th, sh, tw, sw)[:, :, ::-1, :, ::-1].transpose(0, 3, 5, 1, 2, 4)
+        return _conv(trace, source, taps.reshape(o * sh * sw, fan, th, tw), dilation, groups, (rows, columns))
+    parts = []
+    for i in range(sh):
+        for j in range(sw):
+            taps = filters[:, :, i::sh, j::sw][:, :, ::-1, ::-1]
+            if 0 in taps.shape:
+                value = np.zeros((o, rows, columns), np.float32)
+                parts.append(trace.emit("constant", [trace.input], value.shape, None, {"value": value}))
+                continue
+            size = (source.shape[1] + taps.shape[2] - 1, source.shape[2] + taps.shape[3] - 1)
+            part = _conv(trace, source, taps, dilation, groups, size)
+            edges = [0, 0, 0, rows - size[0], 0, columns - size[1]]
+            real = trace.emit("affine", [part], part.shape, None, {}, lambda v: v)
+            if any(edges):
+                attrs = {"padding": edges, "value": 0.0}
+                real = trace.emit("pad2d", [real], (o, rows, columns), attrs)
+            parts.append(real)
+    # (phase, out) -> (out, phase)
+    whole = joined(trace, parts, 0)
+    return trace.emit("channel_shuffle", [whole], whole.shape, {"groups": sh * sw})
+
+
+def _conv(
+    trace: Trace, source: Node, filters: Array, dilation: list[int], groups: int, size: tuple[int, int],
+    border: list[int] | None = None,
+) -> Node:  # fmt: skip
+    """An ordinary convolution, which reaches over every border where none is given."""
+    if border is None:
+        border = [d * (k - 1) for d, k in zip(dilation, filters.shape[2:])]
+    attrs: dict[str, Any] = {"stride": [1, 1], "padding": border, "dilation": dilation, "groups": groups}
+    shape = (filters.shape[0], *size)
+    if source.op == "sign":
+        packed = pack_conv_weight(np.ascontiguousarray(filters))
+        return trace.emit("binary_conv2d", [source], shape, {**attrs, "pad_value": 0}, {"weight": packed})
+    return trace.emit("conv2d", [source], shape, attrs, {"weight": np.ascontiguousarray(filters)})
+
+
+def _shuffled(trace: Trace, node: Node, factor: int) -> Node:
+    c, h, w = node.shape
+    shape = (c // factor**2, h * factor, w * factor)
+    return trace.emit("pixel_shuffle", [node], shape, {"factor": factor})
+
+
+def _interleaved(trace: Trace, node: Node, stride: list[int]) -> Node:
+    """As a pixel shuffle with different factors for rows and columns."""
+    (c, h, w), (sh, sw) = node.shape, stride
+    split = (c // (sh * sw), sh, sw, h, w)
+    apart = trace.emit("reshape", [node], split, {"shape": list(split)})
+    axes = [0, 3, 1, 4, 2]
+    turned = trace.emit("permute", [apart], tuple(split[axis] for axis in axes), {"axes": axes})
+    shape = (split[0], h * sh, w * sw)
+    return trace.emit("reshape", [turned], shape, {"shape": list(shape)})
+
+
+def _real(trace: Trace, node: Node) -> Node:
+    """A dot product as a real number, which may be moved."""
+    if node.op != "binary_conv2d":
+        return node
+    return trace.emit("affine", [node], node.shape, None, {}, lambda v: v)

@@ -1,0 +1,163 @@
+"""Numbers that are joined, chosen, repeated, enlarged or pooled by windows of different sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from xnorpp.runtime.format.ops import pooled_size
+from xnorpp.runtime.format.program import Op, Program
+from xnorpp.runtime.reference.arrays import F32, Apply, Array, columns_of
+
+_PADS = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+def _concat(program: Program, op: Op, *parts: Array) -> Array:
+    return np.concatenate(parts, axis=op.attrs["axis"] + 1)
+
+
+def _slice(program: Program, op: Op, x: Array) -> Array:
+    """Along each axis numbers `start`, `start + step`, ... before `stop`; below 0 it counts from the end."""
+    parts = zip(op.attrs["start"], op.attrs["stop"], op.attrs["step"], strict=True)
+    index = (slice(None), *(slice(*part) for part in parts))
+    return np.ascontiguousarray(x[index])
+
+
+def _expand(program: Program, op: Op, x: Array) -> Array:
+    return np.ascontiguousarray(np.broadcast_to(x, (x.shape[0], *op.attrs["shape"])))
+
+
+def _pixel_shuffle(program: Program, op: Op, x: Array) -> Array:
+    """Channel `(c*r + i)*r + j` of a pixel becomes channel c of pixel (i, j) of the r by r in its place."""
+    n, c, h, w = x.shape
+    r = op.attrs["factor"]
+    blocks = x.reshape(n, c // (r * r), r, r, h, w).transpose(0, 1, 4, 2, 5, 3)
+    return np.ascontiguousarray(blocks).reshape(n, c // (r * r), h * r, w * r)
+
+
+def _pixel_unshuffle(program: Program, op: Op, x: Array) -> Array:
+    """The inverse of `pixel_shuffle`."""
+    n, c, h, w = x.shape
+    r = op.attrs["factor"]
+    blocks = x.reshape(n, c, h // r, r, w // r, r).transpose(0, 1, 3, 5, 2, 4)
+    return np.ascontiguousarray(blocks).reshape(n, c * r * r, h // r, w // r)
+
+
+def _channel_shuffle(program: Program, op: Op, x: Array) -> Array:
+    """Channels as (groups, c/groups) become (c/groups, groups)."""
+    groups = op.attrs["groups"]
+    blocks = x.reshape(x.shape[0], groups, x.shape[1] // groups, -1).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(blocks).reshape(x.shape)
+
+
+def _edge_pad2d(program: Program, op: Op, x: Array) -> Array:
+    top, bottom, left, right = op.attrs["padding"]
+    mode = _PADS[op.attrs["mode"]]
+    return np.pad(x, [(0, 0), (0, 0), (top, bottom), (left, right)], mode=mode)  # type: ignore[call-overload, no-any-return]
+
+
+def upsampling(op: Op, size: int, out: int, axis: int) -> Any:
+    """Pixels of the input from one pixel of the result to the next along an axis: as torch has it."""
+    if op.attrs["align_corners"]:
+        return np.float32(np.float32(size - 1) / np.float32(out - 1) if out > 1 else 0)
+    scale = op.attrs["scale"]
+    return np.float32(np.float32(size) / np.float32(out) if scale is None else 1.0 / scale[axis])
+
+
+def upsampled_size(op: Op, size: int, axis: int) -> int:
+    """Rows or columns of the result."""
+    given = op.attrs["size"]
+    return int(np.floor(size * op.attrs["scale"][axis])) if given is None else int(given[axis])
+
+
+def taps(op: Op, size: int, axis: int) -> tuple[Array, Array, F32, F32]:
+    """For each row (or column) of the result two of the input, and their weights in float32."""
+    out = upsampled_size(op, size, axis)
+    ratio, index = upsampling(op, size, out, axis), np.arange(out, dtype=np.float32)
+    half = np.float32(0.5)
+    place = ratio * index if op.attrs["align_corners"] else ratio * (index + half) - half
+    place = np.maximum(place, np.float32(0))
+    first = np.minimum(place.astype(np.int64), size - 1)
+    high = np.clip(place - first.astype(np.float32), np.float32(0), np.float32(1))
+    return first, np.minimum(first + 1, size - 1), np.float32(1) - high, high
+
+
+def chosen(op: Op, size: int, axis: int) -> Array:
+    """For each row (or column) of the result the nearest one of the input."""
+    out = upsampled_size(op, size, axis)
+    half = np.float32(0.5 if op.attrs["mode"] == "nearest-exact" else 0)
+    place = (np.arange(out, dtype=np.float32) + half) * upsampling(op, size, out, axis)
+    return np.asarray(np.minimum(np.floor(place).astype(np.int64), size - 1))
+
+
+def _upsample2d(program: Program, op: Op, x: Array) -> Array:
+    """Nearest or bilinear: `y0*(x0*a + x1*b) + y1*(x0*c + x1*d)`, each step rounded to float32."""
+    h, w = x.shape[2:]
+    if op.attrs["mode"] != "bilinear":
+        return np.ascontiguousarray(x[:, :, chosen(op, h, 0)][:, :, :, chosen(op, w, 1)])
+    top, below, y0, y1 = taps(op, h, 0)
+    left, right, x0, x1 = taps(op, w, 1)
+    left_half, right_half = x0 * x[:, :, :, left], x1 * x[:, :, :, right]
+    above, under = (left_half[:, :, rows] + right_half[:, :, rows] for rows in (top, below))
+    return np.asarray(y0[:, None] * above + y1[:, None] * under)
+
+
+def windows(size: int, out: int) -> list[tuple[int, int]]:
+    """The windows of an adaptive pool: from floor(i*size/out) to ceil((i+1)*size/out)."""
+    return [(i * size // out, -((i + 1) * size // -out)) for i in range(out)]
+
+
+def _adaptive(program: Program, op: Op, x: Array) -> Array:
+    """The largest number or the mean of each window; a sum is taken row by row."""
+    rows, columns = (windows(size, out) for size, out in zip(x.shape[2:], op.attrs["size"], strict=True))
+    result = np.empty((*x.shape[:2], len(rows), len(columns)), np.float32)
+    for i, (top, bottom) in enumerate(rows):
+        for j, (left, right) in enumerate(columns):
+            part = x[:, :, top:bottom, left:right].reshape(*x.shape[:2], -1)
+            if op.op == "adaptive_max_pool2d":
+                result[:, :, i, j] = part.max(axis=2)
+                continue
+            total = np.zeros(x.shape[:2], np.float32)
+            for k in range(part.shape[2]):
+                total = total + part[:, :, k]
+            result[:, :, i, j] = total / np.float32(part.shape[2])
+    return result
+
+
+def _dilated_max_pool2d(program: Program, op: Op, x: Array) -> Array:
+    """The largest of numbers that lie `dilation` apart; what lies outside does not count."""
+    kernel, stride, padding, dilation = (op.attrs[k] for k in ("kernel", "stride", "padding", "dilation"))
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    sizes = enumerate(x.shape[2:])
+    out = [pooled_size(n, reach[i], stride[i], padding[i], op.attrs["ceil_mode"]) for i, n in sizes]
+    needed = [(o - 1) * stride[i] + reach[i] for i, o in enumerate(out)]
+    edges = [(p, max(p, m - n - p)) for p, m, n in zip(padding, needed, x.shape[2:], strict=True)]
+    padded = np.pad(x, [(0, 0), (0, 0), *edges], constant_values=-np.inf)
+    flat = padded.reshape(-1, *padded.shape[2:])
+    windows = columns_of(flat, kernel, stride, dilation, (out[0], out[1]))
+    return np.asarray(windows.max(axis=1)).reshape(*x.shape[:2], *out)
+
+
+def _constant(program: Program, op: Op, x: Array) -> Array:
+    """The same numbers for every image; the input only says how many images there are."""
+    value = program.real(op, "value")
+    assert value is not None
+    return np.ascontiguousarray(np.broadcast_to(value, (x.shape[0], *value.shape)))
+
+
+APPLY: dict[str, Apply] = {
+    "concat": _concat,
+    "slice": _slice,
+    "flip": lambda program, op, x: np.ascontiguousarray(np.flip(x, op.attrs["axis"] + 1)),
+    "expand": _expand,
+    "pixel_shuffle": _pixel_shuffle,
+    "pixel_unshuffle": _pixel_unshuffle,
+    "channel_shuffle": _channel_shuffle,
+    "edge_pad2d": _edge_pad2d,
+    "upsample2d": _upsample2d,
+    "adaptive_avg_pool2d": _adaptive,
+    "adaptive_max_pool2d": _adaptive,
+    "dilated_max_pool2d": _dilated_max_pool2d,
+    "constant": _constant,
+}

@@ -16,8 +16,8 @@ from xnorpp.packing.fold import fold
 from xnorpp.packing.graph import PackError
 from xnorpp.packing.obstacles import Obstacle
 from xnorpp.packing.parts import Part, PartsReport, pack_submodules
+from xnorpp.packing.record import trace, unwrap
 from xnorpp.packing.submodule import PackedModule
-from xnorpp.packing.trace import trace, unwrap
 from xnorpp.packing.verify import Verification, verify
 from xnorpp.runtime import PackedModel
 from xnorpp.runtime.format.program import Program, write

@@ -13,7 +13,7 @@ from xnorpp.packing.fold import fold
 from xnorpp.packing.graph import PackError
 from xnorpp.packing.obstacles import Obstacle
 from xnorpp.packing.parts import Part, count_layers, find_parts, trace_example
-from xnorpp.packing.trace import unwrap
+from xnorpp.packing.record import unwrap
 from xnorpp.runtime.format.program import ProgramError
 
 

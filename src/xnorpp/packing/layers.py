@@ -13,9 +13,9 @@ from xnorpp.nn.quantizers import hard_sign
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.operations.arguments import affine, picture
 from xnorpp.packing.operations.convolution import sequence
+from xnorpp.packing.operations.transposed import transposed
+from xnorpp.packing.operations.views import on_last_axis, reshaped, sliced
 from xnorpp.packing.trace import Trace
-from xnorpp.packing.transposed import transposed
-from xnorpp.packing.views import on_last_axis, reshaped, sliced
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
 
 

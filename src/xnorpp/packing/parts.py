@@ -21,8 +21,9 @@ from xnorpp.packing.assemble import assemble
 from xnorpp.packing.example import BATCH, example_inputs, pair_of_images
 from xnorpp.packing.fold import fold
 from xnorpp.packing.graph import PackError
+from xnorpp.packing.record import run_traced, trace, unwrap
 from xnorpp.packing.submodule import PackedModule
-from xnorpp.packing.trace import Trace, run_traced, trace, unwrap
+from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.program import Program
 
 _WEIGHTED = (nn.modules.conv._ConvNd, nn.Linear)

@@ -30,7 +30,7 @@ from torch import nn
 from xnorpp.packing.assemble import assemble
 from xnorpp.packing.bounds import BOUNDS, F64
 from xnorpp.packing.fold import fold
-from xnorpp.packing.trace import trace_values, unwrap
+from xnorpp.packing.record import trace_values, unwrap
 from xnorpp.runtime import reference
 from xnorpp.runtime.format.program import INPUT, Op
 

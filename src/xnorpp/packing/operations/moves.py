@@ -10,8 +10,8 @@ from torch import Tensor
 
 from xnorpp.packing.graph import Node
 from xnorpp.packing.operations.arguments import Handler
+from xnorpp.packing.operations.views import joined, permuted, reshaped, sliced
 from xnorpp.packing.trace import Trace
-from xnorpp.packing.views import joined, permuted, reshaped, sliced
 
 _BATCH = "leave the batch axis first, and each image to itself"
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from xnorpp.packing.graph import Node
 from xnorpp.packing.operations.arguments import Handler, shape_of
 from xnorpp.packing.operations.convolution import is_signs, shifted
+from xnorpp.packing.operations.views import on_last_axis
 from xnorpp.packing.trace import Trace
-from xnorpp.packing.views import on_last_axis
 from xnorpp.runtime.format.bits import pack_linear_weight
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from xnorpp.packing.graph import Node
 from xnorpp.packing.operations.arguments import Handler, picture, shape_of
+from xnorpp.packing.operations.views import reshaped, sliced
 from xnorpp.packing.operations.window import adaptive_avg_pool2d
 from xnorpp.packing.trace import Trace
-from xnorpp.packing.views import reshaped, sliced
 
 
 def pad(

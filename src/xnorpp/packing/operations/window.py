@@ -10,8 +10,8 @@ from torch import Tensor
 
 from xnorpp.packing.graph import Node
 from xnorpp.packing.operations.arguments import Handler, affine, pair, picture, shape_of
+from xnorpp.packing.operations.views import reshaped
 from xnorpp.packing.trace import Trace
-from xnorpp.packing.views import reshaped
 
 Shape = tuple[int, ...]
 

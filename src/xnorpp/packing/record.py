@@ -1,0 +1,122 @@
+"""Runs a model under a `Trace`, or raises for what cannot be packed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
+from xnorpp.nn.controls import evaluating
+from xnorpp.packing.example import as_weights_are
+from xnorpp.packing.graph import Node, PackError
+from xnorpp.packing.nested import tensors_in
+from xnorpp.packing.obstacles import Obstacle, Refusal
+from xnorpp.packing.trace import Consequence, Trace
+
+
+def _taken_whole(module: nn.Module) -> bool:
+    """A binary layer with the forward pass we know; `real` ones are ordinary layers."""
+    for kind in (BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear):
+        if isinstance(module, kind):
+            return not module.binarization.is_real and type(module).forward is kind.forward
+    return False
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module inside DistributedDataParallel, DataParallel or torch.compile."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False) -> dict[str, Node]:
+    """Run `model` on these inputs and return the nodes of its outputs by name, or raise `PackError`."""
+    outputs, _ = trace_values(model, *inputs, keep=False, any_size=any_size)
+    return outputs
+
+
+def trace_values(
+    model: nn.Module, *inputs: Tensor, keep: bool = True, any_size: bool = False
+) -> tuple[dict[str, Node], dict[int, Tensor]]:
+    """Run `model`: the nodes of its outputs and, with `keep`, the value of every node by its serial."""
+    recorder = run_traced(model, *inputs, keep=keep, any_size=any_size)
+    if not recorder.outputs:
+        raise first_of(recorder.obstacles)
+    return recorder.outputs, recorder.values or {}
+
+
+def first_of(obstacles: Sequence[Obstacle]) -> PackError:
+    """The error of a model with these obstacles: the first, and how many more there are."""
+    more = len(obstacles) - 1
+    if not more:
+        return PackError(str(obstacles[0]))
+    others = f"{more} more obstacle{'s' * (more > 1)}"
+    return PackError(
+        f"{obstacles[0]} ({others}: xnorpp.check_packable(model, example) lists all, with remedies)"
+    )
+
+
+def run_traced(model: nn.Module, *inputs: Tensor, keep: bool = False, any_size: bool = False) -> Trace:
+    """Run `model` once under a trace, which has no outputs where there are obstacles."""
+    inputs = as_weights_are(model, inputs)
+    recorder = Trace(model, inputs, keep, any_size)
+    hooks = []
+    try:
+        for path, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
+                continue
+            before, after = _hooks(recorder, path, _taken_whole(module))
+            hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            hooks.append(module.register_forward_hook(after, with_kwargs=True))
+        with evaluating(model), torch.no_grad(), recorder:
+            result = model(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    recorder.finish(result)
+    return recorder
+
+
+def _hooks(recorder: Trace, path: str, whole: bool) -> tuple[Any, Any]:
+    inputs: list[Node | None] = []  # of the calls under way; a module may call itself
+
+    def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+        inputs.append(recorder.nodes.get(id(args[0])) if args else None)
+        if not recorder.inside:
+            recorder.modules.append((path, module))
+        if whole:
+            recorder.inside += 1
+
+    def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        source = inputs.pop()
+        if whole:
+            recorder.inside -= 1
+            if not recorder.inside:
+                recorder.operation = type(module).__name__
+                _record_whole(recorder, module, args, result)
+        if not recorder.inside:
+            recorder.modules.pop()
+            call = recorder.call_of(args, kwargs, result, source)
+            recorder.calls.setdefault(path, []).append(call)
+
+    return before, after
+
+
+def _record_whole(recorder: Trace, module: nn.Module, args: Any, result: Any) -> None:
+    from xnorpp.packing.layers import record_layer
+
+    try:
+        if len(args) != 1:
+            raise recorder.fail("must be called with its input alone", "pass the input as the one argument")
+        if id(args[0]) in recorder.odd:
+            raise Consequence
+        recorder.bind(result, record_layer(recorder, module, args[0], result))
+    except Refusal as refusal:
+        recorder.refuse(refusal, result, [t for t in tensors_in(args) if recorder.is_value(t)])

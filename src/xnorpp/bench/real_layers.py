@@ -56,7 +56,7 @@ class RealChain:
         total, size = 0, self.shape[1]
         for layer in self.layers:
             size = (size - 1) // layer.stride + 1
-            total += layer.weight.size * size**2
+            total += int(layer.weight.size) * size**2
         return total
 
     def input(self) -> Array:

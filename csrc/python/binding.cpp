@@ -173,7 +173,8 @@ nb::dict describe(const Native &native) {
     }
     for (const Tensor &tensor : p.tensors)
         tensors.append(nb::make_tuple(nb::str(tensor.name.c_str()), nb::str(name_of(tensor.used_as)), python(tensor.shape), tensor.length,
-                                      native.bytes ? (int64_t)(tensor.data - native.bytes) : -1));
+                                      native.bytes ? (int64_t)(tensor.data - native.bytes) : -1,
+                                      nb::str(tensor.scale < 0 ? "" : p.tensors[(size_t)tensor.scale].name.c_str())));
     nb::dict outputs, values;
     for (const Output &output : p.outputs) outputs[nb::str(output.name.c_str())] = nb::str(p.names[(size_t)output.value].c_str());
     for (size_t i = 0; i < p.values.size(); i++)

@@ -305,4 +305,34 @@ std::string text_of(const Shape &shape) {
     return out + (shape.size() == 1 ? ",)" : ")");
 }
 
+const Json kNull, kEmpty = [] {
+    Json value;
+    value.type = Json::Type::Object;
+    return value;
+}();
+
+const Json &at(const Json &object, const char *key, const Json &missing) {
+    const Json *value = object.find(key);
+    return value ? *value : missing;
+}
+const Json &object(const Json &value, const std::string &where) {
+    if (!value.is(Json::Type::Object)) throw Error(where + " must be a JSON object");
+    return value;
+}
+const Json &list(const Json &value, const std::string &where) {
+    if (!value.is(Json::Type::List)) throw Error(where + " must be a JSON array");
+    return value;
+}
+const std::string &text(const Json &value, const std::string &where) {
+    if (!value.is(Json::Type::Text) || characters(value.text()) > kMostName)
+        throw Error(where + " must be a text of at most " + std::to_string(kMostName) + " characters");
+    return value.text();
+}
+void only(const Json &value, std::initializer_list<const char *> known, const std::string &where, int version) {
+    if (version < 2) return;
+    for (const std::string &key : value.keys())
+        if (std::none_of(known.begin(), known.end(), [&](const char *name) { return key == name; }))
+            throw Error(where + " has the unknown key " + quoted(key, 40));
+}
+
 }  // namespace xnorpp

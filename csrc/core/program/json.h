@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -53,5 +54,15 @@ Json parse_json(const char *text, size_t length, const char *where);
 // Whether bytes are valid UTF-8 (no surrogates, no overlong forms), and how many characters they are.
 bool is_utf8(const char *text, size_t length);
 size_t characters(const std::string &text);
+
+// Checked access to what a file holds; `where` begins the message.
+extern const Json kNull, kEmpty;
+constexpr size_t kMostName = 1024;  // characters
+const Json &at(const Json &object, const char *key, const Json &missing = kNull);
+const Json &object(const Json &value, const std::string &where);
+const Json &list(const Json &value, const std::string &where);
+const std::string &text(const Json &value, const std::string &where);
+// From version 2 on nothing is passed over: a key that a reader does not know may change what a file means.
+void only(const Json &value, std::initializer_list<const char *> known, const std::string &where, int version);
 
 }  // namespace xnorpp

@@ -9,41 +9,10 @@
 namespace xnorpp {
 namespace {
 
-constexpr size_t kMostOps = 1 << 12, kMostName = 1024, kMostAxes = 8;
+constexpr size_t kMostOps = 1 << 12, kMostAxes = 8;
 constexpr int kOpset = 2;
 constexpr uint64_t kMostNumbers = (uint64_t)1 << 30;  // of all values of one image
 constexpr int64_t kMostWork = (int64_t)1 << 42;       // multiply-adds of one image
-
-const Json kNull, kEmpty = [] {
-    Json value;
-    value.type = Json::Type::Object;
-    return value;
-}();
-
-const Json &at(const Json &object, const char *key, const Json &missing = kNull) {
-    const Json *value = object.find(key);
-    return value ? *value : missing;
-}
-const Json &object(const Json &value, const std::string &where) {
-    if (!value.is(Json::Type::Object)) throw Error(where + " must be a JSON object");
-    return value;
-}
-const Json &list(const Json &value, const std::string &where) {
-    if (!value.is(Json::Type::List)) throw Error(where + " must be a JSON array");
-    return value;
-}
-const std::string &text(const Json &value, const std::string &where) {
-    if (!value.is(Json::Type::Text) || characters(value.text()) > kMostName)
-        throw Error(where + " must be a text of at most " + std::to_string(kMostName) + " characters");
-    return value.text();
-}
-// From version 2 on nothing is passed over: a key that a reader does not know may change what a file means.
-void only(const Json &value, std::initializer_list<const char *> known, const std::string &where, int version) {
-    if (version < 2) return;
-    for (const std::string &key : value.keys())
-        if (std::none_of(known.begin(), known.end(), [&](const char *name) { return key == name; }))
-            throw Error(where + " has the unknown key " + quoted(key, 40));
-}
 
 // One number per channel; from version 2 on `missing` where they are left out.
 std::vector<double> numbers(const Json &source, const char *name, size_t channels, double missing, int version) {
@@ -96,50 +65,6 @@ void parse_input(Program &p, const Json &source) {
     p.mean = numbers(source, "mean", channels, 0, p.version), p.std = numbers(source, "std", channels, 1, p.version);
     for (const double value : p.std)
         if (!((float)value > 0)) throw Error("input: `std` must be positive in float32");
-}
-
-struct EncodingRow {
-    const char *name;
-    Dtype dtype;
-};
-constexpr EncodingRow kEncodings[] = {{"float32", Dtype::F32}, {"float16", Dtype::F16}, {"bits", Dtype::U8}, {"uint8", Dtype::U8},
-                                      {"int8", Dtype::I8},     {"int16", Dtype::I16},   {"int32", Dtype::I32}};
-
-// Version 2: the table `tensors` states the encoding of every tensor of the file.
-void parse_encodings(Program &p, const Json &table) {
-    object(table, "`tensors`");
-    std::map<std::string, const Json *> rows;
-    for (size_t i = 0; i < table.keys().size(); i++) rows[table.keys()[i]] = &table.items()[i];
-    for (Tensor &tensor : p.tensors) {
-        const std::string where = "tensor " + quoted(tensor.name);
-        const auto found = rows.find(tensor.name);
-        if (found == rows.end()) throw Error(where + " has no row in `tensors`");
-        const Json &row = object(*found->second, where);
-        const std::string &encoding = text(at(row, "encoding"), where + ": `encoding`");
-        const Encoding stored = tensor.encoding;  // what its dtype allows; U8 is Untyped
-        bool known = false;
-        for (size_t i = 0; i < sizeof kEncodings / sizeof *kEncodings; i++)
-            if (encoding == kEncodings[i].name) tensor.encoding = (Encoding)i, known = true;
-        if (!known)
-            throw Error(where + ": encoding " + quoted(encoding, 40) + " is unknown; known are float32, float16, bits, uint8, int8, int16, int32");
-        const bool byte = tensor.encoding == Encoding::Bits || tensor.encoding == Encoding::UInt8;
-        if (byte ? stored != Encoding::Untyped : stored != tensor.encoding)
-            throw Error(where + ": encoding " + encoding + " does not fit the dtype it is stored with");
-        only(row, {"encoding", tensor.encoding == Encoding::Bits ? "shape" : "encoding"}, where, 2);
-        if (tensor.encoding == Encoding::Bits) {
-            const Json &shape = list(at(row, "shape"), where + ": `shape`");
-            bool right = shape.items().size() == tensor.shape.size();
-            for (size_t i = 0; right && i < shape.items().size(); i++) {
-                right = shape.items()[i].is(Json::Type::Integer) && shape.items()[i].integer >= 1 && shape.items()[i].integer <= (int64_t)1 << 35;
-                const int64_t size = right ? shape.items()[i].integer : 0;
-                right = right && (i + 1 < shape.items().size() ? size : (size + 7) / 8) == tensor.shape[i];
-            }
-            if (!right) throw Error(where + ": `shape` (=" + shape.brief() + ") of its bits does not fit the stored " + text_of(tensor.shape));
-            tensor.length = shape.items().back().integer;
-        }
-        rows.erase(found);
-    }
-    if (!rows.empty()) throw Error("`tensors` has a row for " + quoted(rows.begin()->first) + ", which is not in the file");
 }
 
 // Operations with the names of their values and tensors replaced by numbers.
@@ -232,8 +157,10 @@ void check(Program &p) {
             if (input == 0) readers.push_back((int)i);
         }
         for (const auto &item : op.tensors) {
+            const Tensor &tensor = p.tensors[(size_t)item.second];
             used[(size_t)item.second] = true;
-            constants += p.tensors[(size_t)item.second].bytes;
+            constants += tensor.bytes;
+            if (tensor.scale >= 0) used[(size_t)tensor.scale] = true;
             const bool bound = item.first == "row" || item.first == "col" || item.first == "map" || item.first == "full";
             if (p.variable() && bound)
                 throw Error(where + ": `" + item.first + "` is bound to one size, but the input's `shape` allows any");
@@ -259,44 +186,9 @@ void check(Program &p) {
         throw Error(std::to_string(p.labels.size()) + " labels for " + std::to_string(first) + " outputs");
 }
 
-// The encodings of U8 tensors that no table states: bits where they are filters, bytes otherwise.
-void show_encodings(Program &p, bool draft) {
-    for (Tensor &tensor : p.tensors) tensor.used_as = tensor.encoding;
-    std::vector<int64_t> lengths(p.tensors.size(), -2);
-    for (const Operation &op : p.ops)
-        for (const auto &item : op.tensors) {
-            Tensor &tensor = p.tensors[(size_t)item.second];
-            if (tensor.encoding != Encoding::Untyped) continue;
-            const Shape &source = p.values[(size_t)op.inputs[0]].shape;
-            const bool bits = item.first == "weight";
-            const int64_t length = !bits ? -1 : source[0] / (op.attrs.find("groups") ? op.integer("groups") : 1);
-            int64_t &known = lengths[(size_t)item.second];
-            if (draft && known != -2 && known != length) throw Error("tensor " + quoted(tensor.name) + " is used with two lengths of its bits");
-            if (known == -2) known = length, tensor.used_as = bits ? Encoding::Bits : Encoding::UInt8;
-        }
-    for (size_t i = 0; i < lengths.size(); i++) {
-        if (lengths[i] == -2) continue;
-        if (draft) p.tensors[i].encoding = p.tensors[i].used_as;
-        if (draft || p.tensors[i].length < 0) p.tensors[i].length = p.version > 1 ? lengths[i] : -1;
-    }
-}
-
-float half_to_float(uint32_t h) {
-    const uint32_t sign = (h & 0x8000u) << 16, exponent = h >> 10 & 31, fraction = h & 0x3ffu;
-    if (exponent == 0) {
-        const float small = (float)fraction * 5.9604644775390625e-08f;  // 2**-24
-        return sign ? -small : small;
-    }
-    const uint32_t bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | fraction << 13;
-    float value;
-    std::memcpy(&value, &bits, 4);
-    return value;
-}
-
 }  // namespace
 
 const char *name_of(Kind kind) { return kind == Kind::F32 ? "f32" : kind == Kind::Bits ? "bits" : "int"; }
-const char *name_of(Encoding encoding) { return encoding == Encoding::Untyped ? "U8" : kEncodings[(size_t)encoding].name; }
 
 int64_t elements_of(const Shape &shape) {
     constexpr int64_t most = (int64_t)1 << 62;
@@ -309,28 +201,6 @@ Extent extent_of(const Shape &shape) {
     int64_t rows = 1;
     for (size_t i = 1; i + 1 < shape.size(); i++) rows *= shape[i];
     return {(int)shape[0], (int)rows, shape.size() > 1 ? (int)shape.back() : 1};
-}
-
-std::vector<float> floats_of(const Tensor &tensor) {
-    std::vector<float> out((size_t)tensor.elements());
-    if (tensor.encoding == Encoding::Float32) std::memcpy(out.data(), tensor.data, out.size() * 4);
-    else
-        for (size_t i = 0; i < out.size(); i++) out[i] = half_to_float((uint32_t)tensor.data[2 * i] | (uint32_t)tensor.data[2 * i + 1] << 8);
-    return out;
-}
-
-std::vector<int32_t> integers_of(const Tensor &tensor) {
-    std::vector<int32_t> out((size_t)tensor.elements());
-    for (size_t i = 0; i < out.size(); i++) {
-        const uint8_t *from = tensor.data;
-        switch (tensor.encoding) {
-            case Encoding::Int8: out[i] = (int8_t)from[i]; break;
-            case Encoding::Int16: out[i] = (int16_t)(from[2 * i] | from[2 * i + 1] << 8); break;
-            case Encoding::Int32: std::memcpy(&out[i], from + 4 * i, 4); break;
-            default: out[i] = from[i];
-        }
-    }
-    return out;
 }
 
 Program parse_program(const std::string &source, int version, std::vector<Tensor> tensors, bool draft) {
@@ -347,6 +217,7 @@ Program parse_program(const std::string &source, int version, std::vector<Tensor
                         ", a newer release of xnorpp may know it");
         p.opset = (int)opset.integer;
         if (!draft) parse_encodings(p, at(body, "tensors"));
+        else if (const Json *scales = body.find("tensors")) parse_scales(p, *scales);
     }
     parse_input(p, object(at(body, "input"), "`input`"));
     p.names.push_back("input");
@@ -365,9 +236,7 @@ Program read_program(const uint8_t *bytes, size_t size, uint64_t file_bytes) {
         Tensor tensor;
         tensor.name = stored.name, tensor.shape = stored.shape;
         tensor.data = file.data + stored.begin, tensor.bytes = stored.end - stored.begin;
-        tensor.encoding = Encoding::Untyped;
-        for (size_t i = 0; i < sizeof kEncodings / sizeof *kEncodings; i++)
-            if (stored.dtype != Dtype::U8 && stored.dtype == kEncodings[i].dtype) tensor.encoding = (Encoding)i;
+        tensor.encoding = encoding_of(stored.dtype);
         tensors.push_back(std::move(tensor));
     }
     return parse_program(file.program, file.version, std::move(tensors));

@@ -42,8 +42,11 @@ struct Tensor {
     const uint8_t *data = nullptr;
     size_t bytes = 0;
     Encoding used_as{};  // the encoding that its use shows; differs from `encoding` where that is Untyped
+    int scale = -1;      // whole numbers that stand for real ones: the tensor with a factor for each index of the first axis
+    const uint8_t *scale_data = nullptr;  // its memory
+    Encoding scale_encoding{};
 
-    bool is_real() const { return encoding == Encoding::Float32 || encoding == Encoding::Float16; }
+    bool is_real() const { return encoding == Encoding::Float32 || encoding == Encoding::Float16 || scale >= 0; }
     bool is_bits() const { return encoding == Encoding::Bits || encoding == Encoding::Untyped; }
     bool is_bytes() const { return encoding == Encoding::UInt8 || encoding == Encoding::Untyped; }
     int64_t elements() const { return elements_of(shape); }
@@ -51,6 +54,7 @@ struct Tensor {
 // The numbers of a tensor in the layout it has (not for bits).
 std::vector<float> floats_of(const Tensor &tensor);
 std::vector<int32_t> integers_of(const Tensor &tensor);
+Encoding encoding_of(Dtype dtype);  // of a tensor that is stored so; U8 is Untyped
 
 struct OperationRow;
 
@@ -105,6 +109,12 @@ struct Program {
     }
     bool variable() const { return input_shape != example_shape; }
 };
+
+// What the table `tensors` of a file of version 2 states; of a program in the making, scales alone; and what U8 tensors are by
+// their use.
+void parse_encodings(Program &p, const Json &table);
+void parse_scales(Program &p, const Json &table);
+void show_encodings(Program &p, bool draft);
 
 // From the program's JSON and its stored tensors, which are looked up by name; `tensors` point to memory that must outlive
 // the program. `draft`: a program in the making, whose U8 tensors get their encodings from their use.

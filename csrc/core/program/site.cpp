@@ -1,11 +1,17 @@
 // What the rows of the operation set have in common: one operation is checked against its row.
 #include <algorithm>
 #include <cmath>
+#include <cmath>
 #include <cstring>
 
 #include "operations.h"
 
 namespace xnorpp {
+namespace {
+
+constexpr float kLargestScale = 1e30f;  // whose products with 16-bit numbers are finite
+
+}  // namespace
 
 const Tensor *Site::tensor(const char *role) const {
     const int index = op.tensor(role);
@@ -73,14 +79,16 @@ int64_t Site::vector(size_t index) const {
     return shape[0];
 }
 
-// A float32 or float16 tensor: its shape, no NaN, and no infinity unless allowed.
+// A float32 or float16 tensor, or whole numbers with a scale: its shape, no NaN, and no infinity unless allowed.
 void Site::real(const char *role, const Shape &shape, bool infinite) const {
     const Tensor &t = *tensor(role);
     const std::string name = "`" + std::string(role) + "`";
     if (!t.is_real()) fail(name + " is " + name_of(t.encoding) + "; F32 or F16 is needed");
     if (t.shape != shape) fail(name + " has shape " + text_of(t.shape) + "; " + text_of(shape) + " is needed");
     bool bad = false;
-    if (t.encoding == Encoding::Float32) {
+    if (t.scale >= 0) {
+        for (const float value : floats_of(tensors[(size_t)t.scale])) bad |= !(std::abs(value) <= kLargestScale);
+    } else if (t.encoding == Encoding::Float32) {
         for (size_t i = 0; i < t.bytes; i += 4) {
             uint32_t bits;
             std::memcpy(&bits, t.data + i, 4);

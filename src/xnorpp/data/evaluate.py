@@ -14,7 +14,7 @@ from xnorpp.data.dataset import ArrayDataset, Dataset, Skipped, StreamDataset, s
 from xnorpp.data.labels import in_order_of
 from xnorpp.runtime import PackedModel, Preprocess
 from xnorpp.runtime.decode import load_image
-from xnorpp.runtime.predict import check_classifier, preprocess_of
+from xnorpp.runtime.predict import as_input, check_classifier, preprocess_of
 
 __all__ = ["Accuracy", "evaluate_packed", "prepared", "ranks"]
 
@@ -69,7 +69,7 @@ def evaluate_packed(
     preprocess = preprocess_of(model.program)
     for pixels, labels in prepared(dataset, preprocess, batch, workers, skipped, max_skipped):
         if len(labels):
-            rank = ranks(model(preprocess.normalise(pixels)), labels)
+            rank = ranks(model(as_input(model.program, preprocess, pixels)), labels)
             right += int((rank <= 1).sum())
             right5 += int((rank <= 5).sum())
         images += len(labels)

@@ -111,7 +111,8 @@ def geometry_of(program: Program, op: Op) -> Geometry:
 
 
 def _tensor_bytes(program: Program, op: Op) -> int:
-    return sum(program.tensors[name].nbytes for name in op.tensors.values())
+    names = [*op.tensors.values(), *(program.scales[n] for n in op.tensors.values() if n in program.scales)]
+    return sum(program.tensors[name].nbytes for name in names)
 
 
 def _real_work(program: Program, op: Op) -> int:

@@ -17,6 +17,7 @@ from xnorpp.packing.graph import PackError
 from xnorpp.packing.obstacles import Obstacle
 from xnorpp.packing.parts import Part, PartsReport, pack_submodules
 from xnorpp.packing.record import trace, unwrap
+from xnorpp.packing.storage import check_real, store_int8
 from xnorpp.packing.submodule import PackedModule
 from xnorpp.packing.verify import Verification, verify
 from xnorpp.runtime import PackedModel
@@ -35,6 +36,7 @@ __all__ = [
     "pack_program",
     "pack_submodules",
     "pack_to_file",
+    "store_int8",
     "verify",
 ]
 
@@ -47,6 +49,7 @@ def pack(
     preprocess: Any = None,
     labels: Sequence[str] | None = None,
     half: bool = False,
+    real: str | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> PackedModel:
     """The packed model of a trained one, as it behaves in evaluation; `model` is left unchanged.
@@ -59,7 +62,9 @@ def pack(
         preprocess: How an image becomes an input, a `Preprocess` or a mapping with some of its fields; it
             travels in the file. Its `mean` and `std` normalise uint8 images, which are x / 255 without them.
         labels: The names of the outputs.
-        half: Whether the real-valued weights are stored in 16 bits.
+        half: Whether the real-valued weights are stored in 16 bits, as with `real="float16"`.
+        real: How real numbers are stored: "float32" (the default), "float16", or "int8": the weights of real
+            layers as int8 with one factor per output channel, everything else in 16 bits.
         meta: What else the file records, as JSON.
 
     Returns:
@@ -74,7 +79,14 @@ def pack(
         >>> packed.save("net.xnor")                                  # doctest: +SKIP
     """
     program = pack_program(
-        model, input_size, example=example, preprocess=preprocess, labels=labels, half=half, meta=meta
+        model,
+        input_size,
+        example=example,
+        preprocess=preprocess,
+        labels=labels,
+        half=half,
+        real=real,
+        meta=meta,
     )
     return PackedModel(program)
 
@@ -87,11 +99,13 @@ def pack_program(
     preprocess: Any = None,
     labels: Sequence[str] | None = None,
     half: bool = False,
+    real: str | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Program:
     """The packed program of a trained model, what a file contains; the arguments are those of `pack`."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"`model` is {type(model).__name__}; an nn.Module is needed")
+    stored = check_real(real, half)
     if (input_size is None) == (example is None):
         given = "both `input_size` and `example` are" if example is not None else "neither is"
         raise ValueError(f"one of `input_size` and `example` is needed; {given} given")
@@ -111,7 +125,7 @@ def pack_program(
         std=std,
         preprocess=settings,
         labels=labels,
-        half=half,
+        real=stored,
         meta=meta,
     )
     return program

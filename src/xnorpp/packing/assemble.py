@@ -1,4 +1,4 @@
-"""Write a folded graph down as a `Program`: names for values and tensors, float32 or float16 constants."""
+"""Write a folded graph down as a `Program`: names for values and tensors, constants as they are stored."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from xnorpp.packing.graph import Array, Node, PackError, fingerprint, order
+from xnorpp.packing.storage import store_int8
 from xnorpp.runtime.format.program import INPUT, Op, Program
 from xnorpp.runtime.stem import add_byte_filters
 
 _HALF_MAX = float(np.finfo(np.float16).max)
 
-# What `half` stores in float16: the large real tensors. Thresholds, multipliers and shifts stay float32: they
-# are small, and they decide signs.
+# What `real="float16"` stores in 16 bits: the large real tensors. Thresholds, multipliers and shifts stay
+# float32: they are small, and they decide signs.
 _LARGE = ("weight", "map", "full")
 
 
@@ -26,14 +27,14 @@ def assemble(
     std: Sequence[float] = (),
     preprocess: Mapping[str, Any] | None = None,
     labels: Sequence[str] | None = None,
-    half: bool = False,
+    real: str = "float32",
     meta: Mapping[str, Any] | None = None,
 ) -> tuple[Program, dict[str, Node]]:
     """The program of a folded graph, and the node behind each of its values."""
     names: dict[int, str] = {}
     nodes: dict[str, Node] = {}
     ops: list[Op] = []
-    store = _Store(half)
+    store = _Store(real == "float16")
     for node in order(*outputs.values()):
         if node.op == "input":
             names[id(node)] = INPUT
@@ -64,7 +65,7 @@ def assemble(
         labels=None if labels is None else tuple(str(label) for label in labels),
         meta=dict(meta or {}),
     )
-    return add_byte_filters(program), nodes
+    return store_int8(program) if real == "int8" else add_byte_filters(program), nodes
 
 
 class _Store:

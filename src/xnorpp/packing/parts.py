@@ -22,6 +22,7 @@ from xnorpp.packing.example import BATCH, example_inputs, pair_of_images
 from xnorpp.packing.fold import fold
 from xnorpp.packing.graph import PackError
 from xnorpp.packing.record import run_traced, trace, unwrap
+from xnorpp.packing.storage import check_real
 from xnorpp.packing.submodule import PackedModule
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.program import Program
@@ -75,7 +76,12 @@ class PartsReport:
 
 
 def pack_submodules(
-    model: nn.Module, example: Any, *, half: bool = False, threads: int | None = None
+    model: nn.Module,
+    example: Any,
+    *,
+    half: bool = False,
+    real: str | None = None,
+    threads: int | None = None,
 ) -> tuple[nn.Module, PartsReport]:
     """A copy of `model` in which the largest packable submodules run packed, and a report of them.
 
@@ -86,6 +92,7 @@ def pack_submodules(
         model: A trained model; it is left unchanged.
         example: A batch as the model takes it, or the size of one input; the packed parts are for this size.
         half: Whether real-valued weights are stored in 16 bits.
+        real: How real numbers are stored, as in `pack`.
         threads: How many threads a call of a packed part may use; by default the work decides.
 
     Returns:
@@ -99,13 +106,14 @@ def pack_submodules(
         >>> hybrid, report = xnorpp.pack_submodules(net, (3, 32, 32))          # doctest: +SKIP
         >>> print(report)                                                      # doctest: +SKIP
     """
+    stored = check_real(real, half)
     model = unwrap(model)
     recorder = trace_example(model, example)
     programs: dict[str, Program] = {}
 
     def accept(path: str, part: nn.Module, shape: tuple[int, ...]) -> str | None:
         try:
-            programs[path] = _program_of(part, shape, half)
+            programs[path] = _program_of(part, shape, stored)
         except PackError as error:
             return str(error)
         return None
@@ -239,8 +247,8 @@ def count_layers(module: nn.Module) -> int:
     return sum(isinstance(inner, _WEIGHTED) for inner in module.modules())
 
 
-def _program_of(part: nn.Module, shape: tuple[int, ...], half: bool) -> Program:
-    return assemble(fold(trace(part, torch.zeros(BATCH, *shape))), shape, half=half)[0]
+def _program_of(part: nn.Module, shape: tuple[int, ...], real: str) -> Program:
+    return assemble(fold(trace(part, torch.zeros(BATCH, *shape))), shape, real=real)[0]
 
 
 def _replace(model: nn.Module, paths: Sequence[str], packed: PackedModule) -> nn.Module:

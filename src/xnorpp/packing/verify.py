@@ -31,6 +31,7 @@ from xnorpp.packing.assemble import assemble
 from xnorpp.packing.bounds import BOUNDS, F64
 from xnorpp.packing.fold import fold
 from xnorpp.packing.record import trace_values, unwrap
+from xnorpp.packing.storage import check_real
 from xnorpp.runtime import reference
 from xnorpp.runtime.format.program import INPUT, Op
 
@@ -66,13 +67,16 @@ class Verification:
         return not any(layer.beyond for layer in self.layers)
 
 
-def verify(model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False) -> Verification:
+def verify(
+    model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False, real: str | None = None
+) -> Verification:
     """Compare a model with its packed program, layer by layer and end to end.
 
     Args:
         model: The trained model.
         x: Normalised images, `(n, c, h, w)`, sequences, `(n, c, length)`, or vectors, `(n, c)`.
         half: Whether the program stores real-valued weights in 16 bits, as in `pack`.
+        real: How the program stores real numbers, as in `pack`.
 
     Returns:
         A `Verification`; its `holds` is the contract.
@@ -86,7 +90,7 @@ def verify(model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False) 
     shape = tuple(x.shape[1:])
     traced, tensors = trace_values(model, torch.from_numpy(np.ascontiguousarray(x)))
     first = next(iter(traced.values()))
-    program, nodes = assemble(fold(traced), shape, half=half)
+    program, nodes = assemble(fold(traced), shape, real=check_real(real, half))
     trained = {serial: tensor.float().cpu().numpy() for serial, tensor in tensors.items()}
     output, free = reference.run(program, x, keep=[op.output for op in program.ops if op.op == "sign"])
     values: dict[str, Any] = {INPUT: trained[0]}

@@ -146,8 +146,8 @@ class PackedModel:
         """The likeliest classes of one image, best first.
 
         The image is prepared as `preprocess` describes, turned upright first where its EXIF block demands it,
-        and given to the engine as normalised float32. Probabilities use the temperature that is stored in the
-        file, if there is one.
+        and given to the engine as bytes (as float32 where the file has format version 1). Probabilities use
+        the temperature that is stored in the file, if there is one.
 
         Args:
             image: A path, the bytes of an image file, a binary file object, a Pillow image, or a uint8 array

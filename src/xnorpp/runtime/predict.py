@@ -1,8 +1,9 @@
 """Labels and probabilities from a packed model: images in, guesses out. Needs numpy and Pillow.
 
-Images are normalised here and given to the model as float32, so that the answers are those of the trained
-network but for float rounding with every engine and every network. Given bytes, an engine may round the
-weights of a large first layer (runtime/stem.py).
+Images are given to the model as bytes, the fast way, which the file defines for every engine: the
+whole-numbered filters of a large first layer (runtime/stem.py), or the float32 that each byte stands for.
+Files of format version 1 do not define it, and there images are normalised first, so that the answers are
+those of the trained network but for float rounding.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Guess",
     "Prediction",
+    "as_input",
     "check_classifier",
     "classify",
     "outputs_of",
@@ -92,6 +94,12 @@ def preprocess_of(program: Program) -> Preprocess:
     return Preprocess.from_dict({**known, **stored}, (channels, height, width))
 
 
+def as_input(program: Program, preprocess: Preprocess, pixels: UInt8) -> UInt8 | F32:
+    """Prepared images (n, h, w, c) as a model takes them: bytes, where the file defines what they mean."""
+    same = (preprocess.mean, preprocess.std) == (program.mean, program.std)
+    return pixels if program.version > 1 and same else preprocess.normalise(pixels)
+
+
 def outputs_of(program: Program) -> dict[str, tuple[int, ...]]:
     """The shape of each output by its name, without the batch axis."""
     return {name: program.values[value].shape for name, value in program.outputs.items()}
@@ -140,7 +148,7 @@ def classify(model: PackedModel, image: ImageSource, top: int = 5) -> tuple[Gues
     _check_top(top)
     preprocess = _needed(model)
     pixels = preprocess.apply(load_image(image))
-    scores = probabilities(model.program, model(preprocess.normalise(pixels[None])))
+    scores = probabilities(model.program, model(as_input(model.program, preprocess, pixels[None])))
     return _guesses(model.labels, scores[0], top)
 
 
@@ -166,7 +174,9 @@ def predict(
         prepared = [_prepare(path, preprocess) for path in chunk]
         good = [one[0] for one in prepared if not isinstance(one, str)]
         scores = iter(
-            probabilities(model.program, model(preprocess.normalise(np.stack(good)))) if good else ()
+            probabilities(model.program, model(as_input(model.program, preprocess, np.stack(good))))
+            if good
+            else ()
         )
         for path, one in zip(chunk, prepared):
             if isinstance(one, str):

@@ -18,16 +18,17 @@ def pack_checkpoint(
     output: str | Path,
     *,
     half: bool = False,
+    real: str | None = None,
     labels: Sequence[str] | None = None,
     prepare: Callable[[nn.Module], object] | None = None,
     model: Any = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Pack a run's network into `output`, with its labels and pre-processing; returns what was packed.
 
-    `labels` takes the place of the class names that the checkpoint has; `prepare` may change the network
-    before it is packed; `model` is the network where it is a user's (see `load_model`). The file's meta says
-    where the network came from: its configuration, data set, recipe, epoch, metrics and commit. A checkpoint
-    at `output` is never overwritten.
+    `half` and `real` are those of `pack`. `labels` takes the place of the class names that the checkpoint
+    has; `prepare` may change the network before it is packed; `model` is the network where it is a user's
+    (see `load_model`). The file's meta says where the network came from: its configuration, data set, recipe,
+    epoch, metrics and commit. A checkpoint at `output` is never overwritten.
     """
     if file_kind(output) is FileKind.CHECKPOINT:
         raise ValueError(
@@ -53,6 +54,7 @@ def pack_checkpoint(
         (config["in_channels"], *config["input_size"]),
         output,
         half=half,
+        real=real,
         preprocess=meta.get("preprocess"),
         labels=[str(label) for label in labels] if labels else None,
         meta=kept,

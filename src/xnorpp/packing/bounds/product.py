@@ -15,9 +15,10 @@ from xnorpp.runtime.format.program import Op, Program
 
 
 def _weight(program: Program, op: Op, channels: int) -> Any:
+    real = None if program.is_packed(op) else program.real(op, "weight")
+    if real is not None:
+        return np.abs(real.astype(np.float64))
     stored = program.tensors[op.tensors["weight"]]
-    if not program.is_packed(op):
-        return np.abs(stored.astype(np.float64))
     if stored.ndim == 2:
         return np.abs(unpack_bits(stored, channels)).astype(np.float64)
     return np.abs(unpack_conv_weight(stored, channels // op.attrs["groups"])).astype(np.float64)

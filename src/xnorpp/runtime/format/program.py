@@ -49,11 +49,14 @@ class Encoding:
     """How a tensor's numbers are stored: float32, float16, bits, uint8, int8, int16 or int32.
 
     `length` is the number of elements along the last axis of `bits`, which is packed eight to a byte; None
-    for other encodings, and in version 1, where the operation that uses a tensor decides.
+    for other encodings, and in version 1, where the operation that uses a tensor decides. `scale` is the
+    name of the tensor with one factor for each index of the first axis, where whole numbers stand for real
+    ones.
     """
 
     name: str
     length: int | None = None
+    scale: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ class Program:
         example
             that the program is checked and planned with.
         version: of the file format that `encode` writes; 1 has one output, one size, and no whole numbers.
+        scales: int8 and int16 tensors that stand for real numbers, to the float tensor with one factor for
+            each index of the first axis.
 
     `values` gives the kind and shape of every value, `encodings` how each tensor is stored, `work` the
     multiply-adds of one image; all are derived.
@@ -108,15 +113,22 @@ class Program:
     temperature: float | None = None
     free_axes: tuple[int, ...] = ()
     version: int = VERSION
+    scales: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, Value] = field(init=False, repr=False)
     encodings: Mapping[str, Encoding] = field(init=False, repr=False)
     work: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        new = (self.more_outputs, self.temperature, self.free_axes, self.output_name != "output")
+        new = (
+            self.more_outputs,
+            self.temperature,
+            self.free_axes,
+            self.scales,
+            self.output_name != "output",
+        )
         if self.version == 1 and any(new):
             raise ProgramError(
-                "`version` (=1) has one unnamed output of one size and no temperature; use version 2"
+                "`version` (=1) has one unnamed output of one size, no temperature, no scale; use version 2"
             )
         self._derive(self.native)
 
@@ -128,8 +140,8 @@ class Program:
             "std": about["std"],
             "values": {name: Value(*row) for name, row in about["values"].items()},
             "encodings": {
-                name: Encoding(encoding, None if length < 0 else length)
-                for name, encoding, _, length, _ in about["tensors"]
+                name: Encoding(encoding, None if length < 0 else length, scale or None)
+                for name, encoding, _, length, _, scale in about["tensors"]
             },
             "work": about["work"],
             "_native": native,
@@ -143,7 +155,7 @@ class Program:
         self = object.__new__(cls)
         about = self._derive(native)
         tensors = {}
-        for name, encoding, shape, _, begin in about["tensors"]:
+        for name, encoding, shape, _, begin, _ in about["tensors"]:
             count = int(np.prod(shape, dtype=np.int64))
             tensors[name] = np.frombuffer(file, dtype=_DTYPES[encoding], count=count, offset=begin).reshape(
                 shape
@@ -157,6 +169,7 @@ class Program:
             "output_name": output_name,
             "more_outputs": dict(others),
             "tensors": tensors,
+            "scales": {name: row.scale for name, row in self.encodings.items() if row.scale},
             **{key: about[key] for key in ("preprocess", "labels", "meta", "temperature", "version")},
         }
         for name, value in found.items():
@@ -210,9 +223,15 @@ class Program:
         return None if name is None else self.tensors[name]
 
     def real(self, op: Op, role: str) -> F32 | None:
-        """A real-valued tensor as float32 (float16 is only a way to store it), or None."""
+        """A real-valued tensor as float32, whatever it is stored as, or None."""
         tensor = self.stored(op, role)
-        return None if tensor is None else tensor.astype(np.float32, copy=False)
+        if tensor is None:
+            return None
+        single: F32 = tensor.astype(np.float32, copy=False)
+        scale = self.scales.get(op.tensors[role])
+        if scale is None:
+            return single
+        return single * self.tensors[scale].astype(np.float32).reshape(-1, *[1] * (tensor.ndim - 1))
 
     def is_packed(self, op: Op, role: str = "weight") -> bool:
         """Whether the tensor in a role has one bit for each number."""
@@ -259,9 +278,12 @@ def _program_json(program: Program, encodings: Mapping[str, Encoding] | None = N
     if encodings is not None:  # the operations have been checked
         rows = operations()
         opset = max((rows[op.op].opset(op.attrs) for op in program.ops), default=1)
+        opset = max(opset, 2 if program.scales else 1)
     body = {"opset": opset, "input": {**source, "preprocess": preprocess}}
     if encodings is not None:
         body["tensors"] = {name: _encoding_row(program, name, row) for name, row in encodings.items()}
+    elif program.scales:
+        body["tensors"] = {name: {"scale": scale} for name, scale in program.scales.items()}
     body |= {
         "ops": ops,
         "outputs": [{"name": name, "value": value} for name, value in program.outputs.items()],
@@ -280,6 +302,8 @@ def _encoding_row(program: Program, name: str, encoding: Encoding) -> dict[str, 
     row: dict[str, Any] = {"encoding": encoding.name}
     if encoding.length is not None:
         row["shape"] = [*program.tensors[name].shape[:-1], encoding.length]
+    if encoding.scale is not None:
+        row["scale"] = encoding.scale
     return row
 
 

@@ -1,0 +1,57 @@
+"""What `real="int8"` changes: size and accuracy of packed networks, before and after.
+
+    python benchmarks/int8_accuracy.py --data cifar10=DIR --data tiny_imagenet=DIR [--record FILE.jsonl]
+    python benchmarks/int8_accuracy.py model.xnor --data cifar10=DIR
+
+Without MODELs all networks that ship with the package are measured, each on the test set that it was trained
+for.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from xnorpp.data import load_dataset
+from xnorpp.data.evaluate import evaluate_packed
+from xnorpp.data.own import as_images
+from xnorpp.packing import store_int8
+from xnorpp.runtime import load
+from xnorpp.runtime.format.program import encode, read
+from xnorpp.shipped import list_shipped, shipped_path
+from xnorpp.training.records.record import append_rows, describe_hardware, source_commit, today
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", metavar="MODEL", nargs="*")
+    parser.add_argument("--data", metavar="NAME=DIR", action="append", default=[])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--record")
+    given = parser.parse_args()
+    folders = dict(item.split("=", 1) for item in given.data)
+    paths = [Path(name) for name in given.models] or [shipped_path(name) for name in list_shipped()]
+    for path in paths:
+        program = read(path)
+        name = str(program.meta["dataset"])
+        images = as_images(load_dataset(name, folders.get(name), "test"))
+        stored = {"as it is": program, "int8": store_int8(program)}
+        found = {}
+        for kind, one in stored.items():
+            found[kind] = evaluate_packed(load(one, threads=given.threads), images, batch=250)
+            print(
+                f"{path.name}, {kind}: {len(encode(one)):,} bytes, top-1 {found[kind].top1:.2f} %", flush=True
+            )
+        row = {
+            "kind": "int8 weights", "model": path.name, "dataset": name, "images": found["int8"].images,
+            "top1": found["as it is"].top1, "top1_int8": found["int8"].top1,
+            "top5": found["as it is"].top5, "top5_int8": found["int8"].top5,
+            "bytes": len(encode(program)), "bytes_int8": len(encode(stored["int8"])),
+            "commit": source_commit(), "hardware": describe_hardware("cpu"), "date": today(), "seed": None,
+        }  # fmt: skip
+        if given.record:
+            append_rows(given.record, [row])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,14 +1,22 @@
 """This checkout against an earlier version, in one run: inference, training, and instruction counts.
 
     python benchmarks/compare_versions.py --base v0.1.0 [--rounds 20] [--skip training,instructions]
+    python benchmarks/compare_versions.py --base FOLDER --gpu
 
 Both versions are built into build/versions and run in processes of their own, in turns, so that a noisy
-moment hits both. Every network is packed by the base version and run by both from the same file. Three kinds
-of rows are printed and appended to results/versions.jsonl:
+moment hits both. Every network is packed by the base version and run by both from the same file. `--base` is
+a tag, a commit, or a folder of sources for a machine without the history; without pip, CMake builds the core
+(nanobind importable, or on PYTHONPATH). Three kinds of rows are printed and appended to
+results/versions.jsonl:
 
     inference      milliseconds per image (uint8 input, batch 1), shipped models and ResNet-18 at 224 pixels
     training       milliseconds per step of a binary ResNet-18 (64 pixels, batch 32, float32, CPU)
     instructions   executed instructions per call, one thread, AVX2 kernels, counted by valgrind
+
+and with --gpu instead, in about a minute:
+
+    gpu inference  milliseconds per batch of 256 images that lie on the GPU, ResNet-18 at 224 and CIFAR-10's
+    gpu training   milliseconds per fused step, recorded as a CUDA graph, of ResNet-18 at 224 and 64 pixels
 
 The status is 1 if a median got slower by more than --tolerance (5 %), an instruction count grew by more than
 1 %, or the two versions' outputs differ in a single bit.
@@ -17,6 +25,7 @@ The status is 1 if a median got slower by more than --tolerance (5 %), an instru
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import io
 import json
 import os
@@ -27,77 +36,16 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "versions"
+WORKER = Path(__file__).with_name("compare_worker.py")
 SHIPPED = ("cifar10-resnet20", "cifar10-resnet18", "tiny-imagenet-resnet18")
 NETWORKS = {"resnet18-224-paper": {"shortcut": "block", "downsample": "binary"}, "resnet18-224-default": {}}
-
-# Runs inside each version. Only names that every version has are used; `pack` has moved once.
-WORKER = r"""
-import hashlib, json, sys, time
-sys.path[:0] = [SITE, *PATHS]
-import numpy as np
-models = {}
-def image(model):
-    channels, height, width = model.program.input_shape
-    return np.random.default_rng(0).integers(0, 256, (1, height, width, channels), np.uint8)
-def pack(name, path):
-    import torch
-    from xnorpp.models import create_model
-    try:
-        from xnorpp.packing import pack_to_file
-    except ImportError:
-        from xnorpp.pack import pack_to_file
-    torch.manual_seed(0)
-    shape = dict(input_size=224, num_classes=1000, scale="channel_height_width")
-    net = create_model("resnet18", **shape, **OPTIONS[name])
-    pack_to_file(net.eval(), 224, path)
-def load(name, path, threads):
-    from xnorpp.runtime import load as open_model
-    start = time.perf_counter()
-    model = open_model(path, threads=threads)
-    models[name, threads] = model, image(model)
-    model(models[name, threads][1])
-    return time.perf_counter() - start
-def digest(name, threads):
-    model, x = models[name, threads]
-    channels, height, width = model.program.input_shape
-    real = np.random.default_rng(1).standard_normal((2, channels, height, width)).astype(np.float32)
-    return hashlib.sha256(model(x).tobytes() + model(real).tobytes()).hexdigest()
-def call(name, threads, count):
-    model, x = models[name, threads]
-    taken = []
-    for _ in range(count):
-        start = time.perf_counter(); model(x); taken.append(time.perf_counter() - start)
-    return taken
-step = []
-def train(count):
-    import torch
-    if not step:
-        from xnorpp.models import create_model
-        torch.set_num_threads(2); torch.manual_seed(0)
-        net = create_model("resnet18", input_size=64, num_classes=200, scale="channel_height_width")
-        net = net.to(memory_format=torch.channels_last)
-        adam = torch.optim.Adam(net.parameters(), 1e-3, fused=True)
-        x = torch.randn(32, 3, 64, 64).to(memory_format=torch.channels_last); y = torch.randint(0, 200, (32,))
-        def one():
-            adam.zero_grad(set_to_none=True)
-            torch.nn.functional.cross_entropy(net(x), y).backward(); adam.step()
-        step.append(one); one()
-    taken = []
-    for _ in range(count):
-        start = time.perf_counter(); step[0](); taken.append(time.perf_counter() - start)
-    return taken
-if len(sys.argv) > 2:  # under valgrind: load, warm up, call so many times
-    load("one", sys.argv[1], 1); call("one", 1, int(sys.argv[2]))
-else:
-    for line in sys.stdin:
-        function, arguments = json.loads(line)
-        print("=> " + json.dumps(globals()[function](*arguments)), flush=True)
-"""
 
 
 class Version:
@@ -107,21 +55,20 @@ class Version:
         self.name, self.site = name, site
         self._process: subprocess.Popen[str] | None = None
 
-    def script(self) -> str:
+    def command(self) -> list[str]:
+        """`-S` keeps an editable installation of this checkout away."""
         paths = [
             sysconfig.get_paths()["purelib"],
-            *(path for path in sys.path if path.endswith("site-packages")),
+            *(path for path in sys.path if path.endswith(("site-packages", "dist-packages"))),
         ]
-        return f"SITE = {str(self.site)!r}\nPATHS = {paths!r}\nOPTIONS = {NETWORKS!r}\n" + WORKER
+        given = {"site": str(self.site), "paths": paths, "options": NETWORKS}
+        return [sys.executable, "-S", str(WORKER), json.dumps(given)]
 
     def __call__(self, function: str, *arguments: Any) -> Any:
-        """Run a function of WORKER there. `-S` keeps an editable installation of this checkout away."""
+        """Run a function of the worker there."""
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-c", self.script()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
+                self.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -137,15 +84,9 @@ class Version:
         environment = {**os.environ, "PYTHONHASHSEED": "0", "XNORPP_ISA": "avx2", "OMP_NUM_THREADS": "1"}
         counts = []
         for number in (2, 2 + calls):
-            command = [
-                "valgrind",
-                "--tool=callgrind",
-                f"--callgrind-out-file={os.devnull}",
-                sys.executable,
-                "-S",
-            ]
+            command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={os.devnull}"]
             done = subprocess.run(
-                [*command, "-c", self.script(), str(file), str(number)],
+                [*command, *self.command(), str(file), str(number)],
                 env=environment, capture_output=True, text=True,
             )  # fmt: skip
             found = re.search(r"Collected\s*:\s*(\d+)", done.stderr)
@@ -155,39 +96,28 @@ class Version:
         return round((counts[1] - counts[0]) / calls)
 
 
-def install(name: str, revision: str | None) -> Version:
-    """Build `revision` (None: the working files) into build/versions."""
-    if revision is None:
-        files = subprocess.run(
-            ["git", "ls-files", "-co", "--exclude-standard"],
-            cwd=ROOT,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.splitlines()
-        source = BUILD / "working" / "source"
-        shutil.rmtree(BUILD / "working", ignore_errors=True)
-        for file in files:
-            if (ROOT / file).is_file():
-                (source / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / file, source / file)
-    else:
-        commit = subprocess.run(
-            ["git", "rev-parse", f"{revision}^{{commit}}"],
-            cwd=ROOT,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.strip()
-        source = BUILD / commit[:12] / "source"
-        if not source.exists():
-            archive = subprocess.run(
-                ["git", "archive", commit], cwd=ROOT, check=True, capture_output=True
-            ).stdout
-            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-                tar.extractall(source)
-    site = source.parent / "site"
-    if not site.exists():
+def _git(*arguments: str) -> bytes:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True).stdout
+
+
+def _copy_working_files(to: Path) -> None:
+    """The files of this checkout; those that build the package where it is a copy without history."""
+    shutil.rmtree(to, ignore_errors=True)
+    try:
+        files = _git("ls-files", "-co", "--exclude-standard").decode().splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        found = [path for part in ("src", "csrc") for path in (ROOT / part).rglob("*") if path.is_file()]
+        files = [str(path.relative_to(ROOT)) for path in (*found, *ROOT.glob("*.*"))]
+        files = [file for file in files if "__pycache__" not in file and "_core." not in file]
+    for file in files:
+        if (ROOT / file).is_file():
+            (to / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / file, to / file)
+
+
+def _build(source: Path, site: Path) -> None:
+    """Install a source tree into `site`: by pip, or by CMake alone where pip or what it needs is missing."""
+    if importlib.util.find_spec("pip") and importlib.util.find_spec("scikit_build_core"):
         command = [
             sys.executable,
             "-m",
@@ -199,6 +129,45 @@ def install(name: str, revision: str | None) -> Version:
             "--target",
         ]
         subprocess.run([*command, str(site), str(source)], check=True)
+        return
+    made = site.parent / "cmake"
+    find = [f"-DPython_EXECUTABLE={sys.executable}"]
+    subprocess.run(
+        ["cmake", "-S", str(source), "-B", str(made), *find], check=True, stdout=subprocess.DEVNULL
+    )
+    cores = str(os.cpu_count() or 2)
+    subprocess.run(
+        ["cmake", "--build", str(made), "-j", cores, "--target", "_core"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    half = site.with_name("site.part")
+    shutil.rmtree(half, ignore_errors=True)
+    shutil.copytree(source / "src", half)
+    for library in made.glob("_core*.so"):
+        shutil.copy2(library, half / "xnorpp" / "runtime" / library.name)
+    half.rename(site)
+
+
+def install(name: str, revision: str | None) -> Version:
+    """Build `revision` (a folder of sources, a tag or commit, None: this checkout) into build/versions."""
+    if revision is None:
+        source = BUILD / "working" / "source"
+        shutil.rmtree(BUILD / "working", ignore_errors=True)
+        _copy_working_files(source)
+    elif Path(revision).is_dir():
+        source = BUILD / f"folder-{Path(revision).resolve().name}" / "source"
+        if not source.exists():
+            shutil.copytree(revision, source)
+    else:
+        commit = _git("rev-parse", f"{revision}^{{commit}}").decode().strip()
+        source = BUILD / commit[:12] / "source"
+        if not source.exists():
+            with tarfile.open(fileobj=io.BytesIO(_git("archive", commit))) as tar:
+                tar.extractall(source)
+    site = source.parent / "site"
+    if not site.exists():
+        _build(source, site)
     return Version(name, site)
 
 
@@ -211,11 +180,41 @@ def in_turns(base: Version, new: Version, rounds: int, function: str, *arguments
     return 1e3 * statistics.median(taken[base.name]), 1e3 * statistics.median(taken[new.name])
 
 
+Report = Callable[[str, str, tuple[float, float], str, float], None]
+
+
+def compare_gpu(
+    base: Version, new: Version, files: dict[str, Path], rounds: int, report: Report, tolerance: float
+) -> int:
+    """Inference and training on the GPU; how many networks gave other outputs. Without a GPU a miniature
+    runs, which shows that the comparison works and times nothing that matters."""
+    gpu = subprocess.run(["nvidia-smi"], capture_output=True).returncode == 0 if _has("nvidia-smi") else False
+    batch, calls, differ = (256, 10, 0) if gpu else (1, 1, 0)
+    for name in ("resnet18-224-paper", "cifar10-resnet18"):
+        found = [version("gpu_load", name, str(files[name]), batch) for version in (base, new)]
+        if found[0][1] != found[1][1]:
+            differ += 1
+            print(f"{name}: the outputs of the two versions differ on the GPU")
+        times = in_turns(base, new, rounds, "gpu_call", name, calls)
+        report("gpu inference", f"{name}, batch {batch}", times, "ms per batch", tolerance)
+    for size in (224, 64):
+        for version in (base, new):
+            version("gpu_prepare", size if gpu else 32, batch)
+        times = in_turns(base, new, rounds, "gpu_train", size if gpu else 32, calls)
+        report("gpu training", f"resnet18, {size} px, batch {batch}", times, "ms per step", tolerance)
+    return differ
+
+
+def _has(program: str) -> bool:
+    return shutil.which(program) is not None
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--base", required=True, help="tag or commit of the earlier version")
+    parser.add_argument("--base", required=True, help="tag, commit or source folder of the earlier version")
+    parser.add_argument("--gpu", action="store_true", help="inference and training on the GPU instead")
     parser.add_argument("--rounds", type=int, default=20, help="turns of each version (20)")
     parser.add_argument("--threads", default="1,2", help="thread counts of inference (1,2)")
     parser.add_argument("--skip", default="", help="inference, training or instructions, separated by commas")
@@ -223,9 +222,11 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "versions.jsonl")
     given = parser.parse_args()
     skip = set(given.skip.split(",")) - {""}
-    base, new = install(f"base {given.base}", given.base), install("working files", None)
+    with ThreadPoolExecutor(2) as pool:
+        started = pool.submit(install, f"base {given.base}", given.base), pool.submit(install, "new", None)
+        base, new = (one.result() for one in started)
     files = {name: base.site / "xnorpp" / "shipped" / f"{name}.xnor" for name in SHIPPED}
-    for name in NETWORKS:
+    for name in list(NETWORKS)[: 1 if given.gpu else None]:
         files[name] = BUILD / f"{name}.xnor"
         base("pack", name, str(files[name]))
     rows: list[dict[str, Any]] = []
@@ -240,7 +241,10 @@ def main() -> int:
         worse = "  WORSE" if ratio > 1 + allowed else ""
         print(f"{kind:13} {what:34} {before:14,.3f} {after:14,.3f} {unit:14} {ratio:6.3f}{worse}", flush=True)
 
-    print(f"{'':13} {'':34} {given.base:>14} {'this checkout':>14}")
+    print(f"{'':13} {'':34} {Path(given.base).name:>14} {'this checkout':>14}")
+    if given.gpu:
+        skip = {"inference", "training", "instructions"}
+        failed += compare_gpu(base, new, files, given.rounds, report, given.tolerance)
     for name, file in files.items():
         for threads in map(int, given.threads.split(",")) if "inference" not in skip else ():
             starts = [version("load", name, str(file), threads) for version in (base, new)]
@@ -261,10 +265,10 @@ def main() -> int:
     from xnorpp.training.records.record import append_rows, describe_hardware, source_commit, today
 
     facts = {
-        "base_version": given.base,
+        "base_version": Path(given.base).name,
         "commit": source_commit(),
         "date": today(),
-        "hardware": describe_hardware(),
+        "hardware": describe_hardware("cuda" if given.gpu and _has("nvidia-smi") else None),
     }
     append_rows(given.results, [{**row, "kind": f"versions {row['kind']}", **facts} for row in rows])
     return 1 if failed else 0

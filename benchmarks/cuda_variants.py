@@ -58,6 +58,7 @@ TWEAKS: dict[str, list[tuple[Any, str, Any]]] = {
     "large tiles": [("fused.ops", "TILE_ELEMENTS", 1024)],
     "many programs": [("fused.ops", "PROGRAMS", 3200)],
     "few programs": [("fused.ops", "PROGRAMS", 800)],
+    "one stream": [("fused.unit", "runs_aside", _no)],
     "no moments": [("fused.chain", "moments_left_on", lambda x: None)],
 }
 

@@ -27,14 +27,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cuda_variants import CUDA, DEVICE, Step, clean, guarded, settings, synchronize
+from cuda_variants import CUDA, DEVICE, Step, clean, guarded, settings, synchronize, tweaked
 from xnorpp import binarize
 from xnorpp.nn import fuse_for_training
 from xnorpp.training.records.record import append_rows, describe_hardware, source_commit, today
 
 START = time.monotonic()
 REAL = ("real graph", "real compiled graph")
-BINARY = ("fused", "binary graph", "binary compiled graph")
+BINARY = ("fused", "fused/one stream", "binary graph", "binary compiled graph")
 
 
 class Basic(nn.Module):
@@ -102,7 +102,7 @@ def builder(network: str, fuse: bool) -> Callable[[str], nn.Module]:
 
 def prepare(variant: str, network: str, batch: int, size: int) -> Callable[[], object]:
     """A call that runs one step, warmed up and recorded as a CUDA graph."""
-    step = Step(variant, size, 10, "", build=builder(network, variant == "fused"))
+    step = Step(variant, size, 10, "", build=builder(network, variant.startswith("fused")))
     torch.manual_seed(1)
     x = torch.randn(batch, 3, size, size, device=DEVICE).to(memory_format=torch.channels_last)
     labels = torch.randint(0, 10, (batch,), device=DEVICE)
@@ -162,7 +162,8 @@ def measure(network: str, args: argparse.Namespace, errors: dict[str, str]) -> d
             continue
         begin = time.monotonic()
         with guarded(f"{network} {variant}", errors):
-            calls[variant] = prepare(variant, network, args.batch, args.size)
+            with tweaked(variant):
+                calls[variant] = prepare(variant, network, args.batch, args.size)
             print(f"-- {network} {variant}: ready in {time.monotonic() - begin:.1f} s", flush=True)
     times = windows(calls, 7 if CUDA else 1, 20 if CUDA else 1)
     if args.profile:

@@ -6,6 +6,7 @@ What trains faster on CUDA replaces whole chains of layers instead (`xnorpp.nn.f
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -56,10 +57,24 @@ def binary_conv2d(
     else:
         x = F.pad(x, pads, value=float(padding_value))
         padding = (0, 0)
+    if _in_the_weight(scales, weight):
+        weight, scales = weight * scales[0].reshape(-1, 1, 1, 1), ()
     y = F.conv2d(x, weight, None, stride, padding, dilation, groups)
     for scale in scales:
         y = y * scale.to(y.dtype)
     return y if bias is None else y + bias.to(y.dtype).reshape(-1, 1, 1)
+
+
+def _in_the_weight(scales: tuple[Tensor, ...], weight: Tensor) -> bool:
+    """Whether one factor per channel multiplies the weight instead of the output: in compiled training under
+    autocast, where the output is rounded to half precision in any case. The factor's gradient then is a sum
+    over weights, not over activations."""
+    return (
+        torch.compiler.is_compiling()
+        and torch.is_autocast_enabled(weight.device.type)
+        and len(scales) == 1
+        and tuple(scales[0].shape) == (weight.shape[0], 1, 1)
+    )
 
 
 def binary_linear(

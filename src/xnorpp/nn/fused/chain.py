@@ -29,7 +29,7 @@ from torch import Tensor
 from xnorpp.nn.fused import end_ops as pool_ops
 from xnorpp.nn.fused import ops
 from xnorpp.nn.fused.dispatch import GRADIENT_DTYPE, Side, Unit
-from xnorpp.nn.fused.unit import Kept, UnitTensors, sizes_after, split, tensors_of
+from xnorpp.nn.fused.unit import Aside, Kept, UnitTensors, sizes_after, split, tensors_of
 
 
 @dataclass
@@ -121,6 +121,7 @@ class _Chain(torch.autograd.Function):
         kept = [Kept(*rest[i : i + each]) for i in range(0, len(rest), each)]
         del rest, saved
         results: list[list[Tensor | None]] = [[] for _ in kept]
+        aside = Aside(x)
         with torch.autocast(x.device.type, enabled=False):
             out_grad = ops.channels_last(grads[0].to(GRADIENT_DTYPE))
             pooled_skip, skip = None, out_grad if plan.identity else None
@@ -129,7 +130,7 @@ class _Chain(torch.autograd.Function):
                 dots = side.dots_again(kept[-1], side_source.shape)
                 grad, sums = ops.finish_backward(out_grad, dots, side.rescale(dots, kept[-1].k))
                 del dots
-                side_grad, _, results[-1] = side.backward(kept[-1], grad, sums, side_source, None)
+                side_grad, _, results[-1] = side.backward(kept[-1], grad, sums, side_source, None, aside)
                 skip, pooled_skip = (side_grad, None) if pooled is None else (None, side_grad)
             shapes = sizes_after(units, x.shape)
             last = kept[len(units) - 1]
@@ -139,11 +140,12 @@ class _Chain(torch.autograd.Function):
                 before = units[index - 1]
                 dots = before.dots_again(kept[index - 1], shapes[index - 1])
                 grad, found, results[index] = units[index].backward(
-                    kept[index], grad, sums, dots, before.rescale(dots, kept[index - 1].k)
+                    kept[index], grad, sums, dots, before.rescale(dots, kept[index - 1].k), aside
                 )
                 assert found is not None
                 sums = found
             del dots
-            grad, _, results[0] = units[0].backward(kept[0], grad, sums, x, None, skip, pooled_skip)
+            grad, _, results[0] = units[0].backward(kept[0], grad, sums, x, None, aside, skip, pooled_skip)
+            aside.join()
         shortcut_grad = out_grad if ctx.has_shortcut else None
         return None, grad, shortcut_grad, *(value for unit_grads in results for value in unit_grads)

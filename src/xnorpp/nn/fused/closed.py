@@ -25,7 +25,7 @@ from xnorpp.nn.fused import ops
 from xnorpp.nn.fused.chain import moments_left_on
 from xnorpp.nn.fused.close_ops import Normalized, Signs, close, mask_gradient
 from xnorpp.nn.fused.dispatch import GRADIENT_DTYPE, PRODUCT_DTYPE, End, Unit
-from xnorpp.nn.fused.unit import Kept, UnitTensors, signs_of, sizes_after, split, tensors_of
+from xnorpp.nn.fused.unit import Aside, Kept, UnitTensors, signs_of, sizes_after, split, tensors_of
 
 
 @dataclass
@@ -178,6 +178,7 @@ class _Closed(torch.autograd.Function):
         del rest, saved
         results: list[list[Tensor | None]] = [[] for _ in kept]
         of_norms: list[Tensor] = []
+        aside = Aside(grads[0])
         with torch.autocast(grads[0].device.type, enabled=False):
             out_grad = ops.channels_last(grads[0].to(GRADIENT_DTYPE))
             other: Tensor | None = None
@@ -186,7 +187,7 @@ class _Closed(torch.autograd.Function):
                 again = side.rescale(dots, None)
                 grad, sums, of_norms = _norm_backward(out_grad, bits, dots, again, statistics[1])
                 assert sums is not None
-                other, results[-1] = side.sign_backward(kept[-1], grad, sums, ctx.shape)
+                other, results[-1] = side.sign_backward(kept[-1], grad, sums, ctx.shape, aside)
             shapes = sizes_after(units, ctx.shape)
             source, rescale = x, None
             if units:
@@ -200,20 +201,20 @@ class _Closed(torch.autograd.Function):
                 source = before.dots_again(kept[index - 1], shapes[index - 1])
                 assert sums is not None
                 grad, sums, results[index] = units[index].backward(
-                    kept[index], grad, sums, source, before.rescale(source, kept[index - 1].k)
+                    kept[index], grad, sums, source, before.rescale(source, kept[index - 1].k), aside
                 )
             del source
             skip = out_grad if plan.identity else None
             if units and units[0].reads_signs:
                 assert sums is not None
-                grad, results[0] = units[0].sign_backward(kept[0], grad, sums, ctx.shape)
+                grad, results[0] = units[0].sign_backward(kept[0], grad, sums, ctx.shape, aside)
                 grad = mask_gradient(grad, kept[0].mask_bits, other, skip, bits if plan.identity else None)
             else:
                 if skip is not None and bits is not None:
                     skip = mask_gradient(out_grad, bits, out=torch.empty_like(out_grad))
                 if units:
                     assert sums is not None
-                    grad, _, results[0] = units[0].backward(kept[0], grad, sums, x, None, skip)
+                    grad, _, results[0] = units[0].backward(kept[0], grad, sums, x, None, aside, skip)
                 elif skip is not None:
                     grad = grad + skip
             shortcut_grad = None
@@ -221,4 +222,5 @@ class _Closed(torch.autograd.Function):
                 shortcut_grad = out_grad
                 if bits is not None:
                     shortcut_grad = mask_gradient(out_grad, bits, out=torch.empty_like(out_grad))
+            aside.join()
         return None, grad, shortcut_grad, *(value for part in results for value in part), *of_norms

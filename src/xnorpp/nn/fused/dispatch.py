@@ -39,7 +39,7 @@ ACTIVATIONS: dict[type, int] = {type(None): 0, nn.Identity: 0, nn.ReLU: 1, nn.PR
 # 13.8; as a graph 11.1 and 4.5. The bound lies between the two inputs.
 LARGE_INPUT = 1 << 24
 
-_state = {"backend": "auto", "recompute": False, "graph": False}
+_state = {"backend": "auto", "recompute": False, "graph": False, "aside": True}
 
 
 def set_backend(name: str) -> None:
@@ -83,6 +83,12 @@ def for_graph() -> Iterator[None]:
         yield
     finally:
         _state["graph"] = before
+
+
+def runs_aside() -> bool:
+    """Whether the gradients of weights run on a stream of their own: in CUDA graphs, where starting them is
+    free."""
+    return bool(_state["graph"] and _state["aside"])
 
 
 def pays(x: Tensor) -> bool:

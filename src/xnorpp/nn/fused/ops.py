@@ -200,6 +200,18 @@ def weight_signs(latent: Tensor, dtypes: Sequence[torch.dtype]) -> list[Tensor]:
     return signs
 
 
+def weight_gradient(grad_signs: Tensor, latent: Tensor) -> Tensor:
+    """The straight-through gradient of a latent weight from that of its signs: 0 where |W| > 1."""
+    out = torch.empty_like(latent)
+    if grad_signs.stride() != latent.stride():
+        grad_signs = torch.empty_like(latent, dtype=grad_signs.dtype).copy_(grad_signs)
+    block = SUM_BLOCKS["BLOCK_W"]
+    sum_kernels.weight_gradient_kernel[(ceil_div(latent.numel(), block),)](
+        grad_signs, latent, out, latent.numel(), BLOCK_W=block, num_warps=8
+    )
+    return out
+
+
 def normalize_sign(
     source: Tensor,
     rescale: Rescale | None,
@@ -362,22 +374,15 @@ def norm_backward(
 
 @dataclass(frozen=True)
 class Collected:
-    """Ended sums: for the batch norm (2, channels), the slope, Gamma's factors, and the latent weight."""
+    """Ended sums: for the batch norm (2, channels), the slope and Gamma's factors."""
 
     norm: Tensor
     slope: Tensor | None = None
     factors: tuple[Tensor, ...] = ()
-    weight: Tensor | None = None
 
 
-def collect(
-    norm_partial: Tensor | None,
-    rescale_sums: RescaleSums | None = None,
-    grad_signs: Tensor | None = None,
-    latent: Tensor | None = None,
-) -> Collected:
-    """Ends the sums of one unit's backward pass, and masks its weight's gradient where |W| > 1. A unit has no
-    `norm_partial` if it has no batch norm."""
+def collect(norm_partial: Tensor | None, rescale_sums: RescaleSums | None = None) -> Collected:
+    """Ends the sums of one unit's backward pass; a unit without batch norm has no `norm_partial`."""
     if norm_partial is None:
         assert rescale_sums is not None
         unused = rescale_sums.sums
@@ -410,19 +415,14 @@ def collect(
             _, rows_of, columns = rescale.factors
             block = max(64, 1 << (max(height, width) - 1).bit_length())
     made = (*factors, norm, norm, norm)
-    for_weight = None if latent is None else torch.empty_like(latent)
-    if grad_signs is not None and latent is not None and grad_signs.stride() != latent.stride():
-        grad_signs = torch.empty_like(latent, dtype=grad_signs.dtype).copy_(grad_signs)
-    weights = 0 if latent is None else latent.numel()
     norm_programs = ceil_div(norm_channels, SUM_BLOCKS["BLOCK_C"])
     channel_programs = ceil_div(channels, SUM_BLOCKS["BLOCK_C"])
-    programs = norm_programs + channel_programs + spatial_programs + ceil_div(weights, SUM_BLOCKS["BLOCK_W"])
+    programs = norm_programs + channel_programs + spatial_programs
+    blocks = {name: SUM_BLOCKS[name] for name in ("BLOCK_R", "BLOCK_C", "num_warps")}
     sum_kernels.collect_kernel[(programs,)](
         unused, norm, norm_rows, norm_channels, norm_programs,
         sums, made[0], norm if slope is None else slope, rows, channels, channel_programs,
         spatial, rows_of, columns, made[1], made[2], parts, height, width, spatial_programs,
-        norm if grad_signs is None else grad_signs, norm if latent is None else latent,
-        norm if for_weight is None else for_weight, weights,
-        KIND=kind, SLOPE=slope is not None, BLOCK_S=block, **SUM_BLOCKS,
+        KIND=kind, SLOPE=slope is not None, BLOCK_S=block, **blocks,
     )  # fmt: skip
-    return Collected(norm, slope, factors, for_weight)
+    return Collected(norm, slope, factors)

@@ -123,9 +123,15 @@ def _weight_job(grad_signs, weight, for_weight, weights, job, BLOCK_W: tl.conste
     tl.store(for_weight + offset, tl.where(tl.abs(value) <= 1.0, grad, 0.0), mask=offset < weights)
 
 
+@triton.jit(do_not_specialize=["weights"])
+def weight_gradient_kernel(grad_signs, weight, for_weight, weights, BLOCK_W: tl.constexpr):
+    """`_weight_job` as a launch of its own, which may run beside others."""
+    _weight_job(grad_signs, weight, for_weight, weights, tl.program_id(0), BLOCK_W)
+
+
 COLLECTED = [
     *("norm_rows", "norm_programs", "rows", "channel_programs", "spatial_rows", "height", "width"),
-    *("spatial_programs", "weights"),
+    "spatial_programs",
 ]
 
 
@@ -134,13 +140,12 @@ def collect_kernel(
     norm_partial, norm_sums, norm_rows, norm_channels, norm_programs,
     sums, for_channel, for_slope, rows, channels, channel_programs,
     spatial_sums, rows_of, columns, for_rows, for_columns, spatial_rows, height, width, spatial_programs,
-    grad_signs, weight, for_weight, weights,
     KIND: tl.constexpr, SLOPE: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_W: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """What a unit's backward pass sums up: for its batch norm (two sums a channel, also the gradients of bias
-    and weight), for the channel factor and the slope, for the factors of rows and columns (or the map); and
-    the latent weight's gradient."""
+    """What a unit's backward pass sums up: for its batch norm (two sums per channel, also the gradients of
+    bias and weight), for the channel factor and the slope, for the factors of rows and columns (or the
+    map)."""
     program = tl.program_id(0)
     lines = norm_programs + channel_programs
     if program < norm_programs:
@@ -155,7 +160,7 @@ def collect_kernel(
             sums, for_channel, for_slope, rows, channels, program - norm_programs,
             KIND, SLOPE, BLOCK_R, BLOCK_C,
         )  # fmt: skip
-    elif program < lines + spatial_programs:
+    else:
         if KIND == 3:
             _line_job(
                 spatial_sums, rows_of, columns, for_rows, for_columns, spatial_rows, height, width,
@@ -163,5 +168,3 @@ def collect_kernel(
             )  # fmt: skip
         if KIND == 2:
             _map_job(spatial_sums, for_rows, spatial_rows, height * width, program - lines, BLOCK_S)
-    else:
-        _weight_job(grad_signs, weight, for_weight, weights, program - lines - spatial_programs, BLOCK_W)

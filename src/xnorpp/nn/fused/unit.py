@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 
 from xnorpp.nn.fused import ops
 from xnorpp.nn.fused.close_ops import Signs
-from xnorpp.nn.fused.dispatch import ACTIVATIONS, GRADIENT_DTYPE, PRODUCT_DTYPE, Unit
+from xnorpp.nn.fused.dispatch import ACTIVATIONS, GRADIENT_DTYPE, PRODUCT_DTYPE, Unit, runs_aside
 
 # What a unit differentiates: batch norm's weight and bias, latent weight, slope, three factors.
 TENSORS_EACH = 7
@@ -34,6 +36,37 @@ def tensors_of(unit: Unit, input_size: tuple[int, int]) -> list[Tensor | None]:
 def _same_order(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors of one shape lie in memory alike."""
     return all(n == 1 or i == j for n, i, j in zip(a.shape, a.stride(), b.stride(), strict=True))
+
+
+@functools.cache
+def _side_stream(device: torch.device) -> Any:  # pragma: cuda only
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+class Aside:
+    """Runs work of a backward pass that nothing needs before its end on a stream of its own.
+
+    The gradients of the weights are such work: they keep the tensor cores busy while the main stream's passes
+    over activations wait for memory. `join` makes the main stream wait, and must be called last.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        self.stream = _side_stream(x.device) if x.is_cuda and runs_aside() else None
+        self.held: list[Any] = []
+
+    def __call__(self, work: Callable[[], Tensor], *reads: Tensor) -> Tensor:
+        """`work`, which reads these tensors of the main stream; they live until `join`."""
+        if self.stream is None:
+            return work()
+        self.held += reads  # pragma: cuda only
+        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))  # pragma: cuda only
+        with torch.cuda.stream(self.stream):  # pragma: cuda only
+            return work()
+
+    def join(self) -> None:
+        if self.stream is not None:  # pragma: cuda only
+            torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
+        self.held.clear()
 
 
 @dataclass
@@ -146,25 +179,38 @@ class UnitTensors:
         half, kept.weight = ops.weight_signs(self.latent, DTYPES)
         return self.dots(ops.unpack_signs(kept.sign_bits, shape, PRODUCT_DTYPE), half)
 
-    def products(self, kept: Kept, grad_dots: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        """The gradients of the signs that the unit read, of `shape`, and of its weight's signs."""
+    def products(
+        self, kept: Kept, grad_dots: Tensor, shape: torch.Size, aside: Aside
+    ) -> tuple[Tensor, Tensor]:
+        """The gradients of the signs that the unit read, of `shape`, and of its latent weight, which is
+        computed aside."""
         stride, padding, dilation = self.geometry
         weight = kept.weight if kept.weight is not None else ops.weight_signs(self.latent, DTYPES)[1]
-        signs = ops.unpack_signs(kept.sign_bits, shape, GRADIENT_DTYPE)
-        grad, grad_weight, _ = torch.ops.aten.convolution_backward(
-            grad_dots, signs, weight, None, stride, padding, dilation, False, (0, 0), self.conv.groups,
-            (True, True, False),
-        )  # fmt: skip
-        if not _same_order(grad_weight, self.latent):
-            grad_weight = torch.empty_like(self.latent, dtype=grad_weight.dtype).copy_(grad_weight)
-        return ops.channels_last(grad), grad_weight
+        rest = (None, stride, padding, dilation, False, (0, 0), self.conv.groups)
+
+        def for_weight() -> Tensor:
+            signs = ops.unpack_signs(kept.sign_bits, shape, GRADIENT_DTYPE)
+            _, grad_weight, _ = torch.ops.aten.convolution_backward(
+                grad_dots, signs, weight, *rest, (False, True, False)
+            )
+            if not _same_order(grad_weight, self.latent):
+                grad_weight = torch.empty_like(self.latent, dtype=grad_weight.dtype).copy_(grad_weight)
+            return ops.weight_gradient(grad_weight, self.latent)
+
+        grad_latent = aside(for_weight, grad_dots, weight)
+        # Of what the convolution read, its gradient needs the shape alone.
+        like = torch.empty(
+            shape, dtype=GRADIENT_DTYPE, device=grad_dots.device, memory_format=torch.channels_last
+        )
+        grad, _, _ = torch.ops.aten.convolution_backward(grad_dots, like, weight, *rest, (True, False, False))
+        return ops.channels_last(grad), grad_latent
 
     def sign_backward(
-        self, kept: Kept, grad_dots: Tensor, sums: ops.RescaleSums, shape: torch.Size
+        self, kept: Kept, grad_dots: Tensor, sums: ops.RescaleSums, shape: torch.Size, aside: Aside
     ) -> tuple[Tensor, list[Tensor | None]]:
         """The gradient of the signs alone, and this unit's own gradients, for a unit that reads signs."""
-        grad, grad_weight = self.products(kept, grad_dots, shape)
-        return grad, self._gradients(ops.collect(None, sums, grad_weight, self.latent))
+        grad, grad_latent = self.products(kept, grad_dots, shape, aside)
+        return grad, self._gradients(ops.collect(None, sums), grad_latent)
 
     def backward(
         self,
@@ -173,13 +219,14 @@ class UnitTensors:
         sums: ops.RescaleSums,
         source: Tensor,
         rescale: ops.Rescale | None,
+        aside: Aside,
         skip: Tensor | None = None,
         pooled_skip: Tensor | None = None,
     ) -> tuple[Tensor, ops.RescaleSums | None, list[Tensor | None]]:
         """The gradient of the source with the sums for its rescaling, and this unit's own gradients."""
         assert kept.mean is not None
         assert kept.inverse_std is not None
-        grad, grad_weight = self.products(kept, grad_dots, source.shape)
+        grad, grad_latent = self.products(kept, grad_dots, source.shape, aside)
         sizes = None if kept.k is None else self.sizes_gradient(sums, source, kept.sign_bits)
         norm_weight = self.norm_weight
         if norm_weight is None:  # nothing is subtracted, so that the gradient passes as it is
@@ -188,21 +235,21 @@ class UnitTensors:
             partial = ops.norm_backward_sums(
                 grad, kept.mask_bits, source, rescale, kept.mean, kept.inverse_std, sizes
             )
-        found = ops.collect(partial, sums, grad_weight, self.latent)
+        found = ops.collect(partial, sums)
         grad, source_sums = ops.norm_backward(
             grad, kept.mask_bits, source, rescale, kept.mean, kept.inverse_std, norm_weight, found.norm,
             skip, pooled_skip, sizes,
         )  # fmt: skip
-        return grad, source_sums, self._gradients(found)
+        return grad, source_sums, self._gradients(found, grad_latent)
 
-    def _gradients(self, found: ops.Collected) -> list[Tensor | None]:
+    def _gradients(self, found: ops.Collected, grad_latent: Tensor) -> list[Tensor | None]:
         """This unit's gradients in the order of its tensors."""
         slope = found.slope
         if slope is not None and self.slope is not None and self.slope.numel() != slope.numel():
             slope = slope.sum(0, keepdim=True)
         fill = (None,) * (3 - len(found.factors))
         of_norm = (None, None) if self.norm_weight is None else (found.norm[1], found.norm[0])
-        return [*of_norm, found.weight, slope, *found.factors, *fill]
+        return [*of_norm, grad_latent, slope, *found.factors, *fill]
 
 
 def split(

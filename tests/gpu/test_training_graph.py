@@ -76,6 +76,28 @@ RUNS = {
     "digits, annealed": ["digits-small-case4", "schedule.epochs=6", "model.options.surrogate=tanh"],
     "resnet20": RESNET,
     "resnet20, AdamW": [*RESNET, "optimizer.name=adamw", "optimizer.clip_norm=1.0"],
+    "resnet20, average and augmentation": [
+        *RESNET,
+        "optimizer.ema_decay=0.9",
+        "data.augment.mixup=0.4",
+        "data.augment.cutout=8",
+        "data.augment.area=0.5",
+        "data.augment.operations=1",
+    ],
+    "resnet20, ReCU and OvSW": [
+        *RESNET,
+        "optimizer.name=sgd",
+        "optimizer.lr=0.05",
+        "optimizer.scale_gradients=0.04",
+        "model.options.standardize_weights=true",
+        "model.options.weights=recu",
+    ],
+    "digits, Bop": [
+        "digits-small-case4",
+        "schedule.epochs=6",
+        "optimizer.name=bop",
+        "optimizer.flip_rate=0.01",
+    ],
 }
 
 

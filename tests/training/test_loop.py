@@ -110,6 +110,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(
         ("optimizer.ema_decay=0.9", "schedule.statistics_batches=2", "data.augment.mixup=0.4"),
         ("data.augment.area=0.4", "data.augment.operations=2", "data.augment.cutout=3"),
         ("model.options.weights=recu", "model.options.standardize_weights=true", "optimizer.ema_decay=0.5"),
+        ("optimizer.name=bop", "optimizer.flip_rate=0.01", "schedule.name=cosine"),
         ("optimizer.scale_gradients=0.04", "optimizer.name=sgd", "model.options.inputs=window(start=2.0)"),
     ],
     ids=lambda options: options[0],

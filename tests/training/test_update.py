@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from torch import nn
 import xnorpp
 from xnorpp.nn import BinaryConv2d, BinaryLinear, set_stage
 from xnorpp.training import CheckpointError, RecipeError, evaluate, load_checkpoint, load_model, loop, train
+from xnorpp.training.optimizer import make_optimizer
 from xnorpp.training.packing import pack_checkpoint
-from xnorpp.training.recipe.config import Recipe
+from xnorpp.training.recipe.config import OptimizerPart, Recipe
 from xnorpp.training.state.initial import initialise
 from xnorpp.training.update.average import AveragedWeights
 from xnorpp.training.update.gradients import raise_gradients_
@@ -183,3 +185,32 @@ def test_statistics_are_measured_on_images_that_look_like_the_test_set(
         tmp_path / "a",
     )
     assert seen == [False] * 3
+
+
+def test_bop_flips_by_its_rule_and_leaves_the_rest_to_adam() -> None:
+    binary, real = BinaryLinear(3, 1, bias=False), nn.Linear(2, 2)
+    model = nn.ModuleList([binary, real])
+    options = OptimizerPart(name="bop", lr=0.1, flip_rate=0.5, flip_threshold=0.2, weight_decay=0.0)
+    with torch.no_grad():
+        binary.weight.copy_(torch.tensor([[0.3, -0.2, 0.7]]))
+    optimizer = make_optimizer(model, options, torch.device("cpu"))
+    assert binary.weight.tolist() == [[1.0, -1.0, 1.0]]
+    adam = copy.deepcopy(real)
+    other = torch.optim.Adam(adam.parameters(), lr=0.1)
+    averages = torch.zeros(3)
+    weights = torch.tensor([1.0, -1.0, 1.0])
+    for gradient in ([0.3, 0.9, 0.1], [0.3, -0.2, 0.1], [0.3, -3.0, -5.0], [9.0, 0.0, 0.0]):
+        binary.weight.grad = torch.tensor([gradient])
+        for one, two in zip(real.parameters(), adam.parameters(), strict=True):
+            one.grad = torch.ones_like(one)
+            two.grad = torch.ones_like(two)
+        optimizer.step()
+        other.step()
+        averages = 0.5 * averages + 0.5 * torch.tensor(gradient)
+        flips = (averages.abs() > 0.2) & (averages * weights > 0)
+        weights = torch.where(flips, -weights, weights)
+        assert torch.equal(binary.weight[0], weights)
+    assert weights.tolist() == [-1.0, 1.0, 1.0]
+    assert all(torch.equal(a, b) for a, b in zip(real.parameters(), adam.parameters(), strict=True))
+    with pytest.raises(RecipeError, match="network without binary weights"):
+        make_optimizer(real, options, torch.device("cpu"))

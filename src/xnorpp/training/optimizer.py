@@ -7,15 +7,16 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from xnorpp.nn import parameter_groups
-from xnorpp.training.recipe.config import OptimizerPart
+from xnorpp.nn import binary_layers, parameter_groups
+from xnorpp.training.recipe.config import OptimizerPart, RecipeError
+from xnorpp.training.update.bop import Bop
 
 NO_STATE = "none"
 
 
 def make_optimizer(model: nn.Module, options: OptimizerPart, device: torch.device) -> torch.optim.Optimizer:
-    """Adam, AdamW or SGD; the fused kernels on a GPU, which can also skip an update without waiting for the
-    device.
+    """Adam, AdamW, SGD or Bop; the fused kernels on a GPU, which can also skip an update without waiting for
+    the device.
     """
     decay = options.weight_decay
     groups = parameter_groups(
@@ -28,6 +29,25 @@ def make_optimizer(model: nn.Module, options: OptimizerPart, device: torch.devic
     if options.name == "sgd":
         return torch.optim.SGD(
             groups, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov, fused=fused
+        )
+    if options.name == "bop":
+        flipped = [layer.weight for _, layer in binary_layers(model) if layer.binarization.binarizes_weights]
+        if not flipped:
+            raise RecipeError(
+                "`optimizer.name` (='bop') must be another for a network without binary weights."
+            )
+        theirs = {id(weight) for weight in flipped}
+        rest = [
+            {**group, "params": [one for one in group["params"] if id(one) not in theirs]} for group in groups
+        ]
+        return Bop(
+            [group for group in rest if group["params"]],
+            flipped,  # type: ignore[arg-type]
+            rate=options.flip_rate,
+            threshold=options.flip_threshold,
+            lr=options.lr,
+            betas=(options.betas[0], options.betas[1]),
+            fused=fused,
         )
     kind = torch.optim.Adam if options.name == "adam" else torch.optim.AdamW
     return kind(groups, lr=options.lr, betas=(options.betas[0], options.betas[1]), fused=fused)
@@ -59,8 +79,10 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
     return found
 
 
-def state_keys(optimizer: torch.optim.Optimizer) -> set[str]:
+def state_keys(optimizer: torch.optim.Optimizer, parameter: nn.Parameter | None = None) -> set[str]:
     """What the optimiser stores about a parameter that it has updated."""
+    if isinstance(optimizer, Bop) and any(parameter is one for one in optimizer.flipped):
+        return {"average"}
     if isinstance(optimizer, torch.optim.SGD):
         return {"momentum_buffer"} if optimizer.param_groups[0]["momentum"] else set()
     return {"step", "exp_avg", "exp_avg_sq"}

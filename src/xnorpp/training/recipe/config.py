@@ -106,7 +106,7 @@ class DataPart:
 
 @dataclass(frozen=True)
 class OptimizerPart:
-    name: str = _key("adam", "optimiser", choices=("adam", "adamw", "sgd"))
+    name: str = _key("adam", "optimiser", choices=("adam", "adamw", "sgd", "bop"))
     lr: float = _key(1e-3, "learning rate at the start", low=0)
     weight_decay: float = _key(1e-5, "weight decay", low=0)
     betas: tuple[float, ...] = _key((0.9, 0.999), "Adam's decay rates", low=0, high=1)
@@ -115,6 +115,8 @@ class OptimizerPart:
     decay_scales: bool = _key(False, "weight decay on learned scale factors too")
     decay_norms: bool = _key(True, "weight decay on batch-norm parameters and biases too")
     clip_norm: float = _key(0.0, "clip the gradient's norm to this; 0: do not", low=0)
+    flip_rate: float = _key(1e-4, "Bop's rate of its moving average", low=0, high=1)
+    flip_threshold: float = _key(1e-8, "Bop flips a weight where that average exceeds this", low=0)
     scale_gradients: float = _key(
         0.0,
         "OvSW: scale a binary filter's gradient up to this share of its weight's norm; 0: do not",

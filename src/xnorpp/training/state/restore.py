@@ -75,8 +75,8 @@ def _check_optimizer(found: Checkpoint, model: nn.Module, optimizer: torch.optim
         shape = {NO_STATE: (0,), "step": ()}.get(key, tuple(parameters[name].shape))
         if tuple(tensor.shape) != shape or not tensor.is_floating_point():
             raise _unfit(found, f"the optimiser state `{full:.80}` has the wrong shape or type")
-    wanted = state_keys(optimizer)
     for name, parameter in parameters.items():
+        wanted = state_keys(optimizer, parameter)
         if parameter.requires_grad and wanted and stored.get(name, set()) not in (wanted, {NO_STATE}):
             raise _unfit(found, f"it has no complete optimiser state of `{name}`")
 

@@ -45,7 +45,7 @@ def test_the_defaults_are_the_papers_numbers() -> None:
         ({"optimizer": {"lr": -1.0}}, "`optimizer.lr` (=-1.0) must be at least 0."),
         ({"optimizer": {"lr": float("nan")}}, "`optimizer.lr` (=nan) must be finite."),
         ({"optimizer": {"momentum": 2.0}}, "`optimizer.momentum` (=2.0) must be at most 1."),
-        ({"optimizer": {"name": "adm"}}, "`optimizer.name` (='adm') must be one of adam, adamw, sgd."),
+        ({"optimizer": {"name": "adm"}}, "`optimizer.name` (='adm') must be one of adam, adamw, sgd, bop."),
         ({"optimizer": {"betas": 0.9}}, "`optimizer.betas` (=0.9) must be a list."),
         ({"optimizer": {"betas": [0.9]}}, "`optimizer.betas` (=[0.9]) must be two numbers."),
         ({"optimizer": 3}, "`optimizer` (=3) must be a table, written [optimizer]."),

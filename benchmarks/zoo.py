@@ -189,7 +189,7 @@ def row_of(name: str, timed: bool) -> dict[str, Any]:
     row: dict[str, Any] = {
         "network": name,
         "input": list(shape),
-        "binary": sum(r.binary for r in report.rows),
+        "binary": sum(r.changed for r in report.rows),
     }
     if report.obstacles:
         return {**row, "packs": False, "obstacles": [str(o) for o in report.obstacles]}

@@ -101,7 +101,9 @@ void Engine::finish(int input, std::vector<int> outputs, size_t arena_bytes, std
         bool passing = false;  // between a convolution and its pool: never in the arena
         for (size_t j = 0; j + 1 < steps_.size(); j++) passing |= fused_pool_[j] && steps_[j + 1].in == (int)i;
         const ValueSpec &v = values_[i];
-        const size_t bytes = passing ? 0 : (size_t)v.pixels() * (size_t)v.stride * (v.bits ? 1 : 4);
+        // The last pixel of a part of a larger value ends before the larger one's does.
+        const size_t last = v.bits ? (size_t)v.stride : round_up((size_t)v.c, 16) * 4, step = (size_t)v.stride * (v.bits ? 1 : 4);
+        const size_t bytes = passing ? 0 : (size_t)(v.pixels() - 1) * step + (last < step ? last : step);
         if (v.offset + bytes > arena_bytes) throw std::logic_error("a value lies outside the arena");
     }
     for (size_t i = 0; i < steps_.size(); i++) {
@@ -135,8 +137,9 @@ void Engine::gather_weights() {
 
 size_t Engine::scratch_bytes(size_t index) const {
     const Step &step = steps_[index];
-    const size_t stride = round_up((size_t)step.c, 16);
-    size_t bytes = round_up((size_t)step.w * stride * 4, kLine) + kLine;
+    const size_t stride = round_up((size_t)step.c, 16), wide = (size_t)values_[(size_t)step.in].stride;
+    const bool pools = step.kind == StepKind::MaxPool || step.kind == StepKind::AvgPool || step.kind == StepKind::BoxFilter;
+    size_t bytes = round_up((size_t)step.w * (pools && wide > stride ? wide : stride) * 4, kLine) + kLine;
     if (step.kind == StepKind::Flatten || step.kind == StepKind::Softmax) bytes = round_up(stride * 4, kLine) + kLine;
     if (step.kind == StepKind::Plain) bytes = round_up((size_t)step.plain.grain * stride * 4, kLine) + round_up(step.plain.scratch, kLine) + kLine;
     for (const auto *conv : {step.conv.get(), step.picture.get()})
@@ -204,7 +207,7 @@ size_t Engine::memory() const {
 Split Engine::split_of(size_t index) const {
     const Step &step = steps_[index];
     if (fused_pool_[index]) return {steps_[index + 1].h, true, 1};
-    if (step.kind == StepKind::GlobalMean || step.kind == StepKind::Flatten || step.kind == StepKind::Softmax) return {};
+    if (step.kind == StepKind::GlobalMean || step.kind == StepKind::Flatten || step.kind == StepKind::Softmax || step.kind == StepKind::Nothing) return {};
     if (step.kind == StepKind::Plain) {
         const int pieces = (step.h * step.w + step.plain.grain - 1) / step.plain.grain;
         return {pieces, true, pieces};

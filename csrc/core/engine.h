@@ -21,7 +21,7 @@ struct ValueSpec {
     int pixels() const { return h * w; }
 };
 
-enum class StepKind { Conv, MaxPool, AvgPool, BoxFilter, GlobalMean, AbsMean, Pointwise, Flatten, Softmax, Pad, Signs, Plain };
+enum class StepKind { Conv, MaxPool, AvgPool, BoxFilter, GlobalMean, AbsMean, Pointwise, Flatten, Softmax, Pad, Signs, Plain, Nothing };
 
 // A stage with its constants, before memory is known.
 struct StageSpec {

@@ -158,7 +158,9 @@ void Engine::run_rows(const Call &call, size_t index, int thread, Pieces &pieces
                         row[(size_t)x * stride + c] = inside ? floats[((size_t)fy * v.w + fx) * v.stride + fc] : step.pad_value;
                     }
                 break;
-            default: kernels_.pool_row(step.pool, floats, v.stride, 0, y, row); break;
+            default:  // whose pixels are as far apart as those of its input
+                kernels_.pool_row(step.pool, floats, v.stride, 0, y, row);
+                return kernels_.finish(e, row, v.stride, y * step.w, step.w);
         }
         kernels_.finish(e, row, stride, y * step.w, step.w);
     };
@@ -226,6 +228,9 @@ void Engine::run_step(const Call &call, size_t index, int thread, Pieces pieces)
         case StepKind::GlobalMean:
         case StepKind::Flatten:
         case StepKind::Softmax: return run_single(call, index, thread, pieces);
+        case StepKind::Nothing:
+            for (Share share; pieces.next(share, 1);) {}
+            return;
         case StepKind::Plain: return run_plain(call, index, thread, pieces);
         default: return run_rows(call, index, thread, pieces);
     }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "joins.h"
 #include "program/operations.h"
 #include "program/plan.h"
 #include "program/stem.h"
@@ -26,7 +27,10 @@ class Builder {
 
     void build(const Limits &limits) {
         const bool tight = only_filters_read_input(p_, steps_);
-        const auto stride = [&](int v) { return v == 0 && tight ? (int)p_.values[0].channels() : stride_of(p_.values[(size_t)v]); };
+        const Joins joins = join_parts(p_, steps_, 16);
+        const auto stride = [&](int v) {
+            return v == 0 && tight ? (int)p_.values[0].channels() : stride_of(p_.values[(size_t)joins.root(v)]);
+        };
         std::vector<bool> passing(p_.values.size());  // between a convolution and its pool: never in the arena
         for (const PlanStep &step : steps_)
             if (step.joins_pool) passing[(size_t)step.writes[0]] = true;
@@ -34,7 +38,7 @@ class Builder {
             if (passing[(size_t)v]) return 64;
             const Extent e = extent_of(p_.values[(size_t)v].shape);
             return (int64_t)e.h * e.w * stride(v) * (p_.values[(size_t)v].kind == Kind::Bits ? 1 : 4);
-        }, 64);
+        }, 64, &joins);
         if ((uint64_t)plan.arena > limits.memory_bytes)
             throw beyond_limit("at least " + std::to_string(plan.arena) + " bytes of memory", "memory_bytes", limits.memory_bytes);
         ids_.assign(p_.values.size(), -1);
@@ -263,6 +267,7 @@ void Builder::add(const PlanStep &from) {
     if (other) plain(from, step, *other);
     else (this->*row->build)(from, step);
     for (const Move &move : from.epilogue) stage(move, step);
+    if (step.kind == StepKind::Pointwise && from.epilogue.empty()) step.kind = StepKind::Nothing;  // a concatenation in place
     engine_.add_step(std::move(step));
 }
 

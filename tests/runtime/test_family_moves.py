@@ -13,6 +13,7 @@ from cuda_host.cases import Writer
 from engines import engines_agree
 from torch import Tensor
 
+from xnorpp.runtime.cpu import CpuModel
 from xnorpp.runtime.format.program import ProgramError
 
 SHAPE = (19, 5, 7)  # channels with a tail, odd rows and columns
@@ -187,3 +188,15 @@ def test_what_does_not_fit_is_refused(op: str, attrs: dict[str, Any]) -> None:
     inputs = ["input", w.op("flatten", "input")] if op == "concat" else ["input"]
     with pytest.raises(ProgramError, match="operation"):
         w.program(w.op(op, *inputs, attrs=attrs))
+
+
+def test_concatenation_takes_no_time_of_its_own() -> None:
+    """Parts of whole vectors are written where they belong; the step of the copy has nothing to do."""
+    w = Writer((16, 64, 64))
+    left, right = w.op("relu", "input"), w.op("affine", "input", mult=w.normal(16))
+    joined = w.op("concat", left, right, attrs={"axis": 0})
+    kernel = {"kernel": [1, 1], "stride": [1, 1], "padding": [0, 0], "ceil_mode": False}
+    program = w.program(w.op("max_pool2d", joined, attrs=kernel))
+    engine = CpuModel(program, threads=1)
+    seconds = dict(engine.step_seconds(w.normal(1, 16, 64, 64)))
+    assert seconds["v2"] < seconds["v3"] / 20  # copying would take as long as the pool

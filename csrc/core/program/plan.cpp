@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "../joins.h"
 #include "operations.h"
 #include "stem.h"
 
@@ -229,7 +230,7 @@ std::vector<PlanStep> make_steps(const Program &program) {
     return steps;
 }
 
-MemoryPlan plan_memory(const Program &p, std::vector<PlanStep> &steps, const SizeOf &size_of, int64_t align) {
+MemoryPlan plan_memory(const Program &p, std::vector<PlanStep> &steps, const SizeOf &size_of, int64_t align, const Joins *joins) {
     const size_t count = p.values.size();
     std::vector<int> born(count, -2), dies(count, -2), group(count, -1);
     born[0] = dies[0] = -1;
@@ -242,10 +243,16 @@ MemoryPlan plan_memory(const Program &p, std::vector<PlanStep> &steps, const Siz
     for (const Output &output : p.outputs) dies[(size_t)output.value] = (int)steps.size();
     MemoryPlan plan;
     plan.offset.assign(count, -1), plan.bytes.assign(count, 0);
+    const auto whole = [&](size_t v) { return joins ? joins->whole[v] : -1; };
+    for (size_t v = 0; v < count; v++)  // a part comes before its whole
+        if (whole(v) >= 0 && (born[(size_t)whole(v)] == -2 || born[v] < born[(size_t)whole(v)])) born[(size_t)whole(v)] = born[v];
     for (size_t v = 0; v < count; v++)
-        if (born[v] > -2) plan.bytes[v] = size_of((int)v), group[v] = (int)v;
+        if (born[v] > -2) plan.bytes[v] = size_of((int)v), group[v] = joins ? joins->root((int)v) : (int)v;
+    std::vector<int64_t> sizes = plan.bytes;  // that no other has where a value's place is fixed
+    for (size_t v = 0; v < count; v++)
+        if (whole(v) >= 0) sizes[v] = -1 - (int64_t)v, sizes[(size_t)whole(v)] = -1 - (int64_t)whole(v);
     for (size_t i = 0; i < steps.size(); i++) {
-        take_places(p, steps[i], (int)i, dies, plan.bytes);
+        take_places(p, steps[i], (int)i, dies, sizes);
         for (const auto &pair : steps[i].in_place) group[(size_t)pair.first] = group[(size_t)pair.second];
     }
     std::vector<Block> blocks;
@@ -259,7 +266,11 @@ MemoryPlan plan_memory(const Program &p, std::vector<PlanStep> &steps, const Siz
     }
     plan.arena = place_blocks(blocks, align);
     for (size_t v = 0; v < count; v++)
-        if (group[v] >= 0) plan.offset[v] = blocks[(size_t)block_of[(size_t)group[v]]].offset;
+        if (group[v] >= 0) {
+            int64_t channel = 0;
+            if (joins) joins->root((int)v, &channel);
+            plan.offset[v] = blocks[(size_t)block_of[(size_t)group[v]]].offset + 4 * channel;
+        }
     return plan;
 }
 

@@ -55,8 +55,11 @@ struct MemoryPlan {
 std::vector<PlanStep> make_steps(const Program &program);
 
 using SizeOf = std::function<int64_t(int value)>;
-// Gives every stored value (and the input) a place; fills `in_place`.
-MemoryPlan plan_memory(const Program &program, std::vector<PlanStep> &steps, const SizeOf &size_of, int64_t align);
+struct Joins;  // ../joins.h
+// Gives every stored value (and the input) a place; fills `in_place`. Parts of a concatenation lie inside of it, four bytes for
+// each channel before them.
+MemoryPlan plan_memory(const Program &program, std::vector<PlanStep> &steps, const SizeOf &size_of, int64_t align,
+                       const Joins *joins = nullptr);
 
 // Places for blocks of memory that live from one step to another, largest first at the lowest free offset; blocks of equal
 // size and first step in the order of their names.

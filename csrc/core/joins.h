@@ -1,0 +1,23 @@
+// Concatenated channels without a copy: each part is stored at its channels of the whole.
+//
+// The parts of a concatenation along the channels are views of one block of memory: pixels as far apart as those of the whole,
+// the first channel somewhere inside a pixel. What makes a part writes it there, and what reads a part or the whole reads it
+// there. The features of a dense block, each a concatenation of the one before and a new part, are one growing block.
+#pragma once
+#include "program/plan.h"
+
+namespace xnorpp {
+
+struct Joins {
+    std::vector<int> whole;      // of each value: the concatenation that it is a part of in memory, -1: none
+    std::vector<int64_t> first;  // and the channel of it that the part begins at
+
+    // The outermost concatenation that a value lies in, itself where it lies in none, and where it begins there.
+    int root(int value, int64_t *channel = nullptr) const;
+};
+
+// Decides which concatenations need no copy. Their steps become pointwise ones over the whole, with what was fused to them or
+// nothing to do. `multiple` is what the channels before a part must be a multiple of: kernels write whole vectors.
+Joins join_parts(const Program &program, std::vector<PlanStep> &steps, int64_t multiple);
+
+}  // namespace xnorpp

@@ -23,7 +23,7 @@ class Net(nn.Module):
 
 
 def main() -> None:
-    first = xnorpp.check_packable(Net(nn.GELU, nn.GroupNorm(4, 32)), (3, 32, 32))
+    first = xnorpp.check_packable(Net(nn.Softshrink, nn.LocalResponseNorm(3)), (3, 32, 32))
     print(first, "\n")
     for obstacle in first.obstacles:  # the same, for a program
         print(f"{obstacle.path}: {obstacle.operation} -> {obstacle.remedy}")

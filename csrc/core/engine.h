@@ -7,6 +7,7 @@
 
 #include "conv_build.h"
 #include "plain/plain.h"
+#include "program/operations.h"
 #include "threads/pieces.h"
 #include "threads/process.h"
 #include "threads/thread_pool.h"
@@ -29,6 +30,8 @@ struct StageSpec {
     Buffer a, b, map, full, flip;
     float lo = 0, hi = 0;
     int value = -1;
+    int which = 0;
+    Spread spread = Spread::Each;  // of `value`
 };
 
 struct Step {

@@ -28,7 +28,7 @@ Place place_of(const StageSpec &stage, int from) {
     if (stage.kind == StageKind::Map) place = kMap;
     else if (stage.kind == StageKind::Affine) place = from <= kAffine ? kAffine : kAffine2;
     else if (is_act(stage.kind)) place = from <= kAct ? kAct : kAct2;
-    else if (stage.kind == StageKind::AddValue) place = kResidual;
+    else if (stage.kind == StageKind::AddValue && !stage.which) place = kResidual;
     else if (stage.kind == StageKind::Store) place = kStore;
     else if (stage.kind == StageKind::Sign && !stage.full.as()) place = kSign;
     return place < from ? kEnd : place;
@@ -55,11 +55,14 @@ Epilogue Engine::resolve(const Step &step, char *arena, std::vector<Stage> &stag
         stage.map = spec.map.as<const float>();
         stage.full = spec.full.as<const float>();
         stage.flip = spec.flip.as<const uint32_t>();
-        stage.lo = spec.lo, stage.hi = spec.hi;
+        stage.lo = spec.lo, stage.hi = spec.hi, stage.which = spec.which;
         if (spec.value >= 0) {
             const ValueSpec &value = values_[(size_t)spec.value];
             stage.value = arena + value.offset;
-            stage.stride = value.stride;
+            stage.stride = spec.spread == Spread::Channel || spec.spread == Spread::One ? 0 : value.stride;
+        } else if (spec.kind == StageKind::AddValue) {  // a constant
+            stage.value = spec.full.as();
+            stage.stride = spec.spread == Spread::Channel ? 0 : (int)round_up((size_t)step.c, 16);
         }
         stages.push_back(stage);
     }

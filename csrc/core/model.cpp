@@ -180,9 +180,31 @@ class Builder {
         }
     }
 
+    // A constant summand for each pixel and channel, or for each channel where that is all it depends on.
+    Buffer constant_of(const Operation &o, const Step &step, Spread &spread) const {
+        const Tensor &tensor = *p_.tensor(o, "value");
+        const std::vector<float> from = floats_of(tensor);
+        const Shape &shape = p_.values[(size_t)o.output].shape;
+        spread = extent_of(tensor.shape).h == 1 && extent_of(tensor.shape).w == 1 ? Spread::Channel : Spread::Each;
+        const size_t stride = round_up((size_t)step.c, 16), pixels = spread == Spread::Channel ? 1 : (size_t)step.h * step.w;
+        std::vector<float> to(pixels * stride);
+        for (size_t pixel = 0; pixel < pixels; pixel++)
+            for (size_t c = 0; c < (size_t)step.c; c++) {
+                size_t at = 0, rest = pixel;
+                size_t place[8] = {c};
+                for (size_t axis = shape.size(); axis-- > 1; rest /= (size_t)shape[axis]) place[axis] = rest % (size_t)shape[axis];
+                for (size_t axis = 0; axis < shape.size(); axis++)
+                    at = at * (size_t)tensor.shape[axis] + (tensor.shape[axis] == 1 ? 0 : place[axis]);
+                to[pixel * stride + c] = from[at];
+            }
+        return buffer_of(to);
+    }
+
     void stage(const Move &move, Step &step) const {
         StageSpec s;
         s.value = move.value >= 0 ? id(move.value) : -1;
+        s.spread = move.spread;
+        s.which = move.kind != MoveKind::MulValue && (move.spread == Spread::Pixel || move.spread == Spread::One);
         const Operation *o = move.op >= 0 ? &p_.ops[(size_t)move.op] : nullptr;
         const size_t c = (size_t)step.c;
         switch (move.kind) {
@@ -207,7 +229,16 @@ class Builder {
                 s.lo = (float)o->attrs.find("min")->number(), s.hi = (float)o->attrs.find("max")->number();
                 break;
             case MoveKind::AddValue: s.kind = StageKind::AddValue; break;
-            case MoveKind::MulValue: s.kind = move.per_pixel ? StageKind::MulPixel : StageKind::MulValue; break;
+            case MoveKind::SubValue: s.kind = StageKind::SubValue; break;
+            case MoveKind::DivValue: s.kind = StageKind::DivValue; break;
+            case MoveKind::MulValue:
+                s.kind = move.spread == Spread::Pixel || move.spread == Spread::One ? StageKind::MulPixel : StageKind::MulValue;
+                break;
+            case MoveKind::Curve:
+                s.kind = StageKind::Curve, s.which = curve_of(o->op);
+                if (o->attrs.find("alpha")) s.lo = (float)o->attrs.find("alpha")->number();
+                break;
+            case MoveKind::Offset: s.kind = StageKind::AddValue, s.full = constant_of(*o, step, s.spread); break;
             case MoveKind::StoreFloat: s.kind = StageKind::Store; break;
             case MoveKind::StoreBits: {  // a flipped channel compares -v > -t: the kernels xor `flip` into v
                 s.kind = StageKind::Sign;
@@ -253,7 +284,7 @@ const Producer kProducers[] = {
     {"pointwise", &Builder::single<StepKind::Pointwise>},
 };
 // Operations that are moves of an epilogue: `Builder::stage` has a case for each.
-const char *const kMoves[] = {"affine", "relu", "prelu", "hardtanh", "add", "mul", "sign"};
+const char *const kMoves[] = {"affine", "relu", "prelu", "hardtanh", "add", "mul", "sign", "sub", "div", "offset"};
 
 void Builder::add(const PlanStep &from) {
     const char *kind = from.kind(p_);
@@ -294,7 +325,9 @@ std::vector<std::string> engine_operations() {
     for (const Producer &row : kProducers)
         if (std::strcmp(row.op, "pointwise") != 0) names.push_back(row.op);
     for (const PlainRow &row : plain_operations()) names.push_back(row.op);
+    names.insert(names.end(), curves().begin(), curves().end());
     std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
     return names;
 }
 

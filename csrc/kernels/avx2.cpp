@@ -29,6 +29,13 @@ constexpr bool kWideCounts = false;  // results of the bit kernel are 32-bit
 using F = __m256;
 using I = __m256i;
 
+using Real = __m256;  // curves.inl
+typedef int Whole __attribute__((vector_size(32)));
+constexpr int kReals = 8;
+inline Real exact_fma(Real a, Real b, Real c) { return _mm256_fmadd_ps(a, b, c); }
+inline Real root(Real a) { return _mm256_sqrt_ps(a); }
+inline Real spread(float x) { return _mm256_set1_ps(x); }
+
 inline F load(const float *p) { return _mm256_loadu_ps(p); }
 inline void store(float *p, F v) { _mm256_storeu_ps(p, v); }
 inline F set1(float x) { return _mm256_set1_ps(x); }
@@ -331,6 +338,7 @@ struct BitDot {
 
 }  // namespace
 
+#include "curves.inl"
 #include "epilogue.inl"
 #include "conv.inl"
 #include "real_grouped.inl"
@@ -408,6 +416,7 @@ const Kernels *avx2_kernels() {
         pool_lines,
         global_mean,
         abs_mean,
+        run_curve,
         finish_pixels,
         pack_grouped,
         conv_grouped,

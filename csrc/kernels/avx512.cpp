@@ -26,6 +26,13 @@ constexpr bool kWideCounts = true;  // results of the bit kernel are 32-bit
 using F = __m512;
 using I = __m512i;
 
+using Real = __m512;  // curves.inl
+typedef int Whole __attribute__((vector_size(64)));
+constexpr int kReals = 16;
+inline Real exact_fma(Real a, Real b, Real c) { return _mm512_fmadd_ps(a, b, c); }
+inline Real root(Real a) { return _mm512_sqrt_ps(a); }
+inline Real spread(float x) { return _mm512_set1_ps(x); }
+
 inline F load(const float *p) { return _mm512_loadu_ps(p); }
 inline void store(float *p, F v) { _mm512_storeu_ps(p, v); }
 inline F set1(float x) { return _mm512_set1_ps(x); }
@@ -241,6 +248,7 @@ void run_triples(const Run &given) {
 
 }  // namespace
 
+#include "curves.inl"
 #include "epilogue.inl"
 #include "conv.inl"
 #include "real_grouped.inl"
@@ -359,6 +367,7 @@ const Kernels *avx512_kernels() {
         pool_lines,
         global_mean,
         abs_mean,
+        run_curve,
         finish_pixels,
         pack_grouped,
         conv_grouped,

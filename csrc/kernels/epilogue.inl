@@ -180,6 +180,11 @@ void staged_tile(const Epilogue &e, const Src &src, const int *pixels, int n, in
         for (int j = 0; j < count; j++) store(tile + i * kBlock + j * N, src.get(i, j * N, c0 + j * N));
     for (int s = 0; s < e.count; s++) {
         const Stage &g = e.stages[s];
+        if (g.kind == StageKind::Curve) {
+            for (int i = 0; i < n; i++)
+                if (pixels[i] >= 0) run_curve(g.which, g.lo, tile + i * kBlock, count * N);
+            continue;
+        }
         for (int i = 0; i < n; i++) {
             const int p = pixels[i];
             if (p < 0) continue;
@@ -195,7 +200,10 @@ void staged_tile(const Epilogue &e, const Src &src, const int *pixels, int n, in
                     case StageKind::Relu: store(at, relu(v)); break;
                     case StageKind::Prelu: store(at, prelu(v, load(g.a + c))); break;
                     case StageKind::Hardtanh: store(at, clamp(v, set1(g.lo), set1(g.hi))); break;
-                    case StageKind::AddValue: store(at, add(v, load(memory + c))); break;
+                    case StageKind::Curve: break;
+                    case StageKind::AddValue: store(at, add(v, g.which ? set1(memory[0]) : load(memory + c))); break;
+                    case StageKind::SubValue: store(at, add(v, xor_sign(g.which ? set1(memory[0]) : load(memory + c), set1(-0.0f)))); break;
+                    case StageKind::DivValue: store(at, div(v, g.which ? set1(memory[0]) : load(memory + c))); break;
                     case StageKind::MulValue: store(at, mul(v, load(memory + c))); break;
                     case StageKind::MulPixel: store(at, mul(v, set1(memory[0]))); break;
                     case StageKind::Store: store(memory + c, v); break;

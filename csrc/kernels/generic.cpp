@@ -17,6 +17,13 @@ struct I {
     int32_t v[N];
 };
 
+using Real = float;  // curves.inl
+using Whole = int;
+constexpr int kReals = 1;
+inline Real exact_fma(Real a, Real b, Real c) { return __builtin_fmaf(a, b, c); }
+inline Real root(Real a) { return __builtin_sqrtf(a); }
+inline Real spread(float x) { return x; }
+
 template <class Op>
 inline F each(Op op) {
     F r;
@@ -150,6 +157,7 @@ struct BitDot {
 
 }  // namespace
 
+#include "curves.inl"
 #include "epilogue.inl"
 #include "conv.inl"
 #include "real_grouped.inl"
@@ -192,6 +200,7 @@ const Kernels *generic_kernels() {
         pool_lines,
         global_mean,
         abs_mean,
+        run_curve,
         finish_pixels,
         pack_grouped,
         conv_grouped,

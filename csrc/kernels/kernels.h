@@ -56,7 +56,7 @@ struct Conv {
 // Leaky: a PReLU whose slopes are all above 0 and at most 1, which is the greater one of v and slope*v.
 enum class Act : int { None, Relu, Prelu, Hardtanh, Leaky };
 
-enum class StageKind : int { Map, Full, Affine, Relu, Prelu, Hardtanh, AddValue, MulValue, MulPixel, Store, Sign };
+enum class StageKind : int { Map, Full, Affine, Relu, Prelu, Hardtanh, AddValue, MulValue, MulPixel, Store, Sign, Curve, SubValue, DivValue };
 
 // One micro-operation on the register; `a` holds its constants, `value` the memory it reads or writes.
 struct Stage {
@@ -67,7 +67,9 @@ struct Stage {
     const uint32_t *flip;    // Sign: 0x80000000 where the comparison is turned round
     float lo, hi;
     char *value;
-    int stride;              // of `value`: floats a pixel, or bytes a pixel for bits
+    int stride;              // of `value`: floats a pixel, or bytes a pixel for bits; 0 where all pixels share it
+    int which;               // Curve: its number in curves.cuh, `lo` its parameter; AddValue, SubValue, DivValue: 1 where the
+                             // channels of a pixel share one number
 };
 
 // The straight line behind a producer. `fused` says that it is
@@ -135,6 +137,7 @@ struct Kernels {
     void (*pool_lines)(const Pool &, const Conv &, const Epilogue &, const int32_t *lines, int stride, int ring, int y);
     void (*global_mean)(const float *in, int pixels, int stride, int channels, float *out);
     void (*abs_mean)(const float *in, int pixels, int stride, int channels, float *out, int out_stride);
+    void (*curve)(int which, float parameter, float *values, int n);  // n a multiple of 16
     // The epilogue over pixels first..first+n whose registers start as src[i*stride + channel].
     void (*finish)(const Epilogue &, const float *src, int stride, int first, int n);
     void (*pack_grouped)(const Conv &, const float *weight, void *panels);

@@ -20,6 +20,13 @@ struct I {
     int32x4_t a, b;
 };
 
+using Real = float32x4_t;  // curves.inl
+typedef int Whole __attribute__((vector_size(16)));
+constexpr int kReals = 4;
+inline Real exact_fma(Real a, Real b, Real c) { return vfmaq_f32(c, a, b); }
+inline Real root(Real a) { return vsqrtq_f32(a); }
+inline Real spread(float x) { return vdupq_n_f32(x); }
+
 inline F load(const float *p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
 inline void store(float *p, F v) { vst1q_f32(p, v.a), vst1q_f32(p + 4, v.b); }
 inline F set1(float x) { return {vdupq_n_f32(x), vdupq_n_f32(x)}; }
@@ -138,6 +145,7 @@ struct BitDot {
 
 }  // namespace
 
+#include "curves.inl"
 #include "epilogue.inl"
 #include "conv.inl"
 #include "real_grouped.inl"
@@ -182,6 +190,7 @@ const Kernels *neon_kernels() {
         pool_lines,
         global_mean,
         abs_mean,
+        run_curve,
         finish_pixels,
         pack_grouped,
         conv_grouped,

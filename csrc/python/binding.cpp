@@ -184,7 +184,7 @@ nb::dict describe(const Native &native) {
 }
 
 nb::list steps(const Native &native) {
-    static const char *const moves[] = {"affine", "relu", "prelu", "hardtanh", "add_value", "mul_value", "store_float", "store_bits"};
+    static const char *const moves[] = {"affine", "relu", "prelu", "hardtanh", "add_value", "mul_value", "store_float", "store_bits", "curve", "sub_value", "div_value", "offset"};
     const Program &p = native.program;
     const auto name = [&](int value) -> nb::object {
         return value < 0 ? nb::object(nb::none()) : nb::object(nb::str(p.names[(size_t)value].c_str()));
@@ -197,7 +197,7 @@ nb::list steps(const Native &native) {
     nb::list out;
     for (const PlanStep &step : make_steps(p)) {
         nb::list epilogue;
-        for (const Move &move : step.epilogue) epilogue.append(nb::make_tuple(moves[(size_t)move.kind], move.op, name(move.value), move.per_pixel));
+        for (const Move &move : step.epilogue) epilogue.append(nb::make_tuple(moves[(size_t)move.kind], move.op, name(move.value), (int)move.spread));
         nb::dict row;
         row["kind"] = step.kind(p), row["op"] = step.op, row["source"] = name(step.source), row["shape"] = python(step.shape);
         row["epilogue"] = epilogue, row["reads"] = names(step.reads), row["writes"] = names(step.writes);

@@ -9,8 +9,10 @@ from xnorpp.runtime.format.ops import operations
 from xnorpp.runtime.native import core
 from xnorpp.runtime.plan import make_steps
 from xnorpp.runtime.reference import APPLY
+from xnorpp.runtime.reference.curves import CURVES
 
-MOVES = {"affine", "relu", "prelu", "hardtanh", "add", "mul", "sign"}  # of an epilogue, in every engine
+# Of an epilogue, in every engine.
+MOVES = {"affine", "relu", "prelu", "hardtanh", "add", "mul", "sign", "sub", "div", "offset", *CURVES}
 
 
 def test_the_reference_defines_every_operation() -> None:

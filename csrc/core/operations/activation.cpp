@@ -4,6 +4,8 @@
 namespace xnorpp {
 namespace {
 
+int64_t curve_work(const Site &, const Value &out) { return 8 * elements_of(out.shape); }
+
 Value prelu(const Site &site) {
     const Value &value = *site.inputs[0];
     const bool one = site.tensor("slope")->shape == Shape{1};
@@ -18,6 +20,11 @@ Value hardtanh(const Site &site) {
     return *site.inputs[0];
 }
 
+Value elu(const Site &site) {
+    site.number("alpha");
+    return *site.inputs[0];
+}
+
 }  // namespace
 
 void add_activations(Rows &rows) {
@@ -26,6 +33,10 @@ void add_activations(Rows &rows) {
         {"prelu", {kF}, prelu, outputs_work, Fusion::Pointwise, {}, {"slope"}, {}},
         {"hardtanh", {kF}, hardtanh, outputs_work, Fusion::Pointwise, {"min", "max"}, {}, {}},
     });
+    for (const char *curve : curves()) {
+        const bool is_elu = std::string(curve) == "elu";
+        rows.push_back({curve, {kF}, is_elu ? elu : same_value, curve_work, Fusion::Pointwise, is_elu ? Names{"alpha"} : Names{}, {}, {}, 2});
+    }
 }
 
 }  // namespace xnorpp

@@ -1,4 +1,6 @@
 // Sums, products and factors, element by element.
+#include <algorithm>
+
 #include "rows.h"
 
 namespace xnorpp {
@@ -35,8 +37,23 @@ Value affine(const Site &site) {
     return {Kind::F32, value.shape};
 }
 
+// Shapes that broadcast: as many axes, equal sizes or 1.
+Shape broadcast(const Site &site) {
+    const Shape &a = site.inputs[0]->shape, &b = site.inputs[1]->shape;
+    Shape out = a;
+    bool right = a.size() == b.size();
+    for (size_t i = 0; right && i < a.size(); i++) right = a[i] == b[i] || a[i] == 1 || b[i] == 1, out[i] = std::max(a[i], b[i]);
+    if (!right)
+        site.fail("the inputs have shapes " + text_of(a) + " and " + text_of(b) + "; as many axes, equal or 1, are needed");
+    return out;
+}
+
+// Of set 1, where `broadcast` is absent; true, it takes any shapes that broadcast.
+bool spreads(const Site &site) { return site.op.attrs.find("broadcast") && site.flag("broadcast"); }
+
 Value add(const Site &site) {
     const Value &a = *site.inputs[0], &b = *site.inputs[1];
+    if (spreads(site)) return {Kind::F32, broadcast(site)};
     if (a.shape != b.shape)
         site.fail("the inputs have shapes " + text_of(a.shape) + " and " + text_of(b.shape) + "; equal ones are needed");
     return a;
@@ -44,11 +61,23 @@ Value add(const Site &site) {
 
 Value mul(const Site &site) {
     const Value &a = *site.inputs[0], &b = *site.inputs[1];
+    if (spreads(site)) return {Kind::F32, broadcast(site)};
     Shape one = a.shape;
     one[0] = 1;
     if (b.shape != a.shape && b.shape != one)
         site.fail("the inputs have shapes " + text_of(a.shape) + " and " + text_of(b.shape) + "; equal, or one channel, is needed");
     return {Kind::F32, a.shape};
+}
+
+Value broadcast_value(const Site &site) { return {Kind::F32, broadcast(site)}; }
+
+Value offset(const Site &site) {
+    const Shape &in = site.inputs[0]->shape, &given = site.tensor("value")->shape;
+    bool right = given.size() == in.size();
+    for (size_t i = 0; right && i < in.size(); i++) right = given[i] == in[i] || given[i] == 1;
+    if (!right) site.fail("`value` has shape " + text_of(given) + "; the axes of the input, " + text_of(in) + ", or 1, are needed");
+    site.real("value", given);
+    return {Kind::F32, in};
 }
 
 }  // namespace
@@ -58,8 +87,11 @@ void add_arithmetic(Rows &rows) {
     rows.insert(rows.end(), {
         {"sign", {kN}, sign, outputs_work, Fusion::Sign, {}, {}, {"threshold", "flip", "row", "col", "map", "full"}},
         {"affine", {kN}, affine, outputs_work, Fusion::Pointwise, {}, {}, factors},
-        {"add", {kF, kF}, add, outputs_work, Fusion::Pointwise, {}, {}, {}},
-        {"mul", {kN, kF}, mul, outputs_work, Fusion::Pointwise, {}, {}, {}},
+        {"add", {kF, kF}, add, outputs_work, Fusion::Pointwise, {}, {}, {}, 1, {"broadcast"}},
+        {"mul", {kN, kF}, mul, outputs_work, Fusion::Pointwise, {}, {}, {}, 1, {"broadcast"}},
+        {"sub", {kF, kF}, broadcast_value, outputs_work, Fusion::Pointwise, {}, {}, {}, 2},
+        {"div", {kF, kF}, broadcast_value, outputs_work, Fusion::Pointwise, {}, {}, {}, 2},
+        {"offset", {kF}, offset, outputs_work, Fusion::Pointwise, {}, {"value"}, {}, 2},
     });
 }
 

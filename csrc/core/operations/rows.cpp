@@ -45,6 +45,18 @@ int64_t filter_work(const Site &site, const Value &out) {
     return filter_products(*site.inputs[0], elements_of(out.shape), site.op, *site.tensor("weight"));
 }
 
+// In the order of XN_EACH_CURVE in curves.cuh.
+const std::vector<const char *> &curves() {
+    static const Names names{"sigmoid", "silu", "tanh", "elu", "softplus", "mish", "gelu", "gelu_tanh", "hardswish", "exp", "log", "erf", "sqrt", "reciprocal"};
+    return names;
+}
+
+int curve_of(const std::string &op) {
+    for (size_t i = 0; i < curves().size(); i++)
+        if (op == curves()[i]) return (int)i;
+    return -1;
+}
+
 // The order is that of the families in docs/format.md and means nothing else.
 const std::vector<OperationRow> &operation_set() {
     static const Rows rows = [] {

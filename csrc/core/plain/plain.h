@@ -69,6 +69,7 @@ struct PlainRow {
 };
 using PlainRows = std::vector<PlainRow>;
 
+void add_plain_arithmetic(PlainRows &rows);
 void add_plain_shapes(PlainRows &rows);
 void add_plain_moves(PlainRows &rows);
 

@@ -1,30 +1,8 @@
 // Numbers that move and stay as they are.
-#include "plain.h"
+#include "walk.h"
 
 namespace xnorpp {
 namespace {
-
-// Walks over the pixels of a value in order, in terms of another view with the same axes after the first.
-class Walk {
-  public:
-    Walk(const View &shape, const int64_t *step, int first) : shape_(shape), step_(step) {
-        int64_t rest = first;
-        for (size_t axis = shape.rank; axis-- > 1; rest /= shape.size[axis]) at_[axis] = rest % shape.size[axis], place_ += at_[axis] * step[axis];
-    }
-    int64_t place() const { return place_; }
-    void next() {
-        for (size_t axis = shape_.rank; axis-- > 1;) {
-            place_ += step_[axis];
-            if (++at_[axis] < shape_.size[axis]) return;
-            place_ -= at_[axis] * step_[axis], at_[axis] = 0;
-        }
-    }
-
-  private:
-    const View &shape_;
-    const int64_t *step_;
-    int64_t at_[kMostRank] = {}, place_ = 0;
-};
 
 // Output axis i is input axis axes[i].
 PlainStep permute(const PlainSite &site) {

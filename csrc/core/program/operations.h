@@ -53,6 +53,15 @@ struct OperationRow {
 const std::vector<OperationRow> &operation_set();
 const OperationRow *find_operation(const std::string &name);
 
+// Functions of one number that every engine computes with the same operations (curves.cuh), by their number there.
+const std::vector<const char *> &curves();
+int curve_of(const std::string &op);  // -1: none of them
+
+// How the second operand of an operation lies on a result: one number for each of its elements, or shared by the channels of
+// a pixel, by the pixels of a channel, or by all; Other where it is none of these.
+enum class Spread : uint8_t { Each, Pixel, Channel, One, Other };
+Spread spread_of(const Shape &operand, const Shape &result);
+
 // Checks one operation (its row is set) and returns the value it makes; adds its cost to `work`.
 Value infer(const Site &site, int64_t &work);
 

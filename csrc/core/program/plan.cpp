@@ -50,7 +50,19 @@ class Fuser {
     bool is_alias(const Operation &o) const {
         return o.row->fusion == Fusion::Reshape && extent_of(value(o.inputs[0]).shape) == extent_of(value(o.output).shape);
     }
-    bool is_pointwise(const Operation &o) const { return o.row->fusion == Fusion::Pointwise || is_alias(o); }
+    // Which input may be in the register: the one with the shape of the result, the other one lying on it in a way that a
+    // line knows. A difference and a quotient take the first alone, and so does a product of integers. -1: neither.
+    int register_input(const Operation &o, size_t index) const {
+        if (o.inputs.size() == 1) return index == 0 ? o.inputs[0] : -1;
+        const Shape &shape = value(o.output).shape;
+        const int own = o.inputs[index], other = o.inputs[1 - index];
+        const bool commutes = (o.op == "add" || o.op == "mul") && value(other).kind == Kind::F32;
+        if ((index == 1 && !commutes) || value(own).shape != shape) return -1;
+        return spread_of(value(other).shape, shape) == Spread::Other ? -1 : own;
+    }
+    bool is_pointwise(const Operation &o) const {
+        return (o.row->fusion == Fusion::Pointwise && (register_input(o, 0) >= 0 || register_input(o, 1) >= 0)) || is_alias(o);
+    }
 
     bool join(int index) {
         const Operation &o = op(index);
@@ -64,10 +76,11 @@ class Fuser {
         if (!is_pointwise(o)) return false;
         const bool two = o.inputs.size() == 2;
         if (two && o.inputs[0] == o.inputs[1]) return false;
-        // The register has all channels and may be an integer; a factor of one channel is the operand.
-        const bool only_first = !two || value(o.inputs[0]).kind == Kind::Int || value(o.inputs[1]).shape != value(o.inputs[0]).shape;
-        int name = o.inputs[0];
-        if (!only_first && home_[(size_t)o.inputs[1]].line > home_[(size_t)name].line) name = o.inputs[1];
+        int name = register_input(o, 0);
+        if (two) {
+            const int second = register_input(o, 1);
+            if (name < 0 || (second >= 0 && home_[(size_t)second].line > home_[(size_t)name].line)) name = second;
+        }
         const int at = home_[(size_t)name].line;
         if (at < 0 || lines_[(size_t)at].names.back() != name) return false;
         for (const int other : o.inputs)
@@ -87,9 +100,14 @@ class Fuser {
             else if (o.op == "prelu") move.kind = MoveKind::Prelu;
             else if (o.op == "hardtanh") move.kind = MoveKind::Hardtanh;
             else if (o.op == "add") move.kind = MoveKind::AddValue;
-            else if (o.op == "mul") move.kind = MoveKind::MulValue, move.per_pixel = value(other).shape != value(o.output).shape;
+            else if (o.op == "mul") move.kind = MoveKind::MulValue;
+            else if (o.op == "sub") move.kind = MoveKind::SubValue;
+            else if (o.op == "div") move.kind = MoveKind::DivValue;
+            else if (o.op == "offset") move.kind = MoveKind::Offset;
+            else if (curve_of(o.op) >= 0) move.kind = MoveKind::Curve;
             else throw Error("no plan is known for the operation " + quoted(o.op, 40));
         }
+        if (other >= 0) move.spread = spread_of(value(other).shape, value(o.output).shape);
         line.moves.push_back(move), line.alias.push_back(alias);
         line.names.push_back(o.output);
         if (other >= 0) line.operands.push_back(other);
@@ -103,8 +121,10 @@ class Fuser {
         Line line;
         line.source = o.inputs[0];
         if (is_pointwise(o)) {
+            const bool second = !is_alias(o) && register_input(o, 0) < 0;
+            line.source = o.inputs[second ? 1 : 0];
             line.names.push_back(line.source);
-            extend(line, at, index, o.inputs.size() == 2 ? o.inputs[1] : -1);
+            extend(line, at, index, o.inputs.size() == 2 ? o.inputs[second ? 0 : 1] : -1);
         } else if (o.row->fusion == Fusion::Sign) {
             line.names.push_back(line.source);
             line.signs.emplace_back(0, index);
@@ -134,10 +154,10 @@ class Fuser {
             for (size_t place = 0; place < line.names.size(); place++) {
                 if (place && !line.alias[place - 1]) step.epilogue.push_back(line.moves[place - 1]);
                 const int name = line.names[place];
-                if (name != line.source && !readers[(size_t)name].empty()) step.epilogue.push_back({MoveKind::StoreFloat, -1, name, false});
+                if (name != line.source && !readers[(size_t)name].empty()) step.epilogue.push_back({MoveKind::StoreFloat, -1, name});
                 for (const auto &sign : line.signs)
                     if (sign.first == place && !readers[(size_t)op(sign.second).output].empty())
-                        step.epilogue.push_back({MoveKind::StoreBits, sign.second, op(sign.second).output, false});
+                        step.epilogue.push_back({MoveKind::StoreBits, sign.second, op(sign.second).output});
             }
             step.reads.push_back(line.source);
             for (const int name : line.operands)
@@ -180,7 +200,7 @@ bool joins_pool(const Program &p, const std::vector<PlanStep> &steps, size_t ind
         int at = 5;
         if (move.kind == MoveKind::Affine) at = 0;
         else if (is_act(move.kind)) at = place <= 1 ? 1 : 3;
-        else if (move.kind == MoveKind::AddValue) at = 2;
+        else if (move.kind == MoveKind::AddValue && move.spread == Spread::Each) at = 2;
         else if (move.kind == MoveKind::StoreFloat) at = 4;
         if (at < place || at == 5) return false;
         if (move.kind == MoveKind::Affine && p.ops[(size_t)move.op].tensor("full") >= 0) return false;
@@ -202,12 +222,12 @@ void take_places(const Program &p, PlanStep &step, int index, const std::vector<
         const int stored = moves[place].value;
         for (size_t before = 0; before < place; before++) {
             const int operand = moves[before].value;
-            if (moves[before].kind != MoveKind::AddValue || operand == step.source || operand == 0 || p.is_output(operand)) continue;
+            if (moves[before].kind != MoveKind::AddValue || moves[before].spread != Spread::Each || operand == step.source || operand == 0 || p.is_output(operand)) continue;
             if (step.op >= 0 && contains(p.ops[(size_t)step.op].inputs, operand)) continue;  // other pieces still read it
             bool free = dies[(size_t)operand] == index && bytes[(size_t)operand] == bytes[(size_t)stored];
             for (const auto &pair : step.in_place) free &= pair.second != operand;
             for (size_t later = place + 1; later < moves.size(); later++)
-                free &= (moves[later].kind != MoveKind::AddValue && moves[later].kind != MoveKind::MulValue) || moves[later].value != operand;
+                free &= moves[later].value != operand;
             if (free) {
                 step.in_place.emplace_back(stored, operand);
                 break;

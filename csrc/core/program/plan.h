@@ -20,17 +20,17 @@
 #pragma once
 #include <functional>
 
-#include "program.h"
+#include "operations.h"
 
 namespace xnorpp {
 
-enum class MoveKind : uint8_t { Affine, Relu, Prelu, Hardtanh, AddValue, MulValue, StoreFloat, StoreBits };
+enum class MoveKind : uint8_t { Affine, Relu, Prelu, Hardtanh, AddValue, MulValue, StoreFloat, StoreBits, Curve, SubValue, DivValue, Offset };
 
 struct Move {
     MoveKind kind{};
-    int op = -1;             // whose attributes and tensors it has: Affine, Prelu, Hardtanh, StoreBits
-    int value = -1;          // that it reads or writes: AddValue, MulValue, StoreFloat, StoreBits
-    bool per_pixel = false;  // MulValue: the value has one channel, shared by all
+    int op = -1;     // whose attributes and tensors it has: Affine, Prelu, Hardtanh, StoreBits, Curve, Offset
+    int value = -1;  // that it reads or writes: AddValue, MulValue, SubValue, DivValue, StoreFloat, StoreBits
+    Spread spread = Spread::Each;  // how the value lies on the register: AddValue, MulValue, SubValue, DivValue
 };
 
 struct PlanStep {

@@ -161,7 +161,8 @@ void check(Program &p) {
             used[(size_t)item.second] = true;
             constants += tensor.bytes;
             if (tensor.scale >= 0) used[(size_t)tensor.scale] = true;
-            const bool bound = item.first == "row" || item.first == "col" || item.first == "map" || item.first == "full";
+            const bool bound = item.first == "row" || item.first == "col" || item.first == "map" || item.first == "full" ||
+                               (item.first == "value" && elements_of(tensor.shape) > tensor.shape[0]);
             if (p.variable() && bound)
                 throw Error(where + ": `" + item.first + "` is bound to one size, but the input's `shape` allows any");
         }

@@ -121,6 +121,15 @@ void Site::bits(const char *role, const Shape &shape) const {
     if (bad) fail(name + " has bits set after its " + std::to_string(count) + " channels; tail bits must be 0");
 }
 
+Spread spread_of(const Shape &operand, const Shape &result) {
+    const Extent a = extent_of(operand), b = extent_of(result);
+    if (a == b) return Spread::Each;
+    const bool pixels = a.h == b.h && a.w == b.w, none = a.h == 1 && a.w == 1;
+    if (a.c == 1 && none) return Spread::One;
+    if (a.c == 1 && pixels) return Spread::Pixel;
+    return a.c == b.c && none ? Spread::Channel : Spread::Other;
+}
+
 int64_t work_of_row(const Program &p, const Operation &op) {
     std::vector<const Value *> inputs;
     for (const int input : op.inputs) inputs.push_back(&p.values[(size_t)input]);

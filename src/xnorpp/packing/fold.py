@@ -6,8 +6,9 @@ In this order, each in float64 and rounded once at the end:
    The factor s per pixel (row*col, map or full) stays factored: merged maps would cost ResNet-18 some 6 MB.
 2. an affine after a linear layer, or after a real convolution with a bias, goes into weight and bias.
    After one without it stays: sums and batch norm are then torch's own numbers, and so are the signs.
-3. a monotone chain before a sign becomes its threshold (`threshold.py`). The chain ends at a value that
-   something else reads too (a residual sum), at a PReLU with a negative slope, and after a factor per pixel,
+3. a monotone chain before a sign becomes its threshold (`threshold.py`); SiLU, GELU and their like, which
+   have the sign of their input, vanish directly before a sign. The chain ends at a value that something
+   else reads too (a residual sum), at a PReLU with a negative slope, and after a factor per pixel,
    which the sign then multiplies by itself: `dot*row*col > t`, not divided, so that the factor's sign counts.
 4. what changes nothing goes, and equal nodes become one (two binary layers on the same value share its bits).
 """
@@ -19,11 +20,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from xnorpp.packing.bounds.activation import CURVES
 from xnorpp.packing.graph import F32, Array, Node, Trained, fingerprint, order, users
 from xnorpp.packing.threshold import integer_threshold, real_threshold
 
 _INTEGER = ("binary_conv2d", "binary_linear")
-_MONOTONE = ("affine", "relu", "prelu", "hardtanh")
+_MONOTONE = ("affine", "relu", "prelu", "hardtanh", "sigmoid", "tanh", "elu", "softplus", "erf")
+# Not monotone, but above 0 where their input is: directly before a sign they change nothing.
+_SAME_SIGN = ("silu", "mish", "gelu", "gelu_tanh", "hardswish")
 
 
 Outputs = tuple[Node, ...]
@@ -90,6 +94,8 @@ def _gain(node: Node) -> Array:
         return np.abs(node.tensors.get("mult", np.ones(1)))
     if node.op == "prelu":
         return np.maximum(np.abs(node.tensors["slope"].astype(np.float64)), 1.0)
+    if node.op in CURVES:
+        return np.full(1, max(CURVES[node.op][0], float(node.attrs.get("alpha", 0.0))))
     return np.ones(1)
 
 
@@ -131,7 +137,9 @@ def _into_weights(outputs: Outputs) -> Outputs:
 
 
 def _is_monotone(node: Node) -> bool:
-    return node.op in _MONOTONE and (node.op != "prelu" or bool(np.all(node.tensors["slope"] >= 0)))
+    if node.op == "prelu":
+        return bool(np.all(node.tensors["slope"] >= 0))
+    return node.op in _MONOTONE and node.attrs.get("alpha", 0.0) >= 0
 
 
 def _thresholds(outputs: Outputs) -> Outputs:
@@ -140,12 +148,15 @@ def _thresholds(outputs: Outputs) -> Outputs:
             return node
         chain: list[Node] = []
         value, seen = node.inputs[0], original.inputs[0]
+        while value.op in _SAME_SIGN and len(readers[id(seen)]) == 1:
+            value, seen = value.inputs[0], seen.inputs[0]
         while _is_monotone(value) and len(readers[id(seen)]) == 1:
             chain.insert(0, value)
             value, seen = value.inputs[0], seen.inputs[0]
             if chain[0].spatial:
                 break
         if not chain:
+            node.inputs = [value]
             return node
         trained = _chain([link.trained for link in chain if link.trained is not None])
         spatial = chain[0].spatial

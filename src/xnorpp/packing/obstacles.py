@@ -49,15 +49,8 @@ _PARTS = "xnorpp.pack_submodules packs the modules around it"
 # The remedies of operations that are refused whatever the shape of their input is, ...
 _ALWAYS: dict[str, str] = {
     **dict.fromkeys(
-        ("gelu", "silu", "mish", "elu", "celu", "selu", "hardswish", "softplus", "softsign", "logsigmoid",
-         "rrelu", "glu", "tanhshrink", "softshrink", "hardshrink"),
+        ("rrelu", "glu", "tanhshrink", "softshrink", "hardshrink"),
         "use nn.ReLU, nn.PReLU or nn.Hardtanh instead",
-    ),
-    "tanh": "use nn.Hardtanh instead",
-    **dict.fromkeys(
-        ("sigmoid", "hardsigmoid"),
-        "as the last operation, leave it out and apply it to the packed model's output; "
-        f"elsewhere use nn.Hardtanh, or leave this module unpacked: {_PARTS}",
     ),
     "log_softmax": "return the scores without it, or nn.Softmax(1), and take the logarithm of the output",
     **dict.fromkeys(
@@ -103,7 +96,7 @@ _BY_SHAPE: dict[str, str] = {
         ("argmax", "argmin", "topk", "sort"), "return the scores and choose among them outside of the model"
     ),
     **dict.fromkeys(
-        ("exp", "log", "sqrt", "rsqrt", "pow", "square", "erf", "sin", "cos", "log1p", "expm1"),
+        ("sin", "cos", "log1p", "expm1", "log2", "log10"),
         f"compute it from the packed model's output, or replace it by nn.ReLU or nn.Hardtanh; {_PARTS}",
     ),
     **dict.fromkeys(("where", "masked_fill"), "use nn.ReLU, nn.Hardtanh or clamp instead of a mask"),

@@ -91,6 +91,35 @@ class MulValue:
 
 
 @dataclass(frozen=True)
+class Combine:
+    """`v = v + value`, `-`, `*` or `/`: what `AddValue` and `MulValue` are not.
+
+    `function` is add, sub, mul or div, `spread` how the value lies on the register: each, pixel (one channel,
+    shared by all), channel (one pixel, shared by all) or one.
+    """
+
+    function: str
+    value: str
+    spread: str
+
+
+@dataclass(frozen=True)
+class Offset:
+    """`v = v + constant`, an array that broadcasts to the register's shape."""
+
+    constant: F32
+    shape: tuple[int, ...]  # of the operation's own value: the register's, perhaps with other axes
+
+
+@dataclass(frozen=True)
+class Curve:
+    """`v = function(v)`, one of `reference/curves.py`; `alpha` is ELU's."""
+
+    function: str
+    alpha: float = 0.0
+
+
+@dataclass(frozen=True)
 class StoreFloat:
     """Write `v` to the float value `value`."""
 
@@ -112,7 +141,11 @@ class StoreBits:
     integer: bool
 
 
-MicroOp = Affine | Relu | Prelu | Hardtanh | AddValue | MulValue | StoreFloat | StoreBits
+MicroOp = (
+    Affine | Relu | Prelu | Hardtanh | AddValue | MulValue | Combine | Offset | Curve | StoreFloat | StoreBits
+)
+PLAIN_ONLY = (Combine, Offset, Curve)  # not in the lines of the GPU's tensor-core kernels
+SPREADS = ("each", "pixel", "channel", "one")  # as the core numbers them
 
 
 @dataclass(frozen=True)
@@ -214,15 +247,27 @@ def _spatial(program: Program, op: Op) -> Spatial | None:
     return None if all(part is None for part in parts.values()) else Spatial(**parts)
 
 
-def _micro(program: Program, kind: str, index: int, value: str | None, per_pixel: bool) -> MicroOp:
+def _micro(program: Program, kind: str, index: int, value: str | None, spread: int) -> MicroOp:
     """A move of the core with the constants of its operation."""
     if kind == "relu":
         return Relu()
+    if kind == "store_float":
+        assert value is not None
+        return StoreFloat(value)
     if value is not None and kind != "store_bits":
-        if kind == "mul_value":
-            return MulValue(value, per_pixel)
-        return AddValue(value) if kind == "add_value" else StoreFloat(value)
+        lies = SPREADS[spread]
+        if kind == "add_value" and lies == "each":
+            return AddValue(value)
+        if kind == "mul_value" and lies in ("each", "pixel"):
+            return MulValue(value, lies == "pixel")
+        return Combine(kind.removesuffix("_value"), value, lies)
     op = program.ops[index]
+    if kind == "curve":
+        return Curve(op.op, float(op.attrs.get("alpha", 0.0)))
+    if kind == "offset":
+        constant = program.real(op, "value")
+        assert constant is not None
+        return Offset(constant, program.values[op.output].shape)
     if kind == "affine":
         return Affine(program.real(op, "mult"), program.real(op, "add"), _spatial(program, op))
     if kind == "hardtanh":

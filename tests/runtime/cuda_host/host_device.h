@@ -246,6 +246,7 @@ static void prefetch(const void* from, u32 bytes) {
 static float __uint_as_float(u32 x) { float f; memcpy(&f, &x, 4); return f; }
 static u32 __float_as_uint(float x) { u32 u; memcpy(&u, &x, 4); return u; }
 static float __fmul_rn(float a, float b) { return a * b; }
+static float __fsqrt_rn(float a) { return sqrtf(a); }
 static float __fdiv_rn(float a, float b) { return a / b; }
 static float __fadd_rn(float a, float b) { return a + b; }
 static float __fsub_rn(float a, float b) { float d = a - b; return d != d ? __uint_as_float(0x7fffffffu) : d; }

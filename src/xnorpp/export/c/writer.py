@@ -121,7 +121,7 @@ class Writer(abc.ABC):
                 self.store(micro, f"{field}[i]")
             elif isinstance(micro, StoreBits):
                 self.store_bits(micro)
-            else:
+            elif isinstance(micro, (Relu, Prelu, Hardtanh)):  # `make_layers` refuses what else there is
                 self.simple(micro)
         return self.function
 

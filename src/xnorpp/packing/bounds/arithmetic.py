@@ -40,4 +40,22 @@ def _mul(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64
     return np.asarray(np.abs(x[0]) * e[1] + np.abs(x[1]) * e[0] + e[0] * e[1] + 4 * U * np.abs(y))
 
 
-BOUNDS: dict[str, Bound] = {"affine": _affine, "sign": _sign, "add": _add, "mul": _mul}
+def _div(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    least = np.maximum(np.abs(x[1]) - e[1], np.finfo(np.float64).tiny)
+    return np.asarray((e[0] + np.abs(y) * e[1]) / least + 4 * U * np.abs(y))
+
+
+def _offset(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    constant = program.real(op, "value")
+    assert constant is not None
+    return np.asarray(e[0] + 4 * U * (np.abs(x[0]) + np.abs(constant)))
+
+
+BOUNDS: dict[str, Bound] = {
+    "affine": _affine,
+    "sign": _sign,
+    **dict.fromkeys(("add", "sub"), _add),
+    "mul": _mul,
+    "div": _div,
+    "offset": _offset,
+}

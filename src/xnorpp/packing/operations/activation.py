@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.operations.arguments import Handler
+from xnorpp.packing.operations.arguments import Handler, affine
 from xnorpp.packing.trace import Trace
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -19,8 +22,8 @@ def relu(trace: Trace, result: Tensor, input: Any, inplace: bool = False) -> Nod
     return trace.emit("relu", [source], source.shape, trained=lambda v: np.maximum(v, np.float32(0)))
 
 
-def _slope(trace: Trace, input: Any, slope: Array) -> Node:
-    source = trace.node(input)
+def emit_slope(trace: Trace, source: Node, slope: Array) -> Node:
+    """`x if x > 0 else slope*x`, one slope or one for each channel."""
     s = slope.reshape(-1).astype(np.float32)
     return trace.emit(
         "prelu",
@@ -33,17 +36,17 @@ def _slope(trace: Trace, input: Any, slope: Array) -> Node:
 
 
 def prelu(trace: Trace, result: Tensor, input: Any, weight: Any) -> Node:
-    return _slope(trace, input, trace.constant(weight))
+    return emit_slope(trace, trace.node(input), trace.constant(weight))
 
 
 def leaky_relu(
     trace: Trace, result: Tensor, input: Any, negative_slope: float = 0.01, inplace: bool = False
 ) -> Node:
-    return _slope(trace, input, np.array([negative_slope]))
+    return emit_slope(trace, trace.node(input), np.array([negative_slope]))
 
 
 def absolute(trace: Trace, result: Tensor, input: Any) -> Node:
-    return _slope(trace, input, np.array([-1.0]))
+    return emit_slope(trace, trace.node(input), np.array([-1.0]))
 
 
 def hardtanh(
@@ -54,8 +57,12 @@ def hardtanh(
     max_val: float = 1.0,
     inplace: bool = False,
 ) -> Node:
-    low, high = float(np.float32(min_val)), float(np.float32(max_val))
-    source = trace.node(input)
+    return bounded(trace, trace.node(input), min_val, max_val)
+
+
+def bounded(trace: Trace, source: Node, least: float, most: float) -> Node:
+    """`min(max(x, least), most)`."""
+    low, high = float(np.float32(least)), float(np.float32(most))
 
     def trained(v: Array) -> Array:
         return np.clip(v, np.float32(low), np.float32(high))
@@ -100,7 +107,130 @@ def dropout(
     return trace.node(input)
 
 
+def curve(name: str, torch_function: Callable[..., Tensor], size: float | None = None) -> Handler:
+    """A handler for a function of one number; `size` is the largest magnitude of its value below 0 or where
+    it is bounded, whose rounding a threshold after it must allow for."""
+
+    def handler(trace: Trace, result: Tensor, input: Any, inplace: bool = False, *, out: Any = None) -> Node:
+        return emit_curve(trace, trace.node(input), name, torch_function, size)
+
+    return handler
+
+
+def emit_curve(
+    trace: Trace, source: Node, name: str, torch_function: Callable[..., Tensor], size: float | None = None,
+    attrs: dict[str, Any] | None = None,
+) -> Node:  # fmt: skip
+    def trained(v: Array) -> Array:
+        return torch_function(torch.from_numpy(np.array(v, np.float32))).numpy()
+
+    node = trace.emit(name, [source], source.shape, attrs, None, trained)
+    node.size = None if size is None else np.array([size])
+    return node
+
+
+def gelu(trace: Trace, result: Tensor, input: Any, approximate: str = "none") -> Node:
+    name = "gelu" if approximate == "none" else "gelu_tanh"
+    return emit_curve(trace, trace.node(input), name, lambda v: F.gelu(v, approximate=approximate))
+
+
+def elu(trace: Trace, result: Tensor, input: Any, alpha: float = 1.0, inplace: bool = False) -> Node:
+    alpha = float(alpha)
+    size, attrs = abs(alpha), {"alpha": float(np.float32(alpha))}
+    return emit_curve(trace, trace.node(input), "elu", lambda v: F.elu(v, alpha), size, attrs)
+
+
+def celu(trace: Trace, result: Tensor, input: Any, alpha: float = 1.0, inplace: bool = False) -> Node:
+    """`alpha * elu(x / alpha)`."""
+    inner = affine(trace, trace.node(input), np.array([1.0 / alpha]), None)
+    node = emit_curve(trace, inner, "elu", lambda v: F.elu(v, 1.0), 1.0, {"alpha": 1.0})
+    return affine(trace, node, np.array([float(alpha)]), None)
+
+
+def selu(trace: Trace, result: Tensor, input: Any, inplace: bool = False) -> Node:
+    alpha, scale = 1.6732632423543772, 1.0507009873554805
+    source, attrs = trace.node(input), {"alpha": float(np.float32(alpha))}
+    node = emit_curve(trace, source, "elu", lambda v: F.elu(v, alpha), alpha, attrs)
+    return affine(trace, node, np.array([scale]), None)
+
+
+def softplus(trace: Trace, result: Tensor, input: Any, beta: float = 1, threshold: float = 20) -> Node:
+    """`log(1 + exp(beta*x)) / beta`; where torch gives x itself, beyond the threshold, the two agree."""
+    source = trace.node(input)
+    if threshold < 15:
+        raise trace.fail(
+            f"with threshold={threshold} is not supported", "leave `threshold` at its default, 20"
+        )
+    if beta != 1:
+        source = affine(trace, source, np.array([float(beta)]), None)
+    node = emit_curve(trace, source, "softplus", F.softplus)
+    return node if beta == 1 else affine(trace, node, np.array([1.0 / beta]), None)
+
+
+def logsigmoid(trace: Trace, result: Tensor, input: Any) -> Node:
+    negative = affine(trace, trace.node(input), np.array([-1.0]), None)
+    return affine(trace, emit_curve(trace, negative, "softplus", F.softplus), np.array([-1.0]), None)
+
+
+def hardsigmoid(trace: Trace, result: Tensor, input: Any, inplace: bool = False) -> Node:
+    """`min(max(x/6 + 1/2, 0), 1)`."""
+    moved = affine(trace, trace.node(input), np.array([1.0 / 6.0]), np.array([0.5]))
+    return bounded(trace, moved, 0.0, 1.0)
+
+
+def softsign(trace: Trace, result: Tensor, input: Any) -> Node:
+    source = trace.node(input)
+    size = affine(trace, emit_slope(trace, source, np.array([-1.0])), None, np.array([1.0]))
+    return trace.emit("div", [source, size], source.shape)
+
+
+def square(trace: Trace, result: Tensor, input: Any) -> Node:
+    source = trace.node(input)
+    return trace.emit("mul", [source, source], source.shape)
+
+
+def power(trace: Trace, result: Tensor, input: Any, exponent: Any) -> Node:
+    value = float(exponent) if isinstance(exponent, int | float) else None
+    source = trace.node(input)
+    if value == 2:
+        return square(trace, result, input)
+    if value == 1:
+        return source
+    if value in (0.5, -0.5):
+        root = emit_curve(trace, source, "sqrt", torch.sqrt)
+        return root if value == 0.5 else emit_curve(trace, root, "reciprocal", torch.reciprocal)
+    if value == -1:
+        return emit_curve(trace, source, "reciprocal", torch.reciprocal)
+    raise trace.fail(f"with the exponent {exponent} is not supported; 2, 1, 0.5, -0.5 and -1 are")
+
+
+def rsqrt(trace: Trace, result: Tensor, input: Any) -> Node:
+    root = emit_curve(trace, trace.node(input), "sqrt", torch.sqrt)
+    return emit_curve(trace, root, "reciprocal", torch.reciprocal)
+
+
 FUNCTIONS: dict[str, Handler] = {
+    "sigmoid": curve("sigmoid", torch.sigmoid, 1.0),
+    "silu": curve("silu", F.silu),
+    "tanh": curve("tanh", torch.tanh, 1.0),
+    "mish": curve("mish", F.mish),
+    "hardswish": curve("hardswish", F.hardswish),
+    "exp": curve("exp", torch.exp),
+    "log": curve("log", torch.log),
+    "erf": curve("erf", torch.erf, 1.0),
+    "sqrt": curve("sqrt", torch.sqrt),
+    "reciprocal": curve("reciprocal", torch.reciprocal),
+    "rsqrt": rsqrt,
+    "square": square,
+    "pow": power,
+    "gelu": gelu,
+    "elu": elu,
+    "celu": celu,
+    "selu": selu,
+    "softplus": softplus,
+    **dict.fromkeys(("logsigmoid", "log_sigmoid"), logsigmoid),
+    "hardsigmoid": hardsigmoid,
+    "softsign": softsign,
     "relu": relu,
     "prelu": prelu,
     "leaky_relu": leaky_relu,

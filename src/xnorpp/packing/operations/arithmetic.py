@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from xnorpp.packing.graph import Node
+from xnorpp.packing.operations.activation import emit_curve
 from xnorpp.packing.operations.arguments import Handler, affine, constant_parts, shape_of
 from xnorpp.packing.trace import Trace
-
-_BROADCAST = (
-    "give both values the same shape; where one scales whole channels, as in squeeze-excitation, leave this "
-    "module unpacked: xnorpp.pack_submodules packs the modules around it"
-)
 
 
 def batch_norm(
@@ -39,14 +36,28 @@ def batch_norm(
     return affine(trace, source, wide, beta, None, lambda v: (v * wide + beta).astype(np.float32), size)
 
 
+def _pair(trace: Trace, a: Any, b: Any) -> tuple[Node, Node, bool]:
+    """Two values, and whether their shapes are equal; others must broadcast, axis by axis."""
+    first, second = trace.node(a), trace.node(b)
+    fits = len(first.shape) == len(second.shape) and all(
+        n == m or 1 in (n, m) for n, m in zip(first.shape, second.shape)
+    )
+    if not fits:
+        raise trace.fail(
+            f"of shapes {first.shape} and {second.shape} is not supported",
+            "give both values as many axes, with equal sizes or 1",
+        )
+    return first, second, first.shape == second.shape
+
+
 def mul(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
     if trace.is_value(a) and trace.is_value(b):
-        first, second = trace.node(a), trace.node(b)
+        first, second, equal = _pair(trace, a, b)
         if second.shape == result.shape[1:] and first.shape != second.shape:
             first, second = second, first
-        if first.shape != shape_of(result) or second.shape not in (first.shape, (1, *first.shape[1:])):
-            raise trace.fail(f"of shapes {first.shape} and {second.shape} is not supported", _BROADCAST)
-        return trace.emit("mul", [first, second], first.shape)
+        plain = equal or (first.shape == shape_of(result) and second.shape == (1, *first.shape[1:]))
+        attrs = None if plain else {"broadcast": True}
+        return trace.emit("mul", [first, second], shape_of(result), attrs)
     value, constant = (a, b) if trace.is_value(a) else (b, a)
     source = trace.node(value)
     vector, spatial = constant_parts(trace, source, constant)
@@ -54,39 +65,47 @@ def mul(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
 
 
 def div(trace: Trace, result: Tensor, a: Any, b: Any, *, rounding_mode: Any = None) -> Node:
-    if trace.is_value(b) or rounding_mode is not None:
-        raise trace.fail("by a value computed from the input is not supported", "divide by a constant")
+    if rounding_mode is not None:
+        raise trace.fail(
+            f"with rounding_mode={rounding_mode!r} is not supported", "leave `rounding_mode` out"
+        )
+    if trace.is_value(a) and trace.is_value(b):
+        first, second, _ = _pair(trace, a, b)
+        return trace.emit("div", [first, second], shape_of(result))
+    if trace.is_value(b):
+        node = emit_curve(trace, trace.node(b), "reciprocal", torch.reciprocal)
+        vector, spatial = constant_parts(trace, node, a)
+        return affine(trace, node, vector, None, spatial)
     source = trace.node(a)
     vector, spatial = constant_parts(trace, source, b)
     if vector is None:
-        raise trace.fail(
-            f"by a constant with {'row and col' if 'row' in spatial else 'pixels'} is not supported",
-            "multiply by the reciprocal of the constant",
-        )
+        spatial = {role: 1.0 / tensor.astype(np.float64) for role, tensor in spatial.items()}
+        return affine(trace, source, None, None, spatial)
     divisor = vector.astype(np.float32)
     return affine(trace, source, 1.0 / vector.astype(np.float64), None, None, lambda v: v / divisor)
 
 
 def _plus(trace: Trace, value: Any, constant: Any, sign: float) -> Node:
-    source = trace.node(value)
+    return plus_constant(trace, trace.node(value), constant, sign)
+
+
+def plus_constant(trace: Trace, source: Node, constant: Any, sign: float = 1.0) -> Node:
+    """A value and a constant that broadcasts to it; one number for each channel is an affine."""
     vector, spatial = constant_parts(trace, source, constant)
-    if vector is None or spatial:
-        raise trace.fail(
-            "of a constant that differs from pixel to pixel is not supported", "use one constant per channel"
-        )
-    return affine(trace, source, None, sign * vector.astype(np.float64))
+    if not spatial and vector is not None:
+        return affine(trace, source, None, sign * vector.astype(np.float64))
+    c = sign * trace.constant(constant).astype(np.float64)
+    c = c.reshape((1,) * (len(source.shape) + 1 - c.ndim) + c.shape)[0]
+    return trace.emit("offset", [source], source.shape, None, {"value": c})
 
 
 def add(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> Node:
     if trace.is_value(a) and trace.is_value(b):
-        first, second = trace.node(a), trace.node(b)
-        if first.shape != second.shape:
-            raise trace.fail(
-                f"of shapes {first.shape} and {second.shape} is not supported; equal ones are", _BROADCAST
-            )
+        first, second, equal = _pair(trace, a, b)
         if alpha != 1:
             second = affine(trace, second, np.array([float(alpha)]), None)
-        return trace.emit("add", [first, second], first.shape)
+        attrs = None if equal else {"broadcast": True}
+        return trace.emit("add", [first, second], shape_of(result), attrs)
     if trace.is_value(a):
         return _plus(trace, a, b, float(alpha))
     if alpha != 1:
@@ -95,21 +114,41 @@ def add(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> No
 
 
 def sub(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> Node:
-    if trace.is_value(b):
-        if trace.is_value(a) and trace.node(a).shape != trace.node(b).shape:
-            shapes = f"{trace.node(a).shape} and {trace.node(b).shape}"
-            raise trace.fail(f"of shapes {shapes} is not supported; equal ones are", _BROADCAST)
-        negative = affine(trace, trace.node(b), np.array([-float(alpha)]), None)
-        if trace.is_value(a):
-            return trace.emit("add", [trace.node(a), negative], negative.shape)
-        vector, spatial = constant_parts(trace, negative, a)
-        if vector is None or spatial:
-            raise trace.fail(
-                "from a constant that differs from pixel to pixel is not supported",
-                "use one constant per channel",
-            )
-        return affine(trace, negative, None, vector)
-    return _plus(trace, a, b, -float(alpha))
+    if not trace.is_value(b):
+        return _plus(trace, a, b, -float(alpha))
+    if trace.is_value(a):
+        first, second, equal = _pair(trace, a, b)
+        if not equal:
+            if alpha != 1:
+                second = affine(trace, second, np.array([float(alpha)]), None)
+            return trace.emit("sub", [first, second], shape_of(result))
+        negative = affine(trace, second, np.array([-float(alpha)]), None)
+        return trace.emit("add", [first, negative], negative.shape)
+    negative = affine(trace, trace.node(b), np.array([-float(alpha)]), None)
+    return plus_constant(trace, negative, a)
+
+
+def addcmul(
+    trace: Trace, result: Tensor, input: Any, tensor1: Any, tensor2: Any, *, value: float = 1
+) -> Node:
+    """`input + value*tensor1*tensor2`, where one of the two factors or the summand may be constants."""
+    if not trace.is_value(tensor1) and not trace.is_value(tensor2):
+        raise trace.fail("of two constants is not supported", "multiply them first")
+    if trace.is_value(tensor1) and trace.is_value(tensor2):
+        first, second, equal = _pair(trace, tensor1, tensor2)
+        shape = tuple(max(n, m) for n, m in zip(first.shape, second.shape))
+        product = trace.emit("mul", [first, second], shape, None if equal else {"broadcast": True})
+    else:
+        factor, other = (tensor2, tensor1) if trace.is_value(tensor1) else (tensor1, tensor2)
+        vector, spatial = constant_parts(trace, trace.node(other), factor)
+        product = affine(trace, trace.node(other), vector, None, spatial)
+    if value != 1:
+        product = affine(trace, product, np.array([float(value)]), None)
+    if not trace.is_value(input):
+        return plus_constant(trace, product, input)
+    summand = trace.node(input)
+    attrs = None if summand.shape == product.shape else {"broadcast": True}
+    return trace.emit("add", [summand, product], shape_of(result), attrs)
 
 
 def rsub(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> Node:
@@ -127,5 +166,7 @@ FUNCTIONS: dict[str, Handler] = {
     **dict.fromkeys(("add", "iadd", "radd"), add),
     **dict.fromkeys(("sub", "subtract", "isub"), sub),
     "rsub": rsub,
+    **dict.fromkeys(("rtruediv", "rdiv"), lambda trace, result, a, b: div(trace, result, b, a)),
     **dict.fromkeys(("neg", "negative"), neg),
+    "addcmul": addcmul,
 }

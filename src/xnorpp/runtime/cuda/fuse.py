@@ -21,10 +21,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.runtime.cuda.launch import extent
 from xnorpp.runtime.cuda.layout import BitsLayout, bits_layout
 from xnorpp.runtime.format.program import INPUT, Program
 from xnorpp.runtime.plan import (
     F32,
+    PLAIN_ONLY,
     AddValue,
     Affine,
     Hardtanh,
@@ -110,7 +112,7 @@ class _Writer:
         elif isinstance(micro, StoreFloat):
             self.line.append(f"STORE({len(self.stream_out)})")
             self.stream_out.append(micro.value)
-        else:
+        elif isinstance(micro, StoreBits):
             self.sign(micro, len(self.bits))
             self.bits.append(micro.value)
 
@@ -143,9 +145,7 @@ class _Writer:
 
 
 def _same(a: Spatial | None, b: Spatial | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    return bool(np.array_equal(a.dense(), b.dense()))
+    return a is b if a is None or b is None else bool(np.array_equal(a.dense(), b.dense()))
 
 
 def _first_spatial(epilogue: tuple[MicroOp, ...]) -> tuple[bool, Spatial | None]:
@@ -168,7 +168,9 @@ def _first_spatial(epilogue: tuple[MicroOp, ...]) -> tuple[bool, Spatial | None]
 def conv_chain(step: Step, pool: Step | None, side: Step | None) -> Chain | None:
     """The chain of a binary convolution, or None where the kernel has no such line."""
     allowed, spatial = _first_spatial(step.epilogue)
-    if not allowed:
+    if not allowed or any(
+        isinstance(m, PLAIN_ONLY) for s in (step, pool) if s is not None for m in s.epilogue
+    ):
         return None
     writer = _Writer()
     side_spatial: Spatial | None = None
@@ -219,9 +221,8 @@ def _stored(step: Step) -> tuple[str, ...]:
 
 def _readers(program: Program, steps: tuple[Step, ...]) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {name: {len(steps)} for name in program.outputs.values()}
-    for step in steps:
-        for name in step.reads:
-            found.setdefault(name, set()).add(step.index)
+    for name, index in ((name, step.index) for step in steps for name in step.reads):
+        found.setdefault(name, set()).add(index)
     return found
 
 
@@ -232,16 +233,15 @@ def layouts(program: Program, steps: tuple[Step, ...]) -> dict[str, tuple[BitsLa
     for step in steps:
         if step.kind != "binary_conv2d" or step.op is None:
             continue
-        padding = max(step.op.attrs["padding"])
-        shape = program.values[step.source].shape
+        padding, shape = max(step.op.attrs["padding"]), program.values[step.source].shape
         halo[shape] = max(halo.get(shape, 0), padding)
         if padding:
             outside.setdefault(step.source, step.op.attrs["pad_value"] == 1)
     found = {}
     for name, value in program.values.items():
         if value.kind == "bits":
-            c, h, w = (*value.shape, 1, 1) if len(value.shape) == 1 else value.shape
-            found[name] = (bits_layout(c, h, w, halo.get(value.shape, 0)), outside.get(name, False))
+            layout = bits_layout(*extent(value.shape), halo.get(value.shape, 0))
+            found[name] = (layout, outside.get(name, False))
     return found
 
 

@@ -17,11 +17,15 @@ from xnorpp.runtime.cuda.operations import PRODUCERS
 from xnorpp.runtime.cuda.source import MAX_STAGES, STAGES, PlainArguments
 from xnorpp.runtime.format.program import INPUT, Program, ProgramError
 from xnorpp.runtime.plan import (
+    SPREADS,
     AddValue,
     Affine,
+    Combine,
+    Curve,
     Hardtanh,
     MicroOp,
     MulValue,
+    Offset,
     Prelu,
     Relu,
     Spatial,
@@ -30,6 +34,7 @@ from xnorpp.runtime.plan import (
     StoreFloat,
 )
 from xnorpp.runtime.reference import normalise
+from xnorpp.runtime.reference.curves import CURVES
 from xnorpp.runtime.stem import filters_of
 
 THREADS = 128
@@ -44,6 +49,8 @@ ENTRY = {
     "global_avg_pool": "global_mean", "abs_mean": "abs_mean", "softmax": "softmax", "flatten": "flatten",
     "pad2d": "pad", "signs": "signs",
 }  # fmt: skip
+_FUNCTIONS = ("add", "sub", "mul", "div")
+_CURVES = tuple(CURVES)
 _ONE_BIT = ("binary_conv2d", "binary_linear")
 
 At = Callable[[str], Local | Caller]
@@ -278,6 +285,11 @@ def _factor(maker: Maker, key: str, spatial: Spatial) -> tuple[str, Constant]:
     return "map", maker.keep(f"{key}.map", spatial.dense)
 
 
+def _offset(micro: Offset, step: Step) -> npt.NDArray[np.float32]:
+    """A constant summand as [pixel][channel]."""
+    return np.moveaxis(np.broadcast_to(micro.constant, micro.shape), 0, -1).reshape(-1, step.shape[0])
+
+
 def _stages(maker: Maker, step: Step, micro: MicroOp, at: At) -> list[dict[str, Any]]:
     """One micro-operation as stages of plain.cu."""
     place = next(i for i, other in enumerate(step.epilogue) if other is micro)
@@ -310,6 +322,13 @@ def _stages(maker: Maker, step: Step, micro: MicroOp, at: At) -> list[dict[str, 
     if isinstance(micro, MulValue):
         kind = "mul_pixel" if micro.per_pixel else "mul"
         return [stage(kind, a=at(micro.value), half=int(micro.value in maker.halves))]
+    if isinstance(micro, Curve):
+        return [stage("curve", which=_CURVES.index(micro.function), low=micro.alpha)]
+    if isinstance(micro, Offset):
+        return [stage("offset", a=maker.keep(f"{key}.offset", lambda: _offset(micro, step)))]
+    if isinstance(micro, Combine):
+        which = 4 * SPREADS.index(micro.spread) + _FUNCTIONS.index(micro.function)
+        return [stage("combine", a=at(micro.value), which=which, half=int(micro.value in maker.halves))]
     if isinstance(micro, StoreFloat):
         return [stage("store", out=at(micro.value), half=int(micro.value in maker.halves))]
     assert isinstance(micro, StoreBits)

@@ -81,7 +81,7 @@ class Stage(ctypes.Structure):
 
     _fields_ = [
         ("kind", ctypes.c_int), ("low", ctypes.c_float), ("high", ctypes.c_float), ("place", BitsPlace),
-        ("half", ctypes.c_int), ("a", _Pointer),
+        ("half", ctypes.c_int), ("which", ctypes.c_int), ("a", _Pointer),
         ("flip", _Pointer), ("map", _Pointer), ("full", _Pointer), ("out", _Pointer),
     ]  # fmt: skip
 
@@ -108,6 +108,9 @@ STAGES = (
     "mul_pixel",
     "store",
     "sign",
+    "curve",
+    "offset",
+    "combine",
 )
 MAX_STAGES = 32
 NUMBERS = 32

@@ -65,4 +65,7 @@ APPLY: dict[str, Apply] = {
     "affine": _affine,
     "add": lambda program, op, a, b: a + b,
     "mul": lambda program, op, a, b: a.astype(np.float32, copy=False) * b,
+    "sub": lambda program, op, a, b: a - b,
+    "div": lambda program, op, a, b: a / b,
+    "offset": lambda program, op, x: x + program.real(op, "value"),
 }

@@ -3,7 +3,26 @@
 #pragma once
 #include "device.cuh"
 
-enum StageKind { MULT, SHIFT, AFFINE, MAP, FULL, RELU, PRELU, HARDTANH, ADD, MUL, MUL_PIXEL, STORE, SIGN };
+#define XN_CURVE XN_INLINE
+#define XN_ADD(a, b) __fadd_rn(a, b)
+#define XN_SUB(a, b) __fsub_rn(a, b)
+#define XN_MUL(a, b) __fmul_rn(a, b)
+#define XN_DIV(a, b) __fdiv_rn(a, b)
+#define XN_FMA(a, b, c) __fmaf_rn(a, b, c)
+#define XN_SQRT(a) __fsqrt_rn(a)
+#define XN_SET(a) (a)
+#define XN_PICK(choice, yes, no) ((choice) ? (yes) : (no))
+#define XN_INT(a) ((int)__float_as_uint(a))
+#define XN_FLOAT(a) __uint_as_float((u32)(a))
+#define XN_NUMBER(a) __int2float_rn(a)
+#define XN_INFINITY __uint_as_float(0x7f800000u)
+#define XN_SIGN_BIT ((int)0x80000000u)
+typedef float Real;
+typedef int Whole;
+typedef bool Choice;
+#include "curves.cuh"
+
+enum StageKind { MULT, SHIFT, AFFINE, MAP, FULL, RELU, PRELU, HARDTANH, ADD, MUL, MUL_PIXEL, STORE, SIGN, CURVE, OFFSET, COMBINE };
 
 // The numbers of a picture of bits: bytes a pixel, bytes a row, halo, rows an image, and whether a pixel carries its right
 // neighbour.
@@ -15,7 +34,8 @@ struct Stage {
     int kind;
     float low, high;
     BitsPlace place;      // SIGN
-    int half;             // ADD, MUL, STORE: the stream is half
+    int half;             // ADD, MUL, STORE, COMBINE: the stream is half
+    int which;            // CURVE: its number in curves.cuh, `low` its parameter; COMBINE: 4*spread + add, sub, mul or div
     const float* a;       // a number a channel, a pixel (MAP), or each (FULL, [pixel][channel]); the operand of ADD, MUL
     const float* flip;    // SIGN: 1 where the comparison is turned round; AFFINE: the summand a channel
     const float* map;     // SIGN: a factor a pixel, or
@@ -119,6 +139,21 @@ XN_INLINE void hold(const float* from, const Place& p, int oc, float (&numbers)[
     EACH8(const int c = channel_of(p, i); numbers[i] = from && c < oc ? from[c] : 0.0f)
 }
 
+XN_INLINE float run_curve(int which, float alpha, float x) {
+#define XN_CASE(number, body) if (which == number) return body;
+    XN_EACH_CURVE(XN_CASE)
+#undef XN_CASE
+    return x;
+}
+
+// A value that lies on the result in one of four ways: each, pixel, channel, one.
+XN_INLINE float combined(const Stage& g, const Place& p, int oc, long pixel, int c, float v) {
+    const int spread = g.which / 4, function = g.which % 4;
+    const long at = spread == 0 ? pixel * oc + c : spread == 1 ? pixel : spread == 2 ? (long)p.image * oc + c : p.image;
+    const float u = stream_value(g, at);
+    return function == 0 ? __fadd_rn(v, u) : function == 1 ? __fsub_rn(v, u) : function == 2 ? __fmul_rn(v, u) : __fdiv_rn(v, u);
+}
+
 // One stage on eight channels of a pixel: number `pixel` of all, `inside` of its image.
 template <class Numbers>
 XN_INLINE void run_stage(const Stage& g, int kind, const Place& p, int oc, int inside, long pixel, const Numbers& numbers,
@@ -149,6 +184,9 @@ XN_INLINE void run_stage(const Stage& g, int kind, const Place& p, int oc, int i
             case ADD: v[i] = __fadd_rn(v[i], stream_value(g, pixel * oc + c)); break;
             case MUL: v[i] = __fmul_rn(v[i], stream_value(g, pixel * oc + c)); break;
             case MUL_PIXEL: v[i] = __fmul_rn(v[i], g.a[pixel]); break;
+            case CURVE: v[i] = run_curve(g.which, g.low, v[i]); break;
+            case OFFSET: v[i] = __fadd_rn(v[i], g.a[(long)inside * oc + c]); break;
+            case COMBINE: v[i] = combined(g, p, oc, pixel, c, v[i]); break;
             case STORE:
                 if (g.half) ((u16*)g.out)[pixel * oc + c] = float_to_half(v[i]);
                 else ((float*)g.out)[pixel * oc + c] = v[i];

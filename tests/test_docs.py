@@ -117,7 +117,7 @@ def test_the_python_of_a_page_runs(
     if path.name == "packing.md":
         printed = capsys.readouterr().out
         assert re.search(r"torch\.sin is not supported\n  2  packing\.md:\d+: return x", printed)
-        assert "1: nn.GELU is not supported (nn.GELU): use nn.ReLU" in printed
+        assert "1: nn.Softshrink is not supported (nn.Softshrink): use nn.ReLU" in printed
         assert "\nTrue\npacked  " in printed
 
 

@@ -1,0 +1,65 @@
+"""The families of operation set 2 on a real GPU: the same bits as the CPU engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuda_host.cases import Writer
+
+from xnorpp.runtime.cpu import CpuModel
+from xnorpp.runtime.cuda.driver import Device
+from xnorpp.runtime.cuda.model import CudaError, CudaModel
+from xnorpp.runtime.format.program import Program
+from xnorpp.runtime.reference.curves import CURVES
+
+
+def _missing() -> str:
+    try:
+        Device()
+    except CudaError as error:
+        return str(error)
+    return ""
+
+
+MISSING = _missing()
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(MISSING), reason=f"NOT RUN: the CUDA engine needs a GPU. {MISSING}"),
+]
+
+
+def equal(program: Program, x: np.ndarray) -> None:
+    np.testing.assert_array_equal(CudaModel(program)(x), CpuModel(program)(x))
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_curves(name: str) -> None:
+    w = Writer((21, 9, 7), seed=1)
+    source = w.op("affine", "input", mult=w.normal(21), add=w.normal(21))
+    if name in ("log", "sqrt"):
+        source = w.op("prelu", source, slope=np.full(1, -1, np.float32))
+    program = w.program(w.op(name, source, attrs={"alpha": 0.7} if name == "elu" else {}))
+    equal(program, 6 * w.normal(5, 21, 9, 7))
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
+@pytest.mark.parametrize("swap", [False, True])
+def test_operands_that_spread(name: str, swap: bool) -> None:
+    attrs = {"broadcast": True} if name in ("add", "mul") else {}
+    w = Writer((20, 5, 3), seed=2)
+    pooled = {"stride": [1, 1], "padding": [0, 0], "ceil_mode": False}
+    total = w.op("relu", "input")
+    for kernel, one in (([5, 3], False), ([1, 1], True), ([5, 3], True), ([5, 1], False), ([1, 3], True)):
+        small = w.op("max_pool2d", "input", attrs={"kernel": kernel, **pooled})
+        small = w.op("abs_mean", small) if one else small
+        large = w.op("affine", "input", mult=w.normal(20))
+        value = w.op(name, *((small, large) if swap else (large, small)), attrs=attrs)
+        total = w.op("add", total, value)
+    equal(w.program(w.op("offset", total, value=w.normal(20, 5, 1))), 3 + w.normal(4, 20, 5, 3))
+
+
+def test_moved_axes() -> None:
+    w = Writer((12, 7, 3), seed=3)
+    value = w.op("permute", w.op("relu", "input"), attrs={"axes": [2, 0, 1]})
+    value = w.op("reshape", value, attrs={"shape": [4, 9, 7]})
+    equal(w.program(w.op("silu", value)), w.normal(3, 12, 7, 3))

@@ -21,6 +21,7 @@ MODULES = (
     "xnorpp.nn",
     "xnorpp.packing",
     "xnorpp.runtime",
+    "xnorpp.serve",
     "xnorpp.shipped",
     "xnorpp.training",
 )

@@ -43,6 +43,7 @@ COMMANDS: dict[str, Command] = {
     "calibrate": Command("xnorpp.cli.calibrate:calibrate", "Fit the temperature of a packed model."),
     "predict": Command("xnorpp.cli.predict:predict", "Classify images with a packed model."),
     "export": Command("xnorpp.cli.export:export", "Write a packed model as C source or for another engine."),
+    "serve": Command("xnorpp.cli.serve:serve", "Classify images over HTTP."),
     "inspect": Command("xnorpp.cli.inspect:inspect", "Show which layers are binary, and what each costs."),
     "bench": Command("xnorpp.cli.bench:bench", "Compare the speed of xnorpp with other engines."),
     "demo": Command("xnorpp.cli.demo:demo", "Train, pack and run a small network in about a minute."),

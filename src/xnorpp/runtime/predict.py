@@ -32,6 +32,8 @@ __all__ = [
     "as_input",
     "check_classifier",
     "classify",
+    "guesses",
+    "needed_preprocess",
     "outputs_of",
     "predict",
     "preprocess_of",
@@ -146,10 +148,10 @@ def probabilities(program: Program, outputs: F32) -> F32:
 def classify(model: PackedModel, image: ImageSource, top: int = 5) -> tuple[Guess, ...]:
     """`PackedModel.classify`."""
     _check_top(top)
-    preprocess = _needed(model)
+    preprocess = needed_preprocess(model)
     pixels = preprocess.apply(load_image(image))
     scores = probabilities(model.program, model(as_input(model.program, preprocess, pixels[None])))
-    return _guesses(model.labels, scores[0], top)
+    return guesses(model.labels, scores[0], top)
 
 
 def predict(
@@ -168,7 +170,7 @@ def predict(
         raise ValueError(f"`batch` (={batch}) must be at least 1")
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
-    preprocess = _needed(model)
+    preprocess = needed_preprocess(model)
     for start in range(0, len(paths), batch):
         chunk = paths[start : start + batch]
         prepared = [_prepare(path, preprocess) for path in chunk]
@@ -182,7 +184,7 @@ def predict(
             if isinstance(one, str):
                 yield Prediction(str(path), error=one)
             else:
-                yield Prediction(str(path), _guesses(model.labels, next(scores), top), distortion=one[1])
+                yield Prediction(str(path), guesses(model.labels, next(scores), top), distortion=one[1])
 
 
 def printable(text: str) -> str:
@@ -198,7 +200,8 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
-def _needed(model: PackedModel) -> Preprocess:
+def needed_preprocess(model: PackedModel) -> Preprocess:
+    """How an image becomes an input of a classifier; a ValueError for a model that is none."""
     check_classifier(model.program)
     return model.preprocess or preprocess_of(model.program)
 
@@ -212,7 +215,8 @@ def _prepare(path: str | Path, preprocess: Preprocess) -> tuple[UInt8, float] | 
         return str(error)
 
 
-def _guesses(labels: tuple[str, ...] | None, scores: F32, top: int) -> tuple[Guess, ...]:
+def guesses(labels: tuple[str, ...] | None, scores: F32, top: int) -> tuple[Guess, ...]:
+    """The `top` likeliest classes from one image's probabilities, best first."""
     order = np.argsort(-scores, kind="stable")[:top]
     return tuple(
         Guess(int(index), labels[index] if labels else str(index), float(scores[index])) for index in order

@@ -32,6 +32,7 @@ from xnorpp.nn.controls import binary_layers
 from xnorpp.nn.fused.dispatch import End, Unit, chain, why_not_layers
 from xnorpp.nn.fused.segments import segments
 from xnorpp.nn.layers import BinaryConv2d, BinaryLayer
+from xnorpp.runtime.errors import XnorppError
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def _lies_in(layer: str, path: str) -> bool:
     return not path or layer.startswith(path + ".")
 
 
-class _CannotTrace(Exception):
+class _CannotTrace(XnorppError):
     """torch.fx cannot follow a module; the text is its reason."""
 
 

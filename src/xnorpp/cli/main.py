@@ -1,6 +1,6 @@
 """The command line: the table of commands, and what happens around one.
 
-To add a command, write a file `cli/NAME.py` with a function `NAME(arguments: list[str]) -> int` and add its
+To add a command, write a file `cli/NAME.py` (those that only list things are in `cli/listing`) with a function `NAME(arguments: list[str]) -> int` and add its
 row to `COMMANDS`. The docstring of the function is what `xnorpp NAME --help` prints below the summary. The
 file is imported only when its command runs, and imports torch and numpy inside its function, so that
 `xnorpp --help` stays fast.
@@ -47,9 +47,11 @@ COMMANDS: dict[str, Command] = {
     "inspect": Command("xnorpp.cli.inspect:inspect", "Show which layers are binary, and what each costs."),
     "bench": Command("xnorpp.cli.bench:bench", "Compare the speed of xnorpp with other engines."),
     "demo": Command("xnorpp.cli.demo:demo", "Train, pack and run a small network in about a minute."),
-    "recipes": Command("xnorpp.cli.recipes:recipes", "List the recipes, or show one with all its keys."),
-    "models": Command("xnorpp.cli.models:models", "List the networks and the models that ship."),
-    "datasets": Command("xnorpp.cli.datasets:datasets", "List the data sets and how to get each."),
+    "recipes": Command(
+        "xnorpp.cli.listing.recipes:recipes", "List the recipes, or show one with all its keys."
+    ),
+    "models": Command("xnorpp.cli.listing.models:models", "List the networks and the models that ship."),
+    "datasets": Command("xnorpp.cli.listing.datasets:datasets", "List the data sets and how to get each."),
     "shards": Command("xnorpp.cli.shards:shards", "Write a data set as tar shards of resized images."),
     "paper": Command("xnorpp.cli.paper.experiments:paper", "Reproduce the paper's tables and figures."),
 }

@@ -33,6 +33,7 @@ from PIL import Image
 import xnorpp
 from xnorpp.bench.machine import describe_machine
 from xnorpp.runtime.decode import load_image
+from xnorpp.runtime.predict import as_input
 from xnorpp.training.records.record import append_rows, source_commit, today
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "serve.jsonl"
@@ -73,7 +74,7 @@ def bare(path: Path, blobs: list[bytes], seconds: float, threads: int) -> float:
     def work(index: int) -> None:
         while time.monotonic() < end:
             pixels = preprocess.apply(load_image(blobs[counts[index] % len(blobs)]))
-            model(preprocess.normalise(pixels[None]))
+            model(as_input(model.program, preprocess, pixels[None]))
             counts[index] += 1
 
     workers = [threading.Thread(target=work, args=(index,)) for index in range(threads)]

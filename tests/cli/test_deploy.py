@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -232,6 +235,61 @@ def test_predict_json_and_an_unreadable_picture(
     assert len(err.strip().splitlines()) == 2
     assert str(bad) in err
     assert "Traceback" not in err
+
+
+def test_predict_takes_folders_and_standard_input_and_writes_csv(
+    packed: Path, images: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inner = tmp_path / "photos" / "inner"
+    inner.mkdir(parents=True)
+    shutil.copy(images[0], tmp_path / "photos" / "b.png")
+    shutil.copy(images[1], inner / "=a.png")
+    (inner / "notes.txt").write_text("no image")
+    (inner / "bad.jpg").write_bytes(b"no image")
+    assert main(["predict", str(packed), str(tmp_path / "photos"), "--csv", "--top", "2"]) == 1
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert rows[0] == ["image", "label", "probability", "label_2", "probability_2", "error"]
+    assert [Path(row[0]).name for row in rows[1:]] == ["b.png", "=a.png", "bad.jpg"]
+    assert rows[3][1:5] == [""] * 4
+    assert rows[3][5]
+    assert main(["predict", str(packed), images[0], "--top", "1"]) == 0
+    alone = capsys.readouterr().out
+    assert rows[1][1] in alone
+    code = "import sys; from xnorpp.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    piped = subprocess.run(
+        [sys.executable, "-c", code, "predict", str(packed), "-", "--top", "1"],
+        input=Path(images[0]).read_bytes(), capture_output=True, check=True,
+    )  # fmt: skip
+    assert piped.stdout.decode() == alone.replace(images[0], "-")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert main(["predict", str(packed), str(empty)]) == 2
+    assert f"the folder {empty} has no images" in capsys.readouterr().err
+
+
+def test_eval_reports_classes_confusions_and_calibration(
+    packed: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for number, model in enumerate((packed, checkpoint)):
+        target, plot = tmp_path / f"{number}.json", tmp_path / f"{number}.png"
+        options = ["--by-position", "--per-class", "--confusion", str(plot), "--json", str(target)]
+        assert main(["eval", str(model), *options]) == 0
+        text = capsys.readouterr().out
+        assert "calibration error 0." in text
+        assert text.count("digit ") >= 10
+        assert plot.read_bytes().startswith(b"\x89PNG")
+        found.append(json.loads(target.read_text()))
+    first, second = found
+    matrix = np.array(first["confusion"])
+    assert matrix.sum() == first["images"]
+    assert 100 * matrix.trace() / matrix.sum() == pytest.approx(first["top1"])
+    assert first["confusion"] == second["confusion"]  # packed and trained give the same classes
+    assert first["calibration_error"] == pytest.approx(second["calibration_error"], abs=1e-4)
+    assert main(["eval", str(packed), "--by-position", "--confusion", "-"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 12
+    assert [int(cell) if cell != "." else 0 for cell in lines[2].split()[-10:]] == first["confusion"][0]
 
 
 def test_predict_equals_the_trained_network(packed: Path, checkpoint: Path, images: list[str]) -> None:

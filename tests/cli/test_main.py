@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -222,8 +223,15 @@ def test_a_damaged_checkpoint_is_a_warning_without_a_source_line(
 
 
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "imagenet-resnet18-case4" in run(capsys, "recipes")[1]
+    assert "imagenet-resnet18-case4" in run(capsys, "recipes", "--all")[1]
     assert "table3-alexnet-ours" in run(capsys, "recipes")[1]
+    families = run(capsys, "recipes")[1]
+    assert re.search(r"^cifar10-resnet20-\* .*-case4", families, re.MULTILINE)
+    assert len(families.splitlines()) < 30
+    listed = run(capsys, "recipes", "cifar10-resnet20-*")[1].splitlines()
+    assert len(listed) >= 8
+    assert all(line.startswith("cifar10-resnet20-") for line in listed)
+    assert "no recipe matches 'zzz*'" in run(capsys, "recipes", "zzz*")[2]
     shown = run(capsys, "recipes", "table1-case4", "--set", "optimizer.lr=0.25")[1]
     assert "lr = 0.25" in shown
     assert "batch_size = 256" in shown

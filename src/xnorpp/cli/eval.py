@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,17 @@ from xnorpp.cli.command import (
     at_least,
     check_data,
     check_file,
+    check_plot,
     engine_options,
     load_packed,
     one_model,
+    print_table,
     refuse_ignored,
 )
 
 if TYPE_CHECKING:
     from xnorpp.data import Skipped
+    from xnorpp.inspect.tally import Tally
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -94,8 +98,15 @@ def evaluate(arguments: list[str]) -> int:
     )
     engine_options(parser, f"for a packed file: {THREADS}")
     parser.add_argument("--json", metavar="FILE", help="write the result to this JSON file")
+    parser.add_argument("--per-class", action="store_true", help="print the accuracy of every class too")
+    parser.add_argument(
+        "--confusion", metavar="FILE",
+        help="write the confusion matrix: an image (.png, .svg, ...), or text to .txt or - (standard output)",
+    )  # fmt: skip
     given = parser.parse_args(arguments)
     check_file("--json", given.json)
+    if given.confusion is not None and given.confusion != "-":
+        (check_file if given.confusion.endswith(".txt") else check_plot)("--confusion", given.confusion)
 
     from xnorpp.inspect.source import is_packed
 
@@ -131,12 +142,24 @@ def evaluate(arguments: list[str]) -> int:
         size=side,
         max_skipped=given.max_skipped,
     )
-    result = measure(model, loader)
+    from xnorpp.data.progress import Progress
+    from xnorpp.inspect.tally import Tally
+
+    tally, progress = Tally(dataset.classes), Progress("evaluating", len(dataset), "images")
+
+    def observe(scores: Any, labels: Any) -> None:
+        tally.add(scores.float().softmax(1).cpu().numpy(), labels.cpu().numpy())
+        progress.advance(len(labels))
+
+    result = measure(model, loader, observe=observe)
+    progress.close()
     _name_skipped(loader.skipped)
     print(
         f"{meta['recipe']['name']} on {name} ({given.split}, {result['images']:.0f} images): "
-        f"top-1 {result['top1']:.2f} %, top-5 {result['top5']:.2f} %, loss {result['loss']:.4f}"
+        f"top-1 {result['top1']:.2f} %, top-5 {result['top5']:.2f} %, loss {result['loss']:.4f}, "
+        f"calibration error {tally.calibration_error:.3f}"
     )
+    _report(given, tally)
     _write_json(
         given.json,
         {
@@ -148,6 +171,7 @@ def evaluate(arguments: list[str]) -> int:
             "top1": result["top1"],
             "top5": result["top5"],
             "loss": result["loss"],
+            **tally.as_dict(),
             "skipped": [lost.name for lost in loader.skipped],
             "engine": f"torch on {device}",
         },
@@ -225,6 +249,8 @@ def _evaluate_packed(given: Namespace) -> int:
     from xnorpp.data.labels import by_position
     from xnorpp.data.own import as_images
     from xnorpp.data.progress import Progress
+    from xnorpp.inspect.tally import Tally
+    from xnorpp.runtime.predict import check_classifier
 
     if given.network is not None:
         raise ValueError(f"`--network` (={given.network!r}) is for a checkpoint, not for a packed file")
@@ -238,6 +264,8 @@ def _evaluate_packed(given: Namespace) -> int:
     if given.by_position:
         dataset = by_position(dataset, model.labels)
     progress = Progress("evaluating", len(dataset), "images")
+    classes = check_classifier(model.program)
+    tally = Tally(model.labels or [str(index) for index in range(classes)])
     result = measure(
         model,
         dataset,
@@ -245,13 +273,16 @@ def _evaluate_packed(given: Namespace) -> int:
         workers=max(given.workers, 1),
         progress=progress.advance,
         max_skipped=given.max_skipped,
+        observe=tally.add,
     )
     progress.close()
     _name_skipped(result.skipped)
     print(
         f"{Path(given.checkpoint).name} on {name} ({given.split}, {result.images} images, {model.isa}): "
-        f"top-1 {result.top1:.2f} %, top-5 {result.top5:.2f} %"
+        f"top-1 {result.top1:.2f} %, top-5 {result.top5:.2f} %, "
+        f"calibration error {tally.calibration_error:.3f}"
     )
+    _report(given, tally)
     _write_json(
         given.json,
         {
@@ -261,12 +292,38 @@ def _evaluate_packed(given: Namespace) -> int:
             "images": result.images,
             "top1": result.top1,
             "top5": result.top5,
+            **tally.as_dict(),
             "skipped": [lost.name for lost in result.skipped],
             "engine": model.isa,
             "threads": given.threads,
         },
     )
     return 0
+
+
+def _report(given: Namespace, tally: Tally) -> None:
+    """Print or write what --per-class and --confusion ask for."""
+    from xnorpp.runtime.predict import printable
+
+    if given.per_class:
+        rows = [("class", "images", "top-1 %")]
+        for name, images, right in sorted(tally.per_class(), key=lambda row: row[2]):
+            rows.append((printable(name), str(images), "no image" if isnan(right) else f"{right:.2f}"))
+        print_table(rows)
+        for name, other, count in tally.most_confused():
+            print(f"{printable(name)} taken for {printable(other)}: {count}")
+    if given.confusion is None:
+        return
+    if given.confusion != "-" and not given.confusion.endswith(".txt"):
+        tally.plot(given.confusion)
+        return
+    matrix = [[printable(cell) for cell in row] for row in tally.text_matrix()]
+    if given.confusion == "-":
+        print_table(matrix)
+        return
+    from xnorpp.runtime.files import write_atomically
+
+    write_atomically(given.confusion, "\n".join("\t".join(row) for row in matrix).encode() + b"\n")
 
 
 def _write_json(path: str | None, result: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
 """The command line: the table of commands, and what happens around one.
 
-To add a command, write a file `cli/NAME.py` (those that only list things are in `cli/listing`) with a function `NAME(arguments: list[str]) -> int` and add its
-row to `COMMANDS`. The docstring of the function is what `xnorpp NAME --help` prints below the summary. The
-file is imported only when its command runs, and imports torch and numpy inside its function, so that
-`xnorpp --help` stays fast.
+To add a command, write a file `cli/NAME.py` (one that lists things: `cli/listing/NAME.py`) with a function
+`NAME(arguments: list[str]) -> int` and add its row to `COMMANDS`. The docstring of the function is what
+`xnorpp NAME --help` prints below the summary. The file is imported only when its command runs, and imports
+torch and numpy inside its function, so that `xnorpp --help` stays fast.
 
 Errors are exceptions with one sentence for the user: `main` prints it. The exit status is the error's own
 `exit_code` (see `xnorpp.runtime.errors`); other `ValueError`s and `OSError`s end with status 2.
@@ -47,9 +47,7 @@ COMMANDS: dict[str, Command] = {
     "inspect": Command("xnorpp.cli.inspect:inspect", "Show which layers are binary, and what each costs."),
     "bench": Command("xnorpp.cli.bench:bench", "Compare the speed of xnorpp with other engines."),
     "demo": Command("xnorpp.cli.demo:demo", "Train, pack and run a small network in about a minute."),
-    "recipes": Command(
-        "xnorpp.cli.listing.recipes:recipes", "List the recipes, or show one with all its keys."
-    ),
+    "recipes": Command("xnorpp.cli.listing.recipes:recipes", "List recipes, or show one with all its keys."),
     "models": Command("xnorpp.cli.listing.models:models", "List the networks and the models that ship."),
     "datasets": Command("xnorpp.cli.listing.datasets:datasets", "List the data sets and how to get each."),
     "shards": Command("xnorpp.cli.shards:shards", "Write a data set as tar shards of resized images."),

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from pathlib import Path
 
 from xnorpp.cli.command import Parser, check_data, check_file, check_folder
+
+# Short forms of the settings that are changed most often: key, type and meaning.
+SHORT_FORMS: dict[str, tuple[str, type, str]] = {
+    "--epochs": ("schedule.epochs", int, "passes over the training set"),
+    "--lr": ("optimizer.lr", float, "learning rate"),
+    "--batch-size": ("data.batch_size", int, "images per step"),
+    "--seed": ("run.seed", int, "seed of weights, order and augmentation"),
+}
 
 
 def train(arguments: list[str]) -> int:
@@ -17,7 +27,7 @@ def train(arguments: list[str]) -> int:
         "train",
         train,
         """
-        xnorpp train digits-small-case4 --out runs/digits
+        xnorpp train digits-small-case4 --out runs/digits --epochs 20 --seed 1
         xnorpp train table1-case4 --data /data/imagenet --out runs/case4 --set run.amp=bf16
         xnorpp train table1-case4 --data /data/imagenet --out runs/case4 --set run.amp=bf16 --resume
         xnorpp train folder-small --data my-images --out runs/mine
@@ -38,6 +48,8 @@ def train(arguments: list[str]) -> int:
         "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides",
         help="change one key of the recipe, such as optimizer.lr=0.002; can be repeated",
     )  # fmt: skip
+    for option, (key, kind, text) in SHORT_FORMS.items():
+        parser.add_argument(option, metavar="N", type=kind, help=f"{text}; the same as --set {key}=N")
     parser.add_argument(
         "--resume", action="store_true", help="continue from the newest valid checkpoint in the run's folder"
     )
@@ -54,8 +66,10 @@ def train(arguments: list[str]) -> int:
 
     from xnorpp.training.recipe.library import load_recipe
 
-    dataset = [] if given.dataset is None else [f"data.dataset={given.dataset}"]
-    recipe = load_recipe(given.recipe, [*given.overrides, *dataset])
+    short = {key: getattr(given, option[2:].replace("-", "_")) for option, (key, *_) in SHORT_FORMS.items()}
+    short["data.dataset"] = given.dataset
+    settings = [f"{key}={value}" for key, value in short.items() if value is not None]
+    recipe = load_recipe(given.recipe, [*given.overrides, *settings])
     out = given.out or Path("runs") / recipe.name
     check_folder("--out", out)
     check_file("--record", given.record, makes_folder=True)
@@ -63,16 +77,26 @@ def train(arguments: list[str]) -> int:
     from xnorpp.training import record_result
     from xnorpp.training import train as run_training
 
-    summary = run_training(
-        recipe,
-        data=given.data,
-        out=out,
-        resume=given.resume,
-        init_from=given.init_from,
-        device=given.device,
-        download=given.download,
-        quiet=given.quiet,
-    )
+    try:
+        summary = run_training(
+            recipe,
+            data=given.data,
+            out=out,
+            resume=given.resume,
+            init_from=given.init_from,
+            device=given.device,
+            download=given.download,
+            quiet=given.quiet,
+        )
+    except KeyboardInterrupt:
+        _hint(arguments)
+        raise
     if given.record and os.environ.get("RANK", "0") == "0":
         record_result(given.record, summary)
     return 0
+
+
+def _hint(arguments: list[str]) -> None:
+    """Print how to continue a run that Ctrl-C stopped."""
+    command = shlex.join(["xnorpp", "train", *(one for one in arguments if one != "--resume"), "--resume"])
+    print(f"xnorpp train: stopped; to continue from the newest checkpoint: {command}", file=sys.stderr)

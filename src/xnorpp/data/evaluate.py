@@ -14,7 +14,7 @@ from xnorpp.data.dataset import ArrayDataset, Dataset, Skipped, StreamDataset, s
 from xnorpp.data.labels import in_order_of
 from xnorpp.runtime import PackedModel, Preprocess
 from xnorpp.runtime.decode import load_image
-from xnorpp.runtime.predict import as_input, check_classifier, preprocess_of
+from xnorpp.runtime.predict import as_input, check_classifier, preprocess_of, probabilities
 
 __all__ = ["Accuracy", "evaluate_packed", "prepared", "ranks"]
 
@@ -40,6 +40,7 @@ def evaluate_packed(
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
     max_skipped: int | None = None,
+    observe: Callable[[F32, npt.NDArray[np.int64]], None] | None = None,
 ) -> Accuracy:
     """Top-1 and top-5 of a packed model over a data set; ties count against it.
 
@@ -53,6 +54,7 @@ def evaluate_packed(
         progress: Called with how many images are done since the last call.
         max_skipped: How many unreadable images are tolerated; by default 1 % of the set, at least 1 and at
             most 100, as in training.
+        observe: Called with the probabilities (n, classes) and classes (n,) of each batch.
 
     Raises:
         ValueError: The model does not classify images into the classes of the data set, or too many images
@@ -69,7 +71,10 @@ def evaluate_packed(
     preprocess = preprocess_of(model.program)
     for pixels, labels in prepared(dataset, preprocess, batch, workers, skipped, max_skipped):
         if len(labels):
-            rank = ranks(model(as_input(model.program, preprocess, pixels)), labels)
+            outputs = model(as_input(model.program, preprocess, pixels))
+            rank = ranks(outputs, labels)
+            if observe:
+                observe(probabilities(model.program, outputs), labels)
             right += int((rank <= 1).sum())
             right5 += int((rank <= 5).sum())
         images += len(labels)

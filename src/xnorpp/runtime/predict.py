@@ -9,10 +9,12 @@ those of the trained network but for float rounding.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +47,8 @@ __all__ = [
 
 F32 = npt.NDArray[np.float32]
 UInt8 = npt.NDArray[np.uint8]
+_Prepared: TypeAlias = "tuple[UInt8, float] | str"
+AHEAD = 2  # batches that are decoded while the model runs
 
 
 @dataclass(frozen=True)
@@ -155,36 +159,62 @@ def classify(model: PackedModel, image: ImageSource, top: int = 5) -> tuple[Gues
 
 
 def predict(
-    model: PackedModel, paths: str | Path | Sequence[str | Path], *, top: int = 5, batch: int = 16
+    model: PackedModel,
+    paths: str | Path | bytes | Sequence[str | Path | bytes],
+    *,
+    top: int = 5,
+    batch: int = 16,
+    workers: int = 1,
 ) -> Iterator[Prediction]:
-    """One prediction per path, in order; a path by itself is one image.
+    """One prediction per image, in order; a path, or the bytes of a file, by itself is one image.
 
-    An image that cannot be read has an `error`; the others go on. One whose EXIF block says that the camera
+    An image that cannot be read has an `error`; the others go on. One whose EXIF block states that the camera
     was held sideways is turned upright first.
 
+    Args:
+        model: A packed model that classifies images.
+        paths: Paths of images, or their encoded bytes, which are named "-".
+        top: How many classes to return for each.
+        batch: Images per call of the model.
+        workers: Threads that read and decode images, up to two batches ahead of the model.
+
     Raises:
-        ValueError: `top` or `batch` is below 1, or the model does not classify images.
+        ValueError: `top`, `batch` or `workers` is below 1, or the model does not classify images.
+
+    Example:
+        >>> import io, xnorpp
+        >>> from PIL import Image
+        >>> stream = io.BytesIO()
+        >>> Image.new("RGB", (40, 30), "blue").save(stream, "PNG")
+        >>> (found,) = predict(xnorpp.load("cifar10-resnet20"), stream.getvalue(), top=2)
+        >>> len(found.guesses), found.error
+        (2, None)
     """
     _check_top(top)
-    if batch < 1:
-        raise ValueError(f"`batch` (={batch}) must be at least 1")
-    if isinstance(paths, (str, os.PathLike)):
-        paths = [paths]
+    for name, value in (("batch", batch), ("workers", workers)):
+        if value < 1:
+            raise ValueError(f"`{name}` (={value}) must be at least 1")
+    images = [paths] if isinstance(paths, (str, os.PathLike, bytes)) else paths
     preprocess = needed_preprocess(model)
-    for start in range(0, len(paths), batch):
-        chunk = paths[start : start + batch]
-        prepared = [_prepare(path, preprocess) for path in chunk]
-        good = [one[0] for one in prepared if not isinstance(one, str)]
-        scores = iter(
-            probabilities(model.program, model(as_input(model.program, preprocess, np.stack(good))))
-            if good
-            else ()
-        )
-        for path, one in zip(chunk, prepared):
-            if isinstance(one, str):
-                yield Prediction(str(path), error=one)
-            else:
-                yield Prediction(str(path), guesses(model.labels, next(scores), top), distortion=one[1])
+    chunks = [images[start : start + batch] for start in range(0, len(images), batch)]
+    with ThreadPoolExecutor(workers) as pool:
+        ahead: deque[list[Future[_Prepared]]] = deque()
+        for number, chunk in enumerate(chunks):
+            while len(ahead) < AHEAD and number + len(ahead) < len(chunks):
+                following = chunks[number + len(ahead)]
+                ahead.append([pool.submit(_prepare, image, preprocess) for image in following])
+            prepared = [future.result() for future in ahead.popleft()]
+            good = [one[0] for one in prepared if not isinstance(one, str)]
+            scores: Iterator[F32] = iter(())
+            if good:
+                inputs = as_input(model.program, preprocess, np.stack(good))
+                scores = iter(probabilities(model.program, model(inputs)))
+            for image, one in zip(chunk, prepared):
+                name = "-" if isinstance(image, bytes) else str(image)
+                if isinstance(one, str):
+                    yield Prediction(name, error=one)
+                else:
+                    yield Prediction(name, guesses(model.labels, next(scores), top), distortion=one[1])
 
 
 def printable(text: str) -> str:
@@ -206,10 +236,10 @@ def needed_preprocess(model: PackedModel) -> Preprocess:
     return model.preprocess or preprocess_of(model.program)
 
 
-def _prepare(path: str | Path, preprocess: Preprocess) -> tuple[UInt8, float] | str:
+def _prepare(source: str | Path | bytes, preprocess: Preprocess) -> _Prepared:
     """The prepared image and its distortion, or why there is none."""
     try:
-        image = load_image(path)
+        image = load_image(source)
         return preprocess.apply(image), preprocess.distortion(image.height, image.width)
     except ValueError as error:  # a CorruptImageError, or too long for its width
         return str(error)

@@ -18,7 +18,7 @@ import numpy as np
 from xnorpp.runtime import PackedModel
 from xnorpp.runtime.decode import load_image
 from xnorpp.runtime.errors import XnorppError
-from xnorpp.runtime.predict import Guess, guesses, needed_preprocess, probabilities
+from xnorpp.runtime.predict import Guess, as_input, guesses, needed_preprocess, probabilities
 from xnorpp.serve.metrics import Metrics
 
 
@@ -153,7 +153,7 @@ class Batcher:
         if not good:
             return
         start = time.monotonic()
-        outputs = self.model(self.preprocess.normalise(np.stack(pixels)))
+        outputs = self.model(as_input(self.model.program, self.preprocess, np.stack(pixels)))
         self.metrics.batch(len(good), time.monotonic() - start)
         for job, scores in zip(good, probabilities(self.model.program, outputs)):
             job.answer(guesses(self.model.labels, scores, job.top))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +53,7 @@ def evaluate(
     batch_size: int = 256,
     workers: int = 0,
     preprocess: Preprocess | Mapping[str, Any] | None = None,
+    observe: Callable[[torch.Tensor, torch.Tensor], None] | None = None,
 ) -> dict[str, float]:
     """Accuracy in per cent and mean loss of a network.
 
@@ -72,6 +73,7 @@ def evaluate(
         preprocess: How uint8 images are resized and normalised, such as `meta["preprocess"]` of
             `load_model`; None: own images are divided by 255, those of a folder and of our data sets are
             prepared as their cards state.
+        observe: Called with the outputs and the labels of each batch.
 
     Returns:
         `top1`, `top5` (per cent), `loss` and `images`, the number of samples.
@@ -89,13 +91,13 @@ def evaluate(
         (10, True)
     """
     if callable(getattr(data, "epoch", None)):
-        return _measure(model, data, amp, world)
+        return _measure(model, data, amp, world, observe)
     place = next((one.device for one in model.parameters()), torch.device("cpu"))
     opened = _open(data, preprocess)
     size = None if preprocess is None else opened.info.image_size or None
     loader = make_loader(opened, batch_size=batch_size, train=False, device=place, workers=workers, size=size)
     try:
-        return _measure(model, loader, amp, world)
+        return _measure(model, loader, amp, world, observe)
     finally:
         loader.close()
 
@@ -113,7 +115,13 @@ def _open(data: Any, preprocess: Preprocess | Mapping[str, Any] | None) -> Any:
     return replace(dataset, info=dataset.info.following(stated))
 
 
-def _measure(model: nn.Module, loader: Any, amp: str, world: World | None) -> dict[str, float]:
+def _measure(
+    model: nn.Module,
+    loader: Any,
+    amp: str,
+    world: World | None,
+    observe: Callable[[torch.Tensor, torch.Tensor], None] | None = None,
+) -> dict[str, float]:
     """Summed over all processes of `world`."""
     was_training = model.training
     model.eval()
@@ -127,6 +135,8 @@ def _measure(model: nn.Module, loader: Any, amp: str, world: World | None) -> di
                 if totals is None:
                     totals = torch.zeros(4, dtype=torch.float64, device=logits.device)
                 totals += _count(logits, labels)
+                if observe:
+                    observe(logits, labels)
     finally:
         model.train(was_training)
     device = world.device if world else torch.device("cpu")

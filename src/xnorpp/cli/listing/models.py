@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 
 from xnorpp.cli.command import Parser, print_table
 
 
 def models(arguments: list[str]) -> int:
-    """With NAME, prints the card of that shipped model. Accuracy is that of the packed file on the whole test
-    set; time is for one image on one thread of the machine that the card names.
+    """With NAME, prints the card of that shipped model; with a pattern such as 'cifar10-*', lists the models
+    that match it. Accuracy is that of the packed file on the whole test set; time is for one image on one
+    thread of the machine that the card names.
     """
     parser = Parser(
         "models",
         models,
-        "xnorpp models\nxnorpp models cifar10-resnet18\nxnorpp models cifar10-resnet18 --json",
+        """
+        xnorpp models
+        xnorpp models 'cifar10-*'
+        xnorpp models cifar10-resnet18
+        xnorpp models cifar10-resnet18 --json
+        xnorpp models cifar10-resnet18 --markdown > README.md
+        """,
     )
-    parser.add_argument("name", metavar="NAME", nargs="?", help="print the whole card of this model")
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="print the card of this model, or list those that match it"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the card as Markdown with Hugging Face front matter"
+    )
     given = parser.parse_args(arguments)
+    if given.markdown and (given.name is None or given.json):
+        raise ValueError("`--markdown` needs the NAME of one model, and excludes --json")
 
-    from xnorpp.shipped import list_shipped, render_card, shipped_card, short_card, summary_rows
+    from xnorpp.shipped import list_shipped, render_card, shipped_card, summary_rows
 
-    if given.name is not None:
+    pattern = given.name if given.name is not None and set(given.name) & set("*?[") else None
+    if given.name is not None and pattern is None:
         card = shipped_card(given.name)
+        if given.markdown:
+            from xnorpp.shipped.markdown import markdown_card
+
+            print(markdown_card(card), end="")
+            return 0
         print(json.dumps(card, indent=2) if given.json else render_card(card))
         return 0
-    cards = [shipped_card(name) for name in list_shipped()]
+    names = list_shipped() if pattern is None else fnmatch.filter(list_shipped(), pattern)
+    if not names and pattern is not None:
+        raise ValueError(f"no model that ships matches {pattern!r}; there are {', '.join(list_shipped())}")
+    cards = [shipped_card(name) for name in names]
+    if pattern is not None:
+        if given.json:
+            print(json.dumps(cards, indent=2))
+        else:
+            print_table(summary_rows(cards))
+        return 0
     try:
         from xnorpp.models import list_models
 
@@ -42,6 +72,4 @@ def models(arguments: list[str]) -> int:
         print("  training needs torch; install it with `pip install 'xnorpp[train]'`")
     print("\nmodels that ship (`xnorpp models NAME` prints the card of one):")
     print_table(summary_rows(cards) if cards else [("none in this copy of the package",)], "  ")
-    for card in cards:
-        print(f"\n  {short_card(card)}")
     return 0

@@ -242,7 +242,7 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
 def test_recipes_are_listed_where_torch_cannot_be_imported() -> None:
     code = "import sys; sys.modules['torch'] = None; from xnorpp.cli.main import main; "
     listed = subprocess.run(
-        [sys.executable, "-c", code + "sys.exit(main(['recipes']))"],
+        [sys.executable, "-c", code + "sys.exit(main(['recipes', '--all']))"],
         capture_output=True,
         text=True,
         check=False,

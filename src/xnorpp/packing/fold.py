@@ -1,6 +1,6 @@
 """Fold a traced graph: less arithmetic, the same numbers up to rounding.
 
-In this order, each in float64 and rounded once at the end:
+Moves of axes are put off and cancelled first (`moves/layout.py`). Then, each in float64 and rounded once:
 1. affine after affine becomes one:  ((x*s)*m1 + a1)*m2 + a2 = (x*s)*(m1*m2) + (a1*m2 + a2).
    So the learned scale, the bias and the batch norm of a binary convolution are one multiply-add per number.
    The factor s per pixel (row*col, map or full) stays factored: merged maps would cost ResNet-18 some 6 MB.
@@ -22,6 +22,7 @@ import numpy as np
 
 from xnorpp.packing.bounds.activation import CURVES
 from xnorpp.packing.graph import F32, Array, Node, Trained, fingerprint, order, users
+from xnorpp.packing.moves.layout import place_moves
 from xnorpp.packing.threshold import integer_threshold, real_threshold
 
 _INTEGER = ("binary_conv2d", "binary_linear")
@@ -36,7 +37,16 @@ Outputs = tuple[Node, ...]
 def fold(outputs: Mapping[str, Node]) -> dict[str, Node]:
     """The folded graph of a model's outputs by name; the given nodes are left as they are."""
     nodes: Outputs = tuple(outputs.values())
-    for one_pass in (_share, _merge_affines, _into_weights, _thresholds, _drop_identities, _share):
+    for one_pass in (
+        _share,
+        place_moves,
+        _share,
+        _merge_affines,
+        _into_weights,
+        _thresholds,
+        _drop_identities,
+        _share,
+    ):
         nodes = one_pass(nodes)
     return dict(zip(outputs, nodes))
 

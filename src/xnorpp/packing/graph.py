@@ -7,6 +7,7 @@ A traced model becomes nodes named as in `runtime/ops.py`, one for every batch n
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,7 +65,7 @@ def fingerprint(array: Array) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def order(*outputs: Node) -> list[Node]:
-    """The nodes that the outputs need, in the order the model ran; each comes after its inputs."""
+    """The nodes that the outputs need, each after its inputs; otherwise in the order of their serials."""
     found: dict[int, Node] = {}
     stack = list(outputs)
     while stack:
@@ -72,7 +73,22 @@ def order(*outputs: Node) -> list[Node]:
         if id(node) not in found:
             found[id(node)] = node
             stack.extend(node.inputs)
-    return sorted(found.values(), key=lambda node: node.serial)
+    readers: dict[int, list[Node]] = {}
+    missing = {key: len({id(source) for source in node.inputs}) for key, node in found.items()}
+    for node in found.values():
+        for key in {id(source) for source in node.inputs}:
+            readers.setdefault(key, []).append(node)
+    ready = [(node.serial, key) for key, node in found.items() if not missing[key]]
+    heapq.heapify(ready)
+    result = []
+    while ready:
+        node = found[heapq.heappop(ready)[1]]
+        result.append(node)
+        for reader in readers.get(id(node), ()):
+            missing[id(reader)] -= 1
+            if not missing[id(reader)]:
+                heapq.heappush(ready, (reader.serial, id(reader)))
+    return result
 
 
 def users(*outputs: Node) -> dict[int, list[Node]]:

@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from xnorpp.packing.graph import Node
+from xnorpp.packing.moves.views import joined, permuted, reshaped, sliced
 from xnorpp.packing.operations.arguments import Handler
-from xnorpp.packing.operations.views import joined, permuted, reshaped, sliced
 from xnorpp.packing.trace import Trace
 
 _BATCH = "leave the batch axis first, and each image to itself"

@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from xnorpp.packing.graph import Node
+from xnorpp.packing.moves.views import on_last_axis
 from xnorpp.packing.operations.arguments import Handler, shape_of
 from xnorpp.packing.operations.convolution import is_signs, shifted
-from xnorpp.packing.operations.views import on_last_axis
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_linear_weight
 

@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from xnorpp.packing.graph import Node
+from xnorpp.packing.moves.views import reshaped, sliced
 from xnorpp.packing.operations.arguments import Handler, picture, shape_of
-from xnorpp.packing.operations.views import reshaped, sliced
 from xnorpp.packing.operations.window import adaptive_avg_pool2d
 from xnorpp.packing.trace import Trace
 

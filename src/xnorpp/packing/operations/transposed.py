@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.operations.views import joined, sliced
+from xnorpp.packing.moves.views import joined, sliced
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_conv_weight
 

@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from xnorpp.packing.graph import Node
+from xnorpp.packing.moves.views import reshaped
 from xnorpp.packing.operations.arguments import Handler, affine, pair, picture, shape_of
-from xnorpp.packing.operations.views import reshaped
 from xnorpp.packing.trace import Trace
 
 Shape = tuple[int, ...]

@@ -2,7 +2,7 @@
 
 A torch model permutes and reshapes where a program need not: a linear layer over the last axis of (h, w, c)
 is a 1x1 convolution on (c, h, w). So a move of a move is recorded as one, and as nothing where it is undone;
-`fold.py` moves what is computed in between to the other side of a move.
+`layout.py` moves what is computed in between to the other side of a move.
 """
 
 from __future__ import annotations

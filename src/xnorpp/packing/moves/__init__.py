@@ -1,0 +1,1 @@
+"""Values of any rank: moves of axes, recorded so that they vanish in pairs."""

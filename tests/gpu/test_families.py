@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from cuda_host.cases import Writer
@@ -63,3 +65,39 @@ def test_moved_axes() -> None:
     value = w.op("permute", w.op("relu", "input"), attrs={"axes": [2, 0, 1]})
     value = w.op("reshape", value, attrs={"shape": [4, 9, 7]})
     equal(w.program(w.op("silu", value)), w.normal(3, 12, 7, 3))
+
+
+MOVES: dict[str, dict[str, Any]] = {
+    "slice": {"start": [1, 0, 2], "stop": [-1, None, None], "step": [2, 1, 1]},
+    "flip": {"axis": 2},
+    "pixel_shuffle": {"factor": 2},
+    "pixel_unshuffle": {"factor": 3},
+    "channel_shuffle": {"groups": 4},
+    "edge_pad2d": {"padding": [2, 0, 1, 3], "mode": "reflect"},
+    "upsample2d": {"size": None, "scale": [1.7, 2.0], "mode": "bilinear", "align_corners": False},
+    "adaptive_avg_pool2d": {"size": [4, 2]},
+    "adaptive_max_pool2d": {"size": [5, 7]},
+    "dilated_max_pool2d": {
+        "kernel": [2, 3], "stride": [2, 1], "padding": [1, 1], "dilation": [2, 1], "ceil_mode": True,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_moves(name: str) -> None:
+    w = Writer((76, 6, 9), seed=4)
+    value = w.op(name, w.op("affine", "input", mult=w.normal(76)), attrs=MOVES[name])
+    equal(w.program(w.op("relu", value)), w.normal(5, 76, 6, 9))
+
+
+def test_joined_and_repeated() -> None:
+    w = Writer((24, 4, 5), seed=5)
+    relu, token = w.op("relu", "input"), w.op("constant", "input", value=w.normal(24, 2, 5))
+    rows = w.op("concat", relu, token, "input", attrs={"axis": 1})
+    mean = w.op("expand", w.op("global_avg_pool", rows), attrs={"shape": [24, 10, 5]})
+    joined = w.op("concat", rows, mean, attrs={"axis": 0})
+    again = w.op("concat", joined, rows, w.op("relu", mean), attrs={"axis": 0})
+    bits = w.op("sign", again, threshold=w.normal(96))
+    pool = {"kernel": [1, 1], "stride": [1, 1], "padding": [0, 0], "ceil_mode": False}
+    pooled = w.op("max_pool2d", again, attrs=pool)
+    equal(w.program(w.op("add", w.op("signs", bits), pooled)), w.normal(3, 24, 4, 5))

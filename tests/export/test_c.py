@@ -12,7 +12,7 @@ import pytest
 from generated import SANITIZED, answers, build
 from random_programs import Builder, random_program
 
-from xnorpp.export import ExportError, export_c
+from xnorpp.export import ExportError, Generated, export_c
 from xnorpp.runtime import load
 from xnorpp.runtime.format.bits import pack_conv_weight
 from xnorpp.runtime.format.program import INPUT, Program, read
@@ -29,23 +29,29 @@ def close(ours: Any, expected: Any) -> bool:
 
 
 @compiler
-@pytest.mark.parametrize("seed", [3, 5])
-def test_random_programs_agree_with_the_reference(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seed", "from_bytes", "fixed"), [(3, True, None), (5, False, None), (5, True, 24)])
+def test_random_programs_agree_with_the_reference(
+    seed: int, from_bytes: bool, fixed: int | None, tmp_path: Path
+) -> None:
     """A few here; `benchmarks/generated_c.py` has 200."""
     program = random_program(seed)
     rng = np.random.default_rng(seed)
     c, h, w = program.input_shape
-    for from_bytes in (True, False):
-        shape = (2, h, w, c) if from_bytes else (2, c, h, w)
-        x = (
-            rng.integers(0, 256, shape, dtype=np.uint8)
-            if from_bytes
-            else rng.standard_normal(shape).astype("f4")
-        )
-        made = export_c(program, from_bytes=from_bytes)
-        (ours,) = answers(build(made, program, tmp_path, SANITIZED), made, program, x)
-        with np.errstate(all="ignore"):
-            assert close(ours, run(program, x)), from_bytes
+    x: Any = rng.integers(0, 256, (2, h, w, c), dtype=np.uint8)
+    if not from_bytes:
+        x = rng.standard_normal((2, c, h, w)).astype(np.float32)
+    made = export_c(program, from_bytes=from_bytes, fixed=fixed)
+    (ours,) = answers(build(made, program, tmp_path, SANITIZED), made, program, x)
+    if fixed is not None:
+        ours = ours / 2.0 ** shift(made)
+    with np.errstate(all="ignore"):
+        assert close(ours, run(program, x))
+
+
+def shift(made: Generated) -> int:
+    found = re.search(r"_OUTPUT_SHIFT (-?\d+)", made.header)
+    assert found is not None
+    return int(found[1])
 
 
 def has_fma() -> bool:
@@ -98,9 +104,31 @@ def test_generated_code_needs_no_library_and_no_memory() -> None:
         '"resnet20.h"', "<stddef.h>", "<string.h>", "<stdint.h>",
     }  # fmt: skip
     assert not re.search(r"\b(?:malloc|calloc|alloca|printf)\b", made.source)
-    assert made.arena_bytes < 105_000
+    assert made.arena_bytes < 72_000
     assert made.constant_bytes < 90_000
     assert f"#define RESNET20_ARENA_BYTES {made.arena_bytes} " in made.header
+
+
+@compiler
+def test_fixed_point_has_no_float_and_gives_the_same_classes(tmp_path: Path) -> None:
+    program = read(shipped_path("cifar10-resnet20"))
+    made = export_c(program, "resnet20", fixed=24)
+    code = re.sub(r"/\*.*?\*/", "", made.source + made.header, flags=re.S)
+    assert not re.search(r"\b(?:float|double)\b|\d\.\d|\d[eE]-?\d+f", code)
+    assert made.arena_bytes < 64_000
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (3, 4, 4, 3), dtype=np.uint8).repeat(8, axis=1).repeat(8, axis=2)
+    (ours,) = answers(build(made, program, tmp_path, ("-O2",)), made, program, images)
+    expected = load(program, threads=1)(images)
+    assert np.array_equal(ours.argmax(1), expected.argmax(1))
+    assert np.abs(ours / 2.0 ** shift(made) - expected).mean() < 0.1 * np.abs(expected).max()
+
+
+def test_examples_are_for_fixed_point_and_bits_are_16_or_24() -> None:
+    with pytest.raises(ExportError, match="`fixed` is None"):
+        export_c(network(), examples=np.zeros((1, 5, 4, 6), np.float32))
+    with pytest.raises(ExportError, match=r"`fixed` \(=8\) must be 16 or 24 bits"):
+        export_c(network(), fixed=8)
 
 
 def test_every_layer_has_its_comment() -> None:

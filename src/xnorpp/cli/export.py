@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xnorpp.cli.command import Parser, check_folder
 
@@ -27,7 +27,7 @@ def export(arguments: list[str]) -> int:
         export,
         """
         xnorpp export c cifar10-resnet20 -o firmware
-        xnorpp export c digits.xnor -o firmware --name digits
+        xnorpp export c digits.xnor -o firmware --name digits --fixed 16
         """,
     )
     parser.add_argument(
@@ -40,6 +40,20 @@ def export(arguments: list[str]) -> int:
     )
     parser.add_argument(
         "--input", choices=("bytes", "float"), help="what the C function takes (default: bytes of an image)"
+    )
+    parser.add_argument(
+        "--fixed",
+        metavar="BITS",
+        nargs="?",
+        const=24,
+        type=int,
+        choices=(16, 24),
+        help="C without any float, for chips that have none: numbers of 24 (default) or 16 bits",
+    )
+    parser.add_argument(
+        "--examples",
+        metavar="FILE",
+        help="a .npy array of inputs whose ranges decide the scales of --fixed (default: noise)",
     )
     parser.add_argument("--size", metavar="HxW", help="for a model that takes any size: height and width")
     given = parser.parse_args(arguments)
@@ -72,7 +86,18 @@ def _c(program: Program, path: Path, given: argparse.Namespace) -> int:
 
     check_folder("--output", given.output)
     name = given.name or identifier(path.stem)
-    made = export_c(program, name, from_bytes=given.input != "float")
+    examples = None if given.examples is None else _examples(program, given.examples, given.fixed)
+    made = export_c(program, name, from_bytes=given.input != "float", fixed=given.fixed, examples=examples)
     source, header = made.write(given.output)
     print(f"{source} and {header}: constants {made.constant_bytes:,} bytes, arena {made.arena_bytes:,} bytes")
     return 0
+
+
+def _examples(program: Program, path: str, fixed: int | None) -> Any:
+    import numpy as np
+
+    from xnorpp.runtime.reference import check_input
+
+    if fixed is None:
+        raise ValueError(f"`--examples` (={path!r}) decides the scales of --fixed, which is not given")
+    return check_input(program, np.load(path, allow_pickle=False))

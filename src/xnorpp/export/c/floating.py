@@ -26,7 +26,7 @@ class FloatWriter(Writer):
     """Numbers are float. A register that only dot products enter and only signs leave is an integer."""
 
     mode = "float"
-    number = "float"
+    number = typedef = output_type = "float"
     number_bytes = 4
 
     def produce(self) -> None:
@@ -109,25 +109,8 @@ class FloatWriter(Writer):
     def _pad2d(self) -> None:
         assert self.layer.op is not None
         value = self.function.take("float", "value", number(self.layer.op.attrs["value"]))
-        self.line(f"float v = {self.inside(self.source())} : {value};")
-
-    def inside(self, source: str) -> str:
-        """The first half of a conditional: whether an element comes from inside, and that element."""
-        assert self.layer.op is not None
-        channels, height, width = extent(self.program.values[self.layer.source].shape)
-        front, _, top, _, left, _ = self.layer.op.attrs["padding"]
-        take = self.function.take
-        c, r, w = (
-            f"({axis} - {take('int32_t', name, str(start))})"
-            for axis, name, start in (("o", "front", front), ("y", "top", top), ("x", "left", left))
-        )
-        size, tall, wide = (
-            take("int32_t", name, str(n))
-            for name, n in (("size", channels), ("height", height), ("width", width))
-        )
-        test = " && ".join(f"{at} >= 0 && {at} < {n}" for at, n in ((c, size), (r, tall), (w, wide)))
-        self.line(f"const int inside = {test};")
-        return f"inside ? {source}[({r} * {wide} + {w}) * {size} + {c}]"
+        test, element = self.inside(self.source())
+        self.line(f"float v = {test} ? {element} : {value};")
 
     def _softmax(self) -> None:
         self.needs.add("softmax")
@@ -193,6 +176,10 @@ class FloatWriter(Writer):
             f"    for (int32_t i = 0; i < {channels * height * width}; i++)",
             f"        to[i] = {value};",
         ]
+
+    def input_constants(self) -> dict[str, tuple[str, Array]]:
+        rows = {"mean": self.program.mean, "std": self.program.std}
+        return {name: ("float", np.asarray(row, np.float32)) for name, row in rows.items()}
 
 
 def whole_thresholds(micro: StoreBits) -> Array:

@@ -1,16 +1,15 @@
-"""What a generated source is made from: fused layers, and a place in memory for everything they store.
+"""What a generated source is made from: fused layers.
 
 The fusion is the library's own (`runtime.plan`): one layer is one pass over an image, a producer and the
-moves that run on each number while it is in a register. The memory plan is made for the layout of the
-generated code: numbers are (row, column, channel) without gaps, bits have whole bytes per pixel.
+moves that run on each number while it is in a register. In memory, numbers are (row,
+column, channel) without gaps, bits have whole bytes per pixel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from xnorpp.export.errors import ExportError, refuse
+from xnorpp.export.errors import refuse
 from xnorpp.runtime.format.bits import packed_width
 from xnorpp.runtime.format.ops import Value
 from xnorpp.runtime.format.program import INPUT, Op, Program
@@ -65,15 +64,6 @@ class Layer:
         return extent(self.shape)
 
 
-@dataclass(frozen=True)
-class Memory:
-    """The arena: where each stored value lies, and the scratch of every layer; all in bytes."""
-
-    offsets: Mapping[str, int]
-    scratch: tuple[int, ...]
-    arena: int
-
-
 def extent(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """A shape of any rank as channels, rows and columns; the order of the elements stays."""
     rows = 1
@@ -126,36 +116,6 @@ def reads_image(program: Program, layers: tuple[Layer, ...]) -> bool:
         and INPUT not in program.outputs.values()
         and not any(getattr(move.micro, "value", None) == INPUT for move in readers[0].moves)
     )
-
-
-def plan_memory(
-    program: Program, layers: tuple[Layer, ...], size_of: Callable[[str, Value], int], scratch: list[int]
-) -> Memory:
-    """Places for all stored values (by the library's planner), and each layer's scratch above them."""
-    sizes = {name: size_of(name, value) for name, value in program.values.items()}
-    offsets: dict[str, int] = program.native.plan(sizes, 4)[0]
-    born, dies = dict.fromkeys(offsets, -1), dict.fromkeys(offsets, -1)
-    for index, layer in enumerate(layers):
-        for name in layer.writes:
-            born[name] = index
-            dies[name] = max(dies[name], index)
-        for name in layer.reads:
-            dies[name] = max(dies[name], index)
-    for name in program.outputs.values():
-        dies[name] = len(layers)
-    arena, places = 0, []
-    for index, size in enumerate(scratch):
-        live = [name for name in offsets if born[name] <= index <= dies[name]]
-        above = max((offsets[name] + sizes[name] for name in live), default=0)
-        place = (above + 3) // 4 * 4
-        places.append(place)
-        arena = max(arena, place + size)
-    arena = max(arena, *(offsets[name] + sizes[name] for name in offsets), 4)
-    if arena >= 1 << 31:
-        raise ExportError(
-            f"the program needs an arena of {arena} bytes, and generated C addresses less than 2^31"
-        )
-    return Memory(offsets, tuple(places), (arena + 3) // 4 * 4)
 
 
 def bits_bytes(value: Value) -> int:

@@ -6,12 +6,16 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from xnorpp.export.c.fixed import FixedWriter
 from xnorpp.export.c.floating import FloatWriter
 from xnorpp.export.c.layers import Layer, extent, make_layers
-from xnorpp.export.c.text import Function, comment, identifier, number, parts, wrapped
+from xnorpp.export.c.ranges import example_inputs, value_ranges
+from xnorpp.export.c.text import Function, comment, identifier, literal, parts, wrapped
 from xnorpp.export.c.writer import KINDS, Writer
 from xnorpp.export.errors import ExportError
 from xnorpp.runtime.files import write_atomically
@@ -46,13 +50,23 @@ class Generated:
         return paths
 
 
-def export_c(program: Program, name: str = "network", *, from_bytes: bool = True) -> Generated:
+def export_c(
+    program: Program,
+    name: str = "network",
+    *,
+    from_bytes: bool = True,
+    fixed: int | None = None,
+    examples: npt.NDArray[Any] | None = None,
+) -> Generated:
     """A program as C99 that needs no library but `string.h`.
 
     Args:
         program: what to export; one with free sizes is exported for its `input_shape`.
         name: the prefix of every public name.
-        from_bytes: the input is the bytes of an image, channels last; otherwise float32, channels first.
+        from_bytes: the input is the bytes of an image, channels last; otherwise numbers, channels first.
+        fixed: 16 or 24: use no float at all, and store numbers with so many bits; the outputs are integers.
+        examples: inputs, as the library takes them, whose ranges decide the scales of fixed-point numbers;
+            noise by default.
 
     Returns:
         The two texts and what they need.
@@ -63,7 +77,15 @@ def export_c(program: Program, name: str = "network", *, from_bytes: bool = True
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ExportError(f"`name` (={name!r}) must be a C identifier: letters, digits and _, a letter first")
     layers = make_layers(program, "c")
-    return _assemble(FloatWriter(program, layers, from_bytes), name)
+    if fixed not in (None, 16, 24):
+        raise ExportError(f"`fixed` (={fixed!r}) must be 16 or 24 bits, or None for float")
+    if fixed is None:
+        if examples is not None:
+            raise ExportError("`examples` decide the scales of fixed-point numbers, and `fixed` is None")
+        return _assemble(FloatWriter(program, layers, from_bytes), name)
+    inputs = example_inputs(program, from_bytes) if examples is None else examples
+    ranges = value_ranges(program, inputs, from_bytes)
+    return _assemble(FixedWriter(program, layers, from_bytes, ranges, fixed), name)
 
 
 def _assemble(writer: Writer, name: str) -> Generated:
@@ -84,6 +106,11 @@ def _assemble(writer: Writer, name: str) -> Generated:
         descriptions += ["", f"/* {title} */", *function.description(kind, label)]
         calls += [f"    /* {title} */", f"    run_{kind}(&{label});"]
     copying = [] if writer.direct else ["    {", *("    " + line for line in writer.input_lines()), "    }"]
+    endings = [*_outputs(writer), *_classify(writer, name)]
+    if "value_of(" not in "\n".join(
+        [*definitions, *copying, *endings, *parts(writer.mode, writer.needs - VALUES)]
+    ):
+        writer.needs -= VALUES
     source = [
         *_opening(writer, name),
         *_input_constants(writer),
@@ -94,11 +121,17 @@ def _assemble(writer: Writer, name: str) -> Generated:
         *definitions,
         *descriptions,
         "",
-        f"void {name}_run({_arguments(writer)})",
+        "/* Runs all layers; the outputs are then in the arena. */",
+        "static void infer(const input_type *image)",
         "{",
         *(["    input = image;"] if writer.direct else ["    const input_type *const input = image;"]),
         *copying,
         *calls,
+        "}",
+        "",
+        f"void {name}_run({_arguments(writer)})",
+        "{",
+        "    infer(image);",
         *_outputs(writer),
         "}",
         *_classify(writer, name),
@@ -132,15 +165,9 @@ def _title(writer: Writer, layer: Layer, function: Function) -> str:
     return f"{layer.name}: {words}; {_size(source)} -> {_size(layer.shape)}"
 
 
-def _input_type(writer: Writer) -> str:
-    return "uint8_t" if writer.from_bytes else writer.number
-
-
 def _arguments(writer: Writer) -> str:
-    outputs = [
-        f"{writer.number_type(value)} *{identifier(name)}" for name, value in writer.program.outputs.items()
-    ]
-    return ", ".join([f"const {_input_type(writer)} *image", *outputs])
+    outputs = [f"{writer.output_type} *{identifier(name)}" for name in writer.program.outputs]
+    return ", ".join([f"const {writer.input_type} *image", *outputs])
 
 
 def _opening(writer: Writer, name: str) -> list[str]:
@@ -158,8 +185,8 @@ def _opening(writer: Writer, name: str) -> list[str]:
         "#endif",
         *(FLOAT_RULES if writer.mode == "float" else []),
         "",
-        f"typedef {writer.number} number;",
-        f"typedef {_input_type(writer)} input_type;",
+        f"typedef {writer.typedef} number;",
+        f"typedef {writer.input_type} input_type;",
         "",
         "/* The only memory that the network writes to. */",
         f"#ifndef {name.upper()}_ARENA_PLACE",
@@ -171,9 +198,11 @@ def _opening(writer: Writer, name: str) -> list[str]:
         f"}} arena {name.upper()}_ARENA_PLACE;",
         "#define AT(type, offset) ((type *)(void *)(arena.bytes + (offset)))",
         *(["static const input_type *input;"] if writer.direct else []),
+        *writer.opening_lines(),
     ]
 
 
+VALUES = {"value16", "value24"}  # functions that not every network calls
 FLOAT_RULES = [
     "",
     "/* A product and a sum are rounded one after the other unless the code asks for a fused operation. */",
@@ -193,11 +222,10 @@ FLOAT_RULES = [
 def _input_constants(writer: Writer) -> list[str]:
     if not writer.from_bytes or not {"input_bytes", "gather_input_bytes"} & writer.needs:
         return []
-    program = writer.program
-    lines = ["", "/* A byte b of channel c stands for (b / 255 - mean[c]) / std[c]. */"]
-    for name, row in (("mean", program.mean), ("std", program.std)):
-        lines.append(f"static const float input_{name}[{len(row)}] = {{")
-        lines += wrapped([number(value) for value in np.asarray(row, np.float32)])
+    lines = ["", "/* How a byte b of channel c becomes the number (b / 255 - mean[c]) / std[c]. */"]
+    for name, (ctype, row) in writer.input_constants().items():
+        lines.append(f"static const {ctype} input_{name}[{row.size}] = {{")
+        lines += wrapped([literal(ctype, value) for value in row])
         lines.append("};")
     return lines
 
@@ -206,12 +234,10 @@ def _outputs(writer: Writer) -> list[str]:
     lines = []
     for name, value in writer.program.outputs.items():
         channels, height, width = extent(writer.program.values[value].shape)
-        pixels, target, source = height * width, identifier(name), writer.place(value)
-        if pixels == 1:
-            lines.append(f"    memmove({target}, {source}, {channels} * sizeof *{target});")
-        else:
-            lines.append(f"    for (int32_t i = 0; i < {channels * pixels}; i++)")
-            lines.append(f"        {target}[i] = {source}[i % {pixels} * {channels} + i / {pixels}];")
+        pixels = height * width
+        place = "i" if pixels == 1 else f"i % {pixels} * {channels} + i / {pixels}"
+        lines.append(f"    for (int32_t i = 0; i < {channels * pixels}; i++)")
+        lines.append(f"        {identifier(name)}[i] = {writer.element(value, place)};")
     return lines
 
 
@@ -224,16 +250,14 @@ def _classify(writer: Writer, name: str) -> list[str]:
     if not _is_classifier(writer):
         return []
     value = writer.program.output
-    ctype, count = writer.number_type(value), writer.program.values[value].shape[0]
     return [
         "",
-        f"int32_t {name}_classify(const {_input_type(writer)} *image)",
+        f"int32_t {name}_classify(const {writer.input_type} *image)",
         "{",
-        f"    const {ctype} *const output = {writer.place(value)};",
         "    int32_t best = 0;",
-        f"    {name}_run(image, {writer.place(value)});",
-        f"    for (int32_t i = 1; i < {count}; i++)",
-        "        if (output[i] > output[best])",
+        "    infer(image);",
+        f"    for (int32_t i = 1; i < {writer.program.values[value].shape[0]}; i++)",
+        f"        if ({writer.element(value, 'i')} > {writer.element(value, 'best')})",
         "            best = i;",
         "    return best;",
         "}",
@@ -257,8 +281,10 @@ def _header(writer: Writer, name: str) -> list[str]:
     upper, program = name.upper(), writer.program
     channels, height, width = extent(program.values[INPUT].shape)
     order = "rows, columns, channels" if writer.from_bytes else "channels, rows, columns"
-    ctype = _input_type(writer)
-    what = {"uint8_t": "the bytes of an image", "float": "normalised numbers"}.get(ctype, "numbers")
+    ctype = writer.input_type
+    what = {"uint8_t": "the bytes of an image", "float": "normalised numbers"}.get(
+        ctype, f"normalised numbers times 2^{upper}_INPUT_SHIFT"
+    )
     lines = [
         f"/* {name}: a neural network as C99, generated by xnorpp. */",
         f"#ifndef {upper}_H",

@@ -70,13 +70,13 @@ class Constants:
         self._taken.add(unique)
         self._names[key] = unique
         self.lines.append(f"static const {ctype} {unique}[{flat.size}] = {{")
-        self.lines += wrapped([_literal(ctype, value) for value in flat])
+        self.lines += wrapped([literal(ctype, value) for value in flat])
         self.lines.append("};")
         self.bytes += flat.nbytes
         return unique
 
 
-def _literal(ctype: str, value: Any) -> str:
+def literal(ctype: str, value: Any) -> str:
     if ctype == "float":
         return number(value)
     return f"0x{int(value):08x}u" if ctype == "uint32_t" else whole(int(value))

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xnorpp.export.c.layers import FILTERS, Layer, Memory, bits_bytes, extent, plan_memory, reads_image
+from xnorpp.export.c.layers import FILTERS, Layer, bits_bytes, extent, reads_image
+from xnorpp.export.c.memory import Memory, plan_memory
 from xnorpp.export.c.text import Constants, Function, identifier
 from xnorpp.runtime.format.bits import packed_width
 from xnorpp.runtime.format.ops import Value
@@ -37,11 +38,16 @@ class Writer(abc.ABC):
     """
 
     mode: str
-    number: str  # the C type of a stored number
+    number: str  # the C type of a stored number, and what it is
+    typedef: str
+    needed_by_input: frozenset[str] = frozenset()  # parts that reading the input calls
+    input_type: str  # of what the caller gives, and of what it gets
+    output_type: str
     number_bytes: int
 
     def __init__(self, program: Program, layers: tuple[Layer, ...], from_bytes: bool) -> None:
         self.program, self.layers, self.from_bytes = program, layers, from_bytes
+        self.input_type = "uint8_t" if from_bytes else self.number
         self.constants = Constants()
         self.needs: set[str] = set()
         self.direct = reads_image(program, layers)  # the input is read where the caller has it
@@ -77,7 +83,15 @@ class Writer(abc.ABC):
     def input_lines(self) -> list[str]:
         """Statements that copy the caller's input into the arena."""
 
+    @abc.abstractmethod
+    def input_constants(self) -> dict[str, tuple[str, Array]]:
+        """What turns the bytes of a channel into numbers: C types and values by name."""
+
     # What they share.
+
+    def opening_lines(self) -> list[str]:
+        """Further lines before all functions."""
+        return []
 
     def header_lines(self, prefix: str) -> list[str]:
         """Further lines of the header."""
@@ -129,6 +143,10 @@ class Writer(abc.ABC):
         """The address of a value in the arena."""
         kind = "uint8_t" if self.program.values[value].kind == "bits" else self.number_type(value)
         return f"AT({kind}, {self.memory.offsets[value]})"
+
+    def element(self, value: str, index: str) -> str:
+        """The C expression of one element of an output."""
+        return f"{self.place(value)}[{index}]"
 
     def constant(self, ctype: str, role: str, values: Array) -> str:
         """A constant array of this layer."""
@@ -267,6 +285,24 @@ class Writer(abc.ABC):
         numbers.append(int(attrs.get("count_include_pad", False)))
         return "&" + self.function.take("struct pool", "pool", "{" + ", ".join(map(str, numbers)) + "}")
 
+    def inside(self, source: str) -> tuple[str, str]:
+        """Of padding: the C expressions of whether an element comes from inside, and of that element."""
+        assert self.layer.op is not None
+        channels, height, width = extent(self.program.values[self.layer.source].shape)
+        front, _, top, _, left, _ = self.layer.op.attrs["padding"]
+        take = self.function.take
+        c, r, w = (
+            f"({axis} - {take('int32_t', name, str(start))})"
+            for axis, name, start in (("o", "front", front), ("y", "top", top), ("x", "left", left))
+        )
+        size, tall, wide = (
+            take("int32_t", name, str(n))
+            for name, n in (("size", channels), ("height", height), ("width", width))
+        )
+        test = " && ".join(f"{at} >= 0 && {at} < {n}" for at, n in ((c, size), (r, tall), (w, wide)))
+        self.line(f"const int inside = {test};")
+        return "inside", f"{source}[({r} * {wide} + {w}) * {size} + {c}]"
+
     def gather_bits(self) -> str:
         """Collect the bits of a window; the C expression of the dot product with filter `o`."""
         assert self.layer.op is not None
@@ -310,6 +346,7 @@ class Writer(abc.ABC):
         if source == "input":
             name = "gather_input"
             self.needs.add("gather_input_bytes" if self.from_bytes else "gather_input_planes")
+            self.needs |= self.needed_by_input
         else:
             self.needs.add("numbers")
         to = self.scratch(ctype)

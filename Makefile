@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TORCH := torch==2.13.0
 NATIVE := CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: setup demo test check coverage bench bench-tools soak fuzz sanitize test-deploy docs wheel clean
+.PHONY: setup demo test check coverage bench bench-tools soak fuzz sanitize test-deploy test-export docs wheel clean
 
 setup: $(READY)
 
@@ -82,7 +82,7 @@ sanitize: setup
 
 # What needs packages or compilers of its own, installed here; nothing is skipped. timm and torchvision bring another torch,
 # so they get an environment of their own. Emulators come from the system: qemu-user and g++-aarch64-linux-gnu.
-test-deploy: setup
+test-deploy: setup test-export
 	$(BIN)/python -m pip install --quiet lightning 'ray[data]'
 	XNORPP_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/examples tests/extras/check_ray.py
 	test -x $(VENV)-deploy/bin/python || $(PYTHON) -m venv $(VENV)-deploy
@@ -91,6 +91,12 @@ test-deploy: setup
 	$(VENV)-deploy/bin/python -m pytest -q -p no:cacheprovider tests/extras/check_timm_torchvision.py
 	command -v qemu-aarch64 > /dev/null || apt-get install -y -q qemu-user g++-aarch64-linux-gnu
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/native
+
+# Exported networks where they are to run: generated C on emulated chips.
+CHIPS := gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc
+test-export: setup
+	command -v qemu-system-arm qemu-system-riscv32 riscv64-unknown-elf-gcc > /dev/null || apt-get install -y -q $(CHIPS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/export/check_emulators.py
 
 docs: setup
 	$(BIN)/mkdocs build --strict

@@ -7,18 +7,19 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xnorpp.cli.command import Parser, check_folder
+from xnorpp.cli.command import Parser, check_file, check_folder, refuse_ignored
 
 if TYPE_CHECKING:
     from xnorpp.runtime import Program
 
-FORMATS = ("c",)
+FORMATS = ("c", "onnx")
 
 
 def export(arguments: list[str]) -> int:
     """MODEL is a packed model (.xnor) or the name of one that ships. FORMAT is
 
       c          one C99 source and one header for microcontrollers, into the folder -o
+      onnx       standard operators (opset 18), one-bit weights stored as bits
 
     A layer that the format cannot express is refused with its name and the reason.
     """
@@ -28,18 +29,23 @@ def export(arguments: list[str]) -> int:
         """
         xnorpp export c cifar10-resnet20 -o firmware
         xnorpp export c digits.xnor -o firmware --name digits --fixed 16
+        xnorpp export onnx cifar10-resnet18 -o resnet18.onnx
         """,
     )
     parser.add_argument(
         "format", metavar="FORMAT", choices=FORMATS, help="what to write: " + ", ".join(FORMATS)
     )
     parser.add_argument("model", metavar="MODEL", help="a packed model, or the name of a shipped one")
-    parser.add_argument("-o", "--output", metavar="PATH", required=True, help="the folder to write")
+    parser.add_argument(
+        "-o", "--output", metavar="PATH", required=True, help="the folder (c) or file to write"
+    )
     parser.add_argument(
         "--name", metavar="NAME", help="prefix of the C names and files (default: from MODEL)"
     )
     parser.add_argument(
-        "--input", choices=("bytes", "float"), help="what the C function takes (default: bytes of an image)"
+        "--input",
+        choices=("bytes", "float"),
+        help="what the result takes: the bytes of images (default for c), or normalised numbers (other formats)",
     )
     parser.add_argument(
         "--fixed",
@@ -55,6 +61,9 @@ def export(arguments: list[str]) -> int:
         metavar="FILE",
         help="a .npy array of inputs whose ranges decide the scales of --fixed (default: noise)",
     )
+    parser.add_argument(
+        "--layout", choices=("bits", "qdq"), help="onnx: one-bit weights as bits (default) or 8-bit Q/DQ"
+    )
     parser.add_argument("--size", metavar="HxW", help="for a model that takes any size: height and width")
     given = parser.parse_args(arguments)
 
@@ -63,7 +72,12 @@ def export(arguments: list[str]) -> int:
 
     path = find_model(given.model)
     program = _sized(read(path), given.size)
-    return _c(program, path, given)
+    if given.format == "c":
+        refuse_ignored(given, ("layout",), "onnx, not for c")
+        return _c(program, path, given)
+    refuse_ignored(given, ("name", "fixed", "examples"), f"c, not for {given.format}")
+    check_file("--output", given.output)
+    return _onnx(program, path, given)
 
 
 def _sized(program: Program, size: str | None) -> Program:
@@ -90,6 +104,17 @@ def _c(program: Program, path: Path, given: argparse.Namespace) -> int:
     made = export_c(program, name, from_bytes=given.input != "float", fixed=given.fixed, examples=examples)
     source, header = made.write(given.output)
     print(f"{source} and {header}: constants {made.constant_bytes:,} bytes, arena {made.arena_bytes:,} bytes")
+    return 0
+
+
+def _onnx(program: Program, path: Path, given: argparse.Namespace) -> int:
+    from xnorpp.export.onnx import export_onnx
+    from xnorpp.runtime.files import write_atomically
+
+    model = export_onnx(program, layout=given.layout or "bits", from_bytes=given.input == "bytes")
+    data = model.SerializeToString()
+    write_atomically(given.output, data)
+    print(f"{given.output}: {len(data):,} bytes, {len(data) / path.stat().st_size:.2f} times the packed file")
     return 0
 
 

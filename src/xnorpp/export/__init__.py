@@ -2,5 +2,6 @@
 
 from xnorpp.export.c import Generated, export_c
 from xnorpp.export.errors import ExportError
+from xnorpp.export.onnx import export_onnx
 
-__all__ = ["ExportError", "Generated", "export_c"]
+__all__ = ["ExportError", "Generated", "export_c", "export_onnx"]

@@ -45,7 +45,7 @@ def export(arguments: list[str]) -> int:
     parser.add_argument(
         "--input",
         choices=("bytes", "float"),
-        help="what the result takes: the bytes of images (default for c), or normalised numbers (other formats)",
+        help="what the result takes: bytes of images (default of c), or normalised numbers (of the others)",
     )
     parser.add_argument(
         "--fixed",

@@ -92,11 +92,16 @@ test-deploy: setup test-export
 	command -v qemu-aarch64 > /dev/null || apt-get install -y -q qemu-user g++-aarch64-linux-gnu
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/native
 
-# Exported networks where they are to run: generated C on emulated chips.
+# Exported networks where they are to run: generated C on emulated chips, models in other engines. qonnx makes models in the
+# newest format that onnx knows, which onnxruntime may not know yet: hence the older onnx.
+ENGINES := 'onnx<1.20' onnxruntime openvino qonnx
 CHIPS := gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc
 test-export: setup
 	command -v qemu-system-arm qemu-system-riscv32 riscv64-unknown-elf-gcc > /dev/null || apt-get install -y -q $(CHIPS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/export/check_emulators.py
+	test -x $(VENV)-export/bin/python || $(PYTHON) -m venv $(VENV)-export
+	$(VENV)-export/bin/python -m pip install --quiet $(ENGINES) pytest .
+	OMP_NUM_THREADS=1 $(VENV)-export/bin/python -m pytest -q -p no:cacheprovider tests/export/check_engines.py
 
 docs: setup
 	$(BIN)/mkdocs build --strict

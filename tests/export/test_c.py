@@ -134,7 +134,7 @@ def test_examples_are_for_fixed_point_and_bits_are_16_or_24() -> None:
 def test_every_layer_has_its_comment() -> None:
     program = read(shipped_path("cifar10-resnet20"))
     made = export_c(program, "resnet20")
-    body = made.source.split("void resnet20_run(")[1]
+    body = made.source.split("static void infer(")[1]
     calls = re.findall(r"/\* (.+) \*/\n    run_\w+\(&(\w+)\);", body)
     assert len(calls) == len(re.findall(r"\brun_\w+\(&", body)) == len(program.native.steps())
     assert any(text.startswith("layer1.0.conv1: binary convolution 3x3") for text, _ in calls)

@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xnorpp.cli.command import Parser, check_file, check_folder, refuse_ignored
+from xnorpp.cli.command import Parser, at_least, check_file, check_folder, refuse_ignored
 
 if TYPE_CHECKING:
     from xnorpp.runtime import Program
 
-FORMATS = ("c", "onnx")
+FORMATS = ("c", "onnx", "qonnx", "openvino")
 
 
 def export(arguments: list[str]) -> int:
@@ -20,6 +20,8 @@ def export(arguments: list[str]) -> int:
 
       c          one C99 source and one header for microcontrollers, into the folder -o
       onnx       standard operators (opset 18), one-bit weights stored as bits
+      qonnx      signs as BipolarQuant, for FPGA tools
+      openvino   binary layers as BinaryConvolution: NAME.xml and, beside it, NAME.bin
 
     A layer that the format cannot express is refused with its name and the reason.
     """
@@ -30,6 +32,7 @@ def export(arguments: list[str]) -> int:
         xnorpp export c cifar10-resnet20 -o firmware
         xnorpp export c digits.xnor -o firmware --name digits --fixed 16
         xnorpp export onnx cifar10-resnet18 -o resnet18.onnx
+        xnorpp export openvino cifar10-resnet18 -o resnet18.xml --batch 8
         """,
     )
     parser.add_argument(
@@ -64,6 +67,9 @@ def export(arguments: list[str]) -> int:
     parser.add_argument(
         "--layout", choices=("bits", "qdq"), help="onnx: one-bit weights as bits (default) or 8-bit Q/DQ"
     )
+    parser.add_argument(
+        "--batch", metavar="N", type=at_least(1), help="openvino: the images of a call (default: 1)"
+    )
     parser.add_argument("--size", metavar="HxW", help="for a model that takes any size: height and width")
     given = parser.parse_args(arguments)
 
@@ -72,11 +78,15 @@ def export(arguments: list[str]) -> int:
 
     path = find_model(given.model)
     program = _sized(read(path), given.size)
+    only = {"c": ("name", "fixed", "examples"), "onnx": ("layout",), "openvino": ("batch",)}
+    for format, options in only.items():
+        if format != given.format:
+            refuse_ignored(given, options, f"{format}, not for {given.format}")
     if given.format == "c":
-        refuse_ignored(given, ("layout",), "onnx, not for c")
         return _c(program, path, given)
-    refuse_ignored(given, ("name", "fixed", "examples"), f"c, not for {given.format}")
     check_file("--output", given.output)
+    if given.format == "openvino":
+        return _openvino(program, given)
     return _onnx(program, path, given)
 
 
@@ -108,14 +118,41 @@ def _c(program: Program, path: Path, given: argparse.Namespace) -> int:
 
 
 def _onnx(program: Program, path: Path, given: argparse.Namespace) -> int:
-    from xnorpp.export.onnx import export_onnx
+    from xnorpp.export import export_onnx, export_qonnx
     from xnorpp.runtime.files import write_atomically
 
-    model = export_onnx(program, layout=given.layout or "bits", from_bytes=given.input == "bytes")
+    if given.format == "qonnx":
+        _only_float(given)
+        model = export_qonnx(program)
+    else:
+        model = export_onnx(program, layout=given.layout or "bits", from_bytes=given.input == "bytes")
     data = model.SerializeToString()
     write_atomically(given.output, data)
     print(f"{given.output}: {len(data):,} bytes, {len(data) / path.stat().st_size:.2f} times the packed file")
     return 0
+
+
+def _openvino(program: Program, given: argparse.Namespace) -> int:
+    from xnorpp.export.openvino import export_openvino
+
+    _only_float(given)
+    target = Path(given.output)
+    if target.suffix != ".xml":
+        raise ValueError(
+            f"`--output` (={given.output!r}) must end in .xml; the weights go beside it, into a .bin"
+        )
+    model = export_openvino(program, batch=given.batch or 1)
+    from openvino import save_model
+
+    save_model(model, target, compress_to_fp16=False)
+    weights = target.with_suffix(".bin")
+    print(f"{target} and {weights}: {target.stat().st_size + weights.stat().st_size:,} bytes")
+    return 0
+
+
+def _only_float(given: argparse.Namespace) -> None:
+    if given.input == "bytes":
+        raise ValueError(f"`--input` (='bytes') is for c and onnx; {given.format} takes normalised numbers")
 
 
 def _examples(program: Program, path: str, fixed: int | None) -> Any:

@@ -92,6 +92,10 @@ class Translator:
             "Where", self.graph.node("Greater", v, threshold), *map(self.graph.scalar, (1.0, -1.0))
         )
 
+    def from_bits(self, x: str) -> str:
+        """Bits as numbers, which they are already."""
+        return self.graph.node("Identity", x)
+
     def compared(self, op: Op, x: str) -> tuple[str, str]:
         """The number that is compared and its threshold; a flipped channel compares -v > -t."""
         v = self.scaled(op, x)
@@ -267,5 +271,5 @@ OPERATIONS: dict[str, Callable[..., str]] = {
     "abs_mean": _abs_mean,
     "box_filter": _box_filter,
     "pad2d": _pad2d,
-    "signs": lambda t, op, x: t.graph.node("Identity", x),
+    "signs": lambda t, op, x: t.from_bits(x),
 }

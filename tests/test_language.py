@@ -59,6 +59,7 @@ PACKAGES = (
     "training",
     "packing",
     "convert",
+    "export",
     "runtime",
     "shipped",
     "inspect",

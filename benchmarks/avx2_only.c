@@ -1,4 +1,5 @@
-/* Makes a process believe that it runs on an AVX2 machine (no AVX-512, AMX, AVX-VNNI, GFNI).
+/* Makes a process believe that it runs on an AVX2 machine (no AVX-512, AMX, AVX-VNNI, GFNI), or, with
+ * XNORPP_HIDDEN=amx in the environment, on a machine that is the same but has no matrix unit (AMX).
  *
  *     gcc -O2 -shared -fPIC -o libavx2_only.so avx2_only.c -ldl
  *     LD_PRELOAD=./libavx2_only.so python benchmarks/resnet18_cpu.py
@@ -27,6 +28,7 @@ static int (*real_sigaction)(int, const struct sigaction *, struct sigaction *);
 static int (*real_sigmask)(int, const sigset_t *, sigset_t *);
 static int (*real_procmask)(int, const sigset_t *, sigset_t *);
 static struct sigaction others; /* the handler somebody else wanted for SIGSEGV */
+static int only_amx;            /* whether nothing but the matrix unit is hidden */
 
 /* Raw system call: a signal handler may not touch errno or the C library's state. */
 static long set_cpuid(long enabled) {
@@ -40,6 +42,13 @@ static void masked_cpuid(uint32_t leaf, uint32_t sub, uint32_t r[4]) {
     set_cpuid(1);
     __asm__ volatile("cpuid" : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3]) : "a"(leaf), "c"(sub));
     set_cpuid(0);
+    if (only_amx) {
+        if (leaf == 7 && sub == 0) r[3] &= ~((1u << 22) | (1u << 24) | (1u << 25));
+        else if (leaf == 7 && sub == 1) r[0] &= ~(1u << 21), r[3] &= ~(1u << 8);
+        else if (leaf == 0xd && sub == 0) r[0] &= ~((1u << 17) | (1u << 18)); /* its state */
+        else if ((leaf == 0xd && (sub == 17 || sub == 18)) || leaf == 0x1d || leaf == 0x1e) memset(r, 0, 16);
+        return;
+    }
     if (leaf == 7 && sub == 0) {
         r[1] &= ~((1u << 16) | (1u << 17) | (1u << 21) | (1u << 26) | (1u << 27) | (1u << 28) | (1u << 30) | (1u << 31));
         r[2] &= ~((1u << 1) | (1u << 6) | (1u << 8) | (1u << 11) | (1u << 12) | (1u << 14));
@@ -110,6 +119,8 @@ int sigprocmask(int how, const sigset_t *set, sigset_t *old) { resolve(); return
 
 __attribute__((constructor)) static void start(void) {
     struct sigaction action;
+    const char *hidden = getenv("XNORPP_HIDDEN");
+    only_amx = hidden && strcmp(hidden, "amx") == 0;
     resolve();
     memset(&action, 0, sizeof action);
     action.sa_sigaction = on_segv;

@@ -294,10 +294,13 @@ def test_machine_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine["cores"] >= 1
     assert "numpy" in machine["versions"]
     assert machine["cpu"] in machine_text(machine)
-    monkeypatch.setenv(avx2.AVX2_ONLY, "1")
+    monkeypatch.setenv(avx2.HIDDEN, "above-avx2")
     masked = describe_machine()
     assert "masked" in masked
     assert not any(flag.startswith(("avx512", "amx")) for flag in masked["isa"])
+    monkeypatch.setenv(avx2.HIDDEN, "amx")
+    assert "AMX" in describe_machine()["masked"]
+    assert avx2.visible(["avx2", "avx512f", "amx_tile", "amx_int8"]) == ["avx2", "avx512f"]
 
 
 def test_importing_bench_imports_no_engine() -> None:
@@ -318,7 +321,9 @@ def test_the_preloaded_library_is_in_no_folder_of_another_user(
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.delenv("XNORPP_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(avx2, "_environment", lambda library: dict(os.environ))  # built, and not preloaded
+    monkeypatch.setattr(
+        avx2, "_environment", lambda library, name: dict(os.environ)
+    )  # built, and not preloaded
     library = avx2.build()
     assert library.parent == tmp_path / "cache" / "xnorpp" / "avx2"
     assert library.parent.stat().st_mode & 0o777 == 0o700

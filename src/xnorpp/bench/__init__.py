@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xnorpp.bench.avx2 import AVX2_ONLY, CannotMask, restart
+from xnorpp.bench.avx2 import CannotMask, hidden, restart
 from xnorpp.bench.compare import Comparison, Result, compare, default_program, open_program
 from xnorpp.bench.layers import ChainResult, bench_layers
 from xnorpp.bench.machine import describe_machine
@@ -10,7 +10,6 @@ from xnorpp.bench.real_layers import bench_real_layers
 from xnorpp.bench.startup import Startup, measure_startup
 
 __all__ = [
-    "AVX2_ONLY",
     "CannotMask",
     "ChainResult",
     "Comparison",
@@ -21,6 +20,7 @@ __all__ = [
     "compare",
     "default_program",
     "describe_machine",
+    "hidden",
     "measure_startup",
     "open_program",
     "restart",

@@ -1,8 +1,9 @@
-"""`--avx2-only`: run the whole comparison again as if the processor ended at AVX2.
+"""`--avx2-only`, `--no-amx`: run the whole comparison again as if the processor ended at AVX2, or had no AMX.
 
 Every engine picks its kernels from what CPUID reports. `benchmarks/avx2_only.c` makes CPUID fault and answers
-with everything above AVX2 cleared, so one switch is the same for all of them. It is a preloaded library: the
-process starts itself again with it. It is compiled into the user's cache folder, where nobody else may write.
+with everything above AVX2 (or AMX alone) cleared, so one switch is the same for all of them. It is a
+preloaded library: the process starts itself again with it. It is compiled into the user's cache folder,
+where nobody else may write.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from xnorpp.runtime.cache import cache_folder, private_folder
 from xnorpp.runtime.errors import XnorppError
 from xnorpp.runtime.files import replacing
 
-AVX2_ONLY = "XNORPP_AVX2_ONLY"  # set in the process that was started again
+HIDDEN = "XNORPP_HIDDEN"  # set in the process that was started again: one of these names
+OPTIONS = {"above-avx2": "--avx2-only", "amx": "--no-amx"}
+MEANINGS = {
+    "above-avx2": "everything above AVX2 and FMA is hidden from all engines",
+    "amx": "the matrix unit (AMX) is hidden from all engines",
+}
+_PREFIXES = {"above-avx2": ("avx512", "amx", "avx_vnni", "gfni"), "amx": ("amx",)}
 
 
 class CannotMask(XnorppError, OSError):
@@ -32,55 +39,67 @@ def source_file() -> Path:
     return Path(__file__).resolve().parents[3] / "benchmarks" / "avx2_only.c"
 
 
-def build(folder: Path | None = None) -> Path:
+def hidden() -> str | None:
+    """What is hidden from this process: "above-avx2", "amx" or None."""
+    name = os.environ.get(HIDDEN)
+    return name if name in OPTIONS else None
+
+
+def visible(flags: Sequence[str]) -> list[str]:
+    """The instruction sets among `flags` that this process is allowed to see."""
+    return [flag for flag in flags if not flag.startswith(_PREFIXES.get(hidden() or "", ("-",)))]
+
+
+def build(folder: Path | None = None, name: str = "above-avx2") -> Path:
     """Compile the library (once for a source text) and check that it works here."""
-    source = source_file()
+    source, option = source_file(), OPTIONS[name]
     if not source.is_file():
-        raise CannotMask("--avx2-only needs benchmarks/avx2_only.c from a checkout of the source")
+        raise CannotMask(f"{option} needs benchmarks/avx2_only.c from a checkout of the source")
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        raise CannotMask("--avx2-only needs a C compiler (gcc or cc) to build its library")
+        raise CannotMask(f"{option} needs a C compiler (gcc or cc) to build its library")
     text = source.read_bytes()
     try:
         place = private_folder(folder or cache_folder() / "avx2")
     except OSError as error:
-        raise CannotMask(f"--avx2-only has no place for its library: {error}") from None
+        raise CannotMask(f"{option} has no place for its library: {error}") from None
     library = place / f"avx2_only-{hashlib.sha256(text).hexdigest()[:16]}.so"
     if not library.exists():
         with replacing(library, flush=False) as fresh:
             command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(fresh), str(source), "-ldl"]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
-                raise CannotMask(f"--avx2-only could not be built: {done.stderr.strip().splitlines()[-1:]}")
+                raise CannotMask(f"{option} could not be built: {done.stderr.strip().splitlines()[-1:]}")
     done = subprocess.run(
-        [sys.executable, "-c", "pass"], env=_environment(library), capture_output=True, text=True
+        [sys.executable, "-c", "pass"], env=_environment(library, name), capture_output=True, text=True
     )
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
-        raise CannotMask(f"--avx2-only does not work on this machine: {reason[0]}")
+        raise CannotMask(f"{option} does not work on this machine: {reason[0]}")
     return library
 
 
-def restart(arguments: Sequence[str]) -> NoReturn:
-    """Replace this process by `xnorpp` with the same arguments and with everything above AVX2 hidden.
+def restart(arguments: Sequence[str], name: str = "above-avx2") -> NoReturn:
+    """Replace this process by `xnorpp` with the same arguments and with instruction sets hidden.
 
     Args:
         arguments: The command and its arguments.
+        name: What is hidden: "above-avx2" or "amx".
 
     Raises:
         CannotMask: This machine or installation cannot hide instructions.
     """
-    library = build()
-    environment = _environment(library)
+    library = build(name=name)
+    environment = _environment(library, name)
     # Kernels that torch.compile cached for the whole processor must not be found again here.
-    environment["TORCHINDUCTOR_CACHE_DIR"] = str(library.parent / "inductor")
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(library.parent / f"inductor-{name}")
     environment["PYTHONFAULTHANDLER"] = "1"  # a crash under the mask names the engine it happened in
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, "-m", "xnorpp", *arguments], environment)
 
 
-def _environment(library: Path) -> dict[str, str]:
+def _environment(library: Path, name: str) -> dict[str, str]:
     before = os.environ.get("LD_PRELOAD")
     preload = f"{library} {before}" if before else str(library)
-    return {**os.environ, "LD_PRELOAD": preload, AVX2_ONLY: "1"}
+    return {**os.environ, "LD_PRELOAD": preload, HIDDEN: name}

@@ -57,9 +57,9 @@ class ChainResult:
         """Multiply-adds per second at the median."""
         return self.multiply_adds / self.seconds[engine].median
 
-    def speedup(self, by: str) -> float | None:
-        """Ours against OpenVINO by "median", "quiet" or "minimum"; see `Comparison.speedup`."""
-        ours, peer = (self.seconds.get(name) for name in ("xnorpp", "openvino"))
+    def speedup(self, by: str, against: str = "openvino") -> float | None:
+        """Ours against another engine by "median", "quiet" or "minimum"; see `Comparison.speedup`."""
+        ours, peer = (self.seconds.get(name) for name in ("xnorpp", against))
         if ours is None or peer is None or not getattr(ours, by) or not getattr(peer, by):
             return None
         return float(getattr(peer, by) / getattr(ours, by))
@@ -145,7 +145,8 @@ def bench_layers(
 
     Args:
         threads: Threads of both engines.
-        isa: Our CPU kernels; the fastest available by default.
+        isa: Our CPU kernels; the fastest available by default. Several names, separated by commas, are
+            measured in turns as "xnorpp" (the first), "xnorpp NAME" (the others).
         against: Whether OpenVINO is measured too. If it is not installed, it is skipped with a message.
         rounds: How often the engines take turns.
         repeat: Timed calls per turn.
@@ -158,8 +159,14 @@ def bench_layers(
     results = []
     for channels, size in shapes:
         chain = make_chain(channels, size)
-        model, x = load(chain_program(chain), threads=threads, isa=isa), chain.input()
+        names = isa.split(",") if isa else [None]
+        models = [load(chain_program(chain), threads=threads, isa=name) for name in names]
+        model, x = models[0], chain.input()
         calls: dict[str, Callable[[], object]] = {"xnorpp": _bind(model, x)}
+        for other in models[1:]:
+            if not np.array_equal(model(x), other(x)):
+                raise RuntimeError(f"the chain {channels}@{size} differs between {model.isa} and {other.isa}")
+            calls[f"xnorpp {other.isa}"] = _bind(other, x)
         primitives: tuple[str, ...] = ()
         if against:
             try:

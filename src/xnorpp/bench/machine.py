@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 from typing import Any
 
-from xnorpp.bench.avx2 import AVX2_ONLY
+from xnorpp.bench.avx2 import MEANINGS, hidden, visible
 from xnorpp.runtime.machine import available_cores, processor
 
 # What decides which kernels an engine picks.
@@ -30,11 +29,10 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions(),
     }
-    if os.environ.get(AVX2_ONLY):
-        found["masked"] = "everything above AVX2 and FMA is hidden from all engines"
-        found["isa"] = [
-            flag for flag in found["isa"] if not flag.startswith(("avx512", "amx", "avx_vnni", "gfni"))
-        ]
+    mask = hidden()
+    if mask:
+        found["masked"] = MEANINGS[mask]
+        found["isa"] = visible(found["isa"])
     return found
 
 

@@ -86,7 +86,18 @@ def layers_text(found: Sequence[ChainResult], real: bool = False) -> str:
         )
     layer = "(convolution, bias, ReLU) in float32" if real else "(sign, binary 3x3 convolution, scale)"
     head = f"{layer}, kernels {found[0].isa}" if found else ""
-    return "\n".join([head, *columns(rows, right=(1, 2, 3, 4))])
+    own = [
+        f"{row.chain}: {row.speedup('median', other) or 0:.2f} times {other}"
+        f" ({row.rate(other) / 1e9:.0f} GMAC/s)" + _other_ways(functools.partial(_swapped, row, other))
+        for row in found
+        for other in row.seconds
+        if other.startswith(f"{OURS} ")
+    ]
+    return "\n".join([head, *columns(rows, right=(1, 2, 3, 4)), *own])
+
+
+def _swapped(row: ChainResult, other: str, by: str) -> float | None:
+    return row.speedup(by, other)
 
 
 def _other_ways(ratio: Callable[[str], float | None], name: str = "") -> str:
@@ -174,6 +185,7 @@ def layers_rows(found: Iterable[ChainResult], threads: int, real: bool = False) 
         shared = {"model": f"{title} {result.chain}", "threads": threads, "batch": 1}
         for engine, spread in result.seconds.items():
             kernels = result.isa if engine == OURS else ", ".join(dict.fromkeys(result.primitives))
+            kernels = engine.rpartition(" ")[2] if engine.startswith(f"{OURS} ") else kernels
             rows.append(
                 {
                     "name": f"{prefix}chain_rate",
@@ -187,16 +199,16 @@ def layers_rows(found: Iterable[ChainResult], threads: int, real: bool = False) 
                     **shared,
                 }
             )
-        if "openvino" in result.seconds:
+        for other in (name for name in result.seconds if name != OURS):
             row = {
                 "name": f"{prefix}chain_speedup",
-                "value": result.speedup("median"),
+                "value": result.speedup("median", other),
                 "unit": "times",
                 "engine": OURS,
-                "by_quiet_calls": result.speedup("quiet"),
-                "by_fastest_calls": result.speedup("minimum"),
+                "by_quiet_calls": result.speedup("quiet", other),
+                "by_fastest_calls": result.speedup("minimum", other),
             }
-            rows.append({**row, "against": "openvino", **shared})
+            rows.append({**row, "against": other, **shared})
     return rows
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from argparse import Namespace
@@ -13,11 +12,11 @@ from typing import Any
 from xnorpp.cli.command import Parser, at_least, check_file, check_plot, one_model, refuse_ignored, say
 
 OTHERS, ROUNDS, REPEAT = "torch,onnxruntime,openvino", 10, 5
-OPTIONS = ("block", "threads", "batch", "against", "rounds", "repeat", "isa", "avx2_only", "plot")
+OPTIONS = ("block", "threads", "batch", "against", "rounds", "repeat", "isa", "avx2_only", "no_amx", "plot")
 # Which of these, and whether MODEL, the other kinds of measurement accept.
 TAKES = {
-    "--layers": ("threads", "against", "rounds", "repeat", "isa", "avx2_only", "plot"),
-    "--real-layers": ("threads", "against", "rounds", "repeat", "isa", "avx2_only"),
+    "--layers": ("threads", "against", "rounds", "repeat", "isa", "avx2_only", "no_amx", "plot"),
+    "--real-layers": ("threads", "against", "rounds", "repeat", "isa", "avx2_only", "no_amx"),
     "--startup": ("model", "block", "threads", "isa", "avx2_only"),
     "--device cuda": ("model", "block"),
 }
@@ -76,24 +75,30 @@ def bench(arguments: list[str]) -> int:
         help="rounds; every engine has one turn per round (default: 10)",
     )
     parser.add_argument("--repeat", metavar="N", type=at_least(1), help="timed calls per round (default: 5)")
-    parser.add_argument("--isa", metavar="NAME", help="use the xnorpp kernels of this instruction set")
     parser.add_argument(
+        "--isa", metavar="NAME",
+        help="use the xnorpp kernels of this instruction set; with --layers several, separated by commas",
+    )  # fmt: skip
+    masks = parser.add_mutually_exclusive_group()
+    masks.add_argument(
         "--avx2-only", action="store_true", help="hide instruction sets above AVX2 from every engine"
     )
+    masks.add_argument("--no-amx", action="store_true", help="hide the matrix unit (AMX) from every engine")
     parser.add_argument("--json", metavar="FILE", help="write all measurements to this JSON file")
     parser.add_argument("--plot", metavar="FILE", help="write a plot (.png or .svg)")
     parser.add_argument("--append", metavar="FILE", help="append the rows to this .jsonl file")
     given = parser.parse_args(arguments)
     _check(given)
 
-    from xnorpp.bench import AVX2_ONLY, CannotMask, restart
+    from xnorpp.bench import CannotMask, hidden, restart
     from xnorpp.bench.machine import describe_machine
     from xnorpp.bench.report import complete, machine_text
     from xnorpp.training.records.record import append_rows
 
-    if given.avx2_only and not os.environ.get(AVX2_ONLY):
+    mask = "above-avx2" if given.avx2_only else "amx" if given.no_amx else None
+    if mask and hidden() != mask:
         try:
-            restart(["bench", *arguments])
+            restart(["bench", *arguments], mask)
         except CannotMask as error:
             print(f"xnorpp bench: {error}.", file=sys.stderr)
             return 2

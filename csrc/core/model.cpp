@@ -289,7 +289,9 @@ const char *const kMoves[] = {"affine", "relu", "prelu", "hardtanh", "add", "mul
 void Builder::add(const PlanStep &from) {
     const char *kind = from.kind(p_);
     const auto *row = std::find_if(std::begin(kProducers), std::end(kProducers), [&](const Producer &p) { return !std::strcmp(p.op, kind); });
-    const PlainRow *other = row == std::end(kProducers) ? find_plain(kind) : nullptr;
+    // Softmax along an axis is a plain function; of a vector it has its own step.
+    const bool along = from.op >= 0 && op(from).attrs.find("axis");
+    const PlainRow *other = row == std::end(kProducers) || along ? find_plain(kind) : nullptr;
     if (row == std::end(kProducers) && !other) throw Error("the CPU engine has no operation " + quoted(kind, 40));
     Step step;
     const Extent e = extent_of(from.shape);

@@ -339,6 +339,7 @@ struct BitDot {
 }  // namespace
 
 #include "curves.inl"
+#include "product.inl"
 #include "epilogue.inl"
 #include "conv.inl"
 #include "real_grouped.inl"
@@ -416,6 +417,7 @@ const Kernels *avx2_kernels() {
         pool_lines,
         global_mean,
         abs_mean,
+        float_product,
         run_curve,
         finish_pixels,
         pack_grouped,

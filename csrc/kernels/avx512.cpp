@@ -249,6 +249,7 @@ void run_triples(const Run &given) {
 }  // namespace
 
 #include "curves.inl"
+#include "product.inl"
 #include "epilogue.inl"
 #include "conv.inl"
 #include "real_grouped.inl"
@@ -367,6 +368,7 @@ const Kernels *avx512_kernels() {
         pool_lines,
         global_mean,
         abs_mean,
+        float_product,
         run_curve,
         finish_pixels,
         pack_grouped,

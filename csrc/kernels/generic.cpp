@@ -158,6 +158,7 @@ struct BitDot {
 }  // namespace
 
 #include "curves.inl"
+#include "product.inl"
 #include "epilogue.inl"
 #include "conv.inl"
 #include "real_grouped.inl"
@@ -200,6 +201,7 @@ const Kernels *generic_kernels() {
         pool_lines,
         global_mean,
         abs_mean,
+        float_product,
         run_curve,
         finish_pixels,
         pack_grouped,

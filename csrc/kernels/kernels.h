@@ -137,6 +137,9 @@ struct Kernels {
     void (*pool_lines)(const Pool &, const Conv &, const Epilogue &, const int32_t *lines, int stride, int ring, int y);
     void (*global_mean)(const float *in, int pixels, int stride, int channels, float *out);
     void (*abs_mean)(const float *in, int pixels, int stride, int channels, float *out, int out_stride);
+    // out[i][j] = sum over k of a[i][k]*b[k][j], i < rows, k < inner, j < columns; steps are from one row to the next, and
+    // columns, steps of b and of out are multiples of 16.
+    void (*product)(const float *a, int a_step, const float *b, int b_step, int rows, int inner, int columns, float *out, int out_step);
     void (*curve)(int which, float parameter, float *values, int n);  // n a multiple of 16
     // The epilogue over pixels first..first+n whose registers start as src[i*stride + channel].
     void (*finish)(const Epilogue &, const float *src, int stride, int first, int n);

@@ -101,3 +101,37 @@ def test_joined_and_repeated() -> None:
     pool = {"kernel": [1, 1], "stride": [1, 1], "padding": [0, 0], "ceil_mode": False}
     pooled = w.op("max_pool2d", again, attrs=pool)
     equal(w.program(w.op("add", w.op("signs", bits), pooled)), w.normal(3, 24, 4, 5))
+
+
+@pytest.mark.parametrize("function", ["mean", "sum", "max", "min", "l2"])
+@pytest.mark.parametrize("axes", [[1, 2], [0], [2], [0, 1, 2]])
+def test_reductions(function: str, axes: list[int]) -> None:
+    w = Writer((21, 5, 7), seed=4)
+    attrs = {"function": function, "axes": axes}
+    equal(w.program(w.op("reduce", w.op("relu", "input"), attrs=attrs)), w.normal(3, 21, 5, 7))
+
+
+@pytest.mark.parametrize("groups", [1, 3, 24])
+@pytest.mark.parametrize("pixels", [False, True])
+def test_norms(groups: int, pixels: bool) -> None:
+    w = Writer((24, 9, 7), seed=5)
+    attrs = {"groups": groups, "pixels": pixels, "centre": groups != 3, "eps": 1e-5}
+    equal(w.program(w.op("norm", w.op("relu", "input"), attrs=attrs)), w.normal(3, 24, 9, 7))
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_softmax_along_axes(name: str, axis: int) -> None:
+    w = Writer((21, 5, 7), seed=6)
+    equal(w.program(w.op(name, w.op("relu", "input"), attrs={"axis": axis})), 4 * w.normal(3, 21, 5, 7))
+
+
+def test_products_and_attention() -> None:
+    w = Writer((24, 1, 19), seed=7)
+    scaled = [w.op("affine", "input", mult=w.normal(24)) for _ in range(3)]
+    tokens = [w.op("reshape", value, attrs={"shape": [24, 19]}) for value in scaled]
+    value = w.op("attention", *tokens, attrs={"heads": 3, "scale": 0.4})
+    turned = w.op("permute", value, attrs={"axes": [1, 0]})
+    program = w.program(w.op("matmul", value, turned))
+    x = w.normal(4, 24, 1, 19)
+    np.testing.assert_allclose(CudaModel(program)(x), CpuModel(program)(x), rtol=1e-4, atol=1e-4)

@@ -61,7 +61,7 @@ int curve_of(const std::string &op) {
 const std::vector<OperationRow> &operation_set() {
     static const Rows rows = [] {
         Rows all;
-        for (const auto add : {add_convolutions, add_products, add_arithmetic, add_activations, add_windows, add_shapes, add_moves}) add(all);
+        for (const auto add : {add_convolutions, add_products, add_arithmetic, add_activations, add_reductions, add_windows, add_shapes, add_moves}) add(all);
         return all;
     }();
     return rows;

@@ -14,6 +14,7 @@ void add_arithmetic(Rows &rows);
 void add_activations(Rows &rows);
 void add_windows(Rows &rows);
 void add_shapes(Rows &rows);
+void add_reductions(Rows &rows);
 void add_moves(Rows &rows);
 
 // Kinds that an input may have.

@@ -30,7 +30,7 @@ View view_of(const Value &value, int stride) {
 const PlainRows &plain_operations() {
     static const PlainRows rows = [] {
         PlainRows all;
-        for (const auto add : {add_plain_arithmetic, add_plain_shapes, add_plain_moves}) add(all);
+        for (const auto add : {add_plain_arithmetic, add_plain_products, add_plain_reductions, add_plain_shapes, add_plain_moves}) add(all);
         return all;
     }();
     return rows;

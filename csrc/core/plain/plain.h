@@ -70,6 +70,8 @@ struct PlainRow {
 using PlainRows = std::vector<PlainRow>;
 
 void add_plain_arithmetic(PlainRows &rows);
+void add_plain_products(PlainRows &rows);
+void add_plain_reductions(PlainRows &rows);
 void add_plain_shapes(PlainRows &rows);
 void add_plain_moves(PlainRows &rows);
 

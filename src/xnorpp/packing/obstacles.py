@@ -52,12 +52,7 @@ _ALWAYS: dict[str, str] = {
         ("rrelu", "glu", "tanhshrink", "softshrink", "hardshrink"),
         "use nn.ReLU, nn.PReLU or nn.Hardtanh instead",
     ),
-    "log_softmax": "return the scores without it, or nn.Softmax(1), and take the logarithm of the output",
-    **dict.fromkeys(
-        ("group_norm", "layer_norm", "instance_norm", "rms_norm", "local_response_norm"),
-        "use nn.BatchNorm2d, or nn.BatchNorm1d after a linear layer",
-    ),
-    "normalize": f"leave it out, or normalise the output of the packed model; {_PARTS}",
+    "local_response_norm": "use nn.BatchNorm2d or nn.GroupNorm",
     "conv1d": "use nn.Conv2d with a kernel of (1, k) on (n, c, 1, length)",
     **dict.fromkeys(("conv3d", "conv_transpose3d", "conv_transpose1d"), f"use nn.Conv2d on images; {_PARTS}"),
     "conv_transpose2d": f"there is no packed transposed convolution; {_PARTS}",
@@ -66,9 +61,8 @@ _ALWAYS: dict[str, str] = {
         f"resampling has no packed form; {_PARTS}",
     ),
     **dict.fromkeys(
-        ("matmul", "rmatmul", "bmm", "mm", "baddbmm", "einsum", "scaled_dot_product_attention",
-         "multi_head_attention_forward"),
-        f"a product of two computed values, as in attention, has no packed form; {_PARTS}",
+        ("baddbmm", "einsum", "multi_head_attention_forward"),
+        f"use torch.matmul, or torch.nn.functional.scaled_dot_product_attention for attention; {_PARTS}",
     ),
     **dict.fromkeys(
         ("lstm", "gru", "rnn_tanh", "rnn_relu"), f"a recurrent layer has no packed form; {_PARTS}"
@@ -87,10 +81,10 @@ _BY_SHAPE: dict[str, str] = {
         "give each part a layer of its own instead of splitting one value",
     ),
     **dict.fromkeys(("stack", "hstack", "vstack"), "use torch.cat along dim 1"),
-    **dict.fromkeys(("amax", "max"), "use nn.AdaptiveMaxPool2d(1) for the largest value of each channel"),
+    **dict.fromkeys(("amax", "max"), "name the axes: x.amax((2, 3)), or use nn.AdaptiveMaxPool2d(1)"),
     **dict.fromkeys(
-        ("sum", "std", "var", "norm", "amin", "min", "logsumexp"),
-        "use nn.AdaptiveAvgPool2d(1), or x.mean((2, 3)), to reduce each channel",
+        ("mean", "sum", "std", "var", "norm", "amin", "min", "logsumexp"),
+        "name the axes of one image, as in x.mean((2, 3)), or use nn.AdaptiveAvgPool2d(1)",
     ),
     **dict.fromkeys(
         ("argmax", "argmin", "topk", "sort"), "return the scores and choose among them outside of the model"

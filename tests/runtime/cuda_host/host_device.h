@@ -246,6 +246,12 @@ static void prefetch(const void* from, u32 bytes) {
 static float __uint_as_float(u32 x) { float f; memcpy(&f, &x, 4); return f; }
 static u32 __float_as_uint(float x) { u32 u; memcpy(&u, &x, 4); return u; }
 static float __fmul_rn(float a, float b) { return a * b; }
+static double __hiloint2double(int high, int low) {
+    const uint64_t bits = (uint64_t)(uint32_t)high << 32 | (uint32_t)low;
+    double d;
+    memcpy(&d, &bits, 8);
+    return d;
+}
 static float __fsqrt_rn(float a) { return sqrtf(a); }
 static float __fdiv_rn(float a, float b) { return a / b; }
 static float __fadd_rn(float a, float b) { return a + b; }

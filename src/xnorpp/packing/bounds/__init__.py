@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xnorpp.packing.bounds import activation, arithmetic, moves, product, shape, window
+from xnorpp.packing.bounds import activation, arithmetic, moves, product, reduction, shape, window
 from xnorpp.packing.bounds.rounding import F64, Bound, U
 
 BOUNDS: Mapping[str, Bound] = {
     **product.BOUNDS,
+    **reduction.BOUNDS,
     **arithmetic.BOUNDS,
     **activation.BOUNDS,
     **window.BOUNDS,

@@ -14,7 +14,16 @@ from torch import Tensor
 
 from xnorpp.packing.graph import Node
 from xnorpp.packing.obstacles import Refusal, remedy_for
-from xnorpp.packing.operations import activation, arithmetic, convolution, moves, product, shape, window
+from xnorpp.packing.operations import (
+    activation,
+    arithmetic,
+    convolution,
+    moves,
+    product,
+    reduction,
+    shape,
+    window,
+)
 from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.trace import Trace
 
@@ -26,6 +35,7 @@ FUNCTIONS: Mapping[str, Handler] = {
     **arithmetic.FUNCTIONS,
     **activation.FUNCTIONS,
     **window.FUNCTIONS,
+    **reduction.FUNCTIONS,
     **shape.FUNCTIONS,
     **moves.FUNCTIONS,
 }

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xnorpp.packing.graph import Node
+from xnorpp.packing.graph import Array, Node
+from xnorpp.packing.moves.views import as_image, channels_back, channels_first, reshaped
 from xnorpp.packing.operations.activation import emit_curve
 from xnorpp.packing.operations.arguments import Handler, affine, constant_parts, shape_of
 from xnorpp.packing.trace import Trace
@@ -59,9 +60,50 @@ def mul(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
         attrs = None if plain else {"broadcast": True}
         return trace.emit("mul", [first, second], shape_of(result), attrs)
     value, constant = (a, b) if trace.is_value(a) else (b, a)
-    source = trace.node(value)
-    vector, spatial = constant_parts(trace, source, constant)
-    return affine(trace, source, vector, None, spatial)
+    return times_constant(trace, trace.node(value), constant)
+
+
+def _one_axis(trace: Trace, source: Node, constant: Any) -> int | None:
+    """The axis along which alone a constant differs, where it is not the first; None where there is none."""
+    c = trace.constant(constant)
+    if c.size == 1 or c.ndim > len(source.shape):
+        return None
+    shape = (1,) * (len(source.shape) - c.ndim) + c.shape
+    axes = [axis for axis, n in enumerate(shape) if n > 1]
+    # A row of an image is a factor of its pixels; the channels of a value that has them last are (c,) alone.
+    image = len(source.shape) == 3 and c.ndim > 1
+    return axes[0] if len(axes) == 1 and axes[0] and not image else None
+
+
+def times_constant(trace: Trace, source: Node, constant: Any) -> Node:
+    """A value times a constant that broadcasts to it."""
+    axis = _one_axis(trace, source, constant)
+    if axis is not None:
+        first = channels_first(trace, source, axis)
+        made = affine(trace, first, trace.constant(constant).reshape(-1), None)
+        return channels_back(trace, made, axis)
+    if len(source.shape) in (1, 3):
+        vector, spatial = constant_parts(trace, source, constant)
+        return affine(trace, source, vector, None, spatial)
+    c = trace.constant(constant)
+    if c.size == 1:
+        return affine(trace, source, c.reshape(1), None)
+    full = np.broadcast_to(_one_value(trace, source, c), source.shape)
+    image = as_image(trace, source)
+    made = affine(trace, image, None, None, {"full": full.reshape(image.shape)})
+    return reshaped(trace, made, source.shape)
+
+
+def _one_value(trace: Trace, source: Node, c: Array) -> Array:
+    """A constant with the axes of one value, each of its size or 1."""
+    rank = len(source.shape) + 1
+    c = c.reshape((1,) * (rank - c.ndim) + c.shape) if c.ndim < rank else c
+    if c.ndim > rank or c.shape[0] != 1:
+        raise trace.fail(
+            f"has a constant of shape {c.shape}, which does not fit one image",
+            "give the constant the shape of one image, or one that broadcasts to it",
+        )
+    return np.asarray(c[0])
 
 
 def div(trace: Trace, result: Tensor, a: Any, b: Any, *, rounding_mode: Any = None) -> Node:
@@ -73,10 +115,10 @@ def div(trace: Trace, result: Tensor, a: Any, b: Any, *, rounding_mode: Any = No
         first, second, _ = _pair(trace, a, b)
         return trace.emit("div", [first, second], shape_of(result))
     if trace.is_value(b):
-        node = emit_curve(trace, trace.node(b), "reciprocal", torch.reciprocal)
-        vector, spatial = constant_parts(trace, node, a)
-        return affine(trace, node, vector, None, spatial)
+        return times_constant(trace, emit_curve(trace, trace.node(b), "reciprocal", torch.reciprocal), a)
     source = trace.node(a)
+    if trace.constant(b).size > 1 and len(source.shape) not in (1, 3):
+        raise trace.fail("by a constant of this shape is not supported", "multiply by its reciprocal")
     vector, spatial = constant_parts(trace, source, b)
     if vector is None:
         spatial = {role: 1.0 / tensor.astype(np.float64) for role, tensor in spatial.items()}
@@ -91,11 +133,15 @@ def _plus(trace: Trace, value: Any, constant: Any, sign: float) -> Node:
 
 def plus_constant(trace: Trace, source: Node, constant: Any, sign: float = 1.0) -> Node:
     """A value and a constant that broadcasts to it; one number for each channel is an affine."""
-    vector, spatial = constant_parts(trace, source, constant)
-    if not spatial and vector is not None:
-        return affine(trace, source, None, sign * vector.astype(np.float64))
     c = sign * trace.constant(constant).astype(np.float64)
-    c = c.reshape((1,) * (len(source.shape) + 1 - c.ndim) + c.shape)[0]
+    if c.size == 1:
+        return affine(trace, source, None, c.reshape(1))
+    c = _one_value(trace, source, c)
+    if c.size == c.shape[0]:
+        return affine(trace, source, None, c.reshape(-1))
+    if c.size == c.shape[-1]:
+        made = affine(trace, channels_first(trace, source, c.ndim - 1), None, c.reshape(-1))
+        return channels_back(trace, made, c.ndim - 1)
     return trace.emit("offset", [source], source.shape, None, {"value": c})
 
 
@@ -140,8 +186,7 @@ def addcmul(
         product = trace.emit("mul", [first, second], shape, None if equal else {"broadcast": True})
     else:
         factor, other = (tensor2, tensor1) if trace.is_value(tensor1) else (tensor1, tensor2)
-        vector, spatial = constant_parts(trace, trace.node(other), factor)
-        product = affine(trace, trace.node(other), vector, None, spatial)
+        product = times_constant(trace, trace.node(other), factor)
     if value != 1:
         product = affine(trace, product, np.array([float(value)]), None)
     if not trace.is_value(input):

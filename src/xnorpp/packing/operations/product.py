@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from xnorpp.packing.graph import Node
-from xnorpp.packing.moves.views import on_last_axis
-from xnorpp.packing.operations.arguments import Handler, shape_of
-from xnorpp.packing.operations.convolution import is_signs, shifted
+from xnorpp.packing.graph import Array, Node
+from xnorpp.packing.moves.views import as_image, on_last_axis, permuted, reshaped
+from xnorpp.packing.operations.arguments import affine, shape_of
+from xnorpp.packing.operations.convolution import is_signs
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_linear_weight
 
 
 def linear(trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None) -> Node:
     """A product with the last axis; where there are others, a 1x1 convolution over that axis as channels."""
-    source, w = trace.node(input), trace.constant(weight)
+    b = None if bias is None else trace.constant(bias)
+    return _linear(trace, trace.node(input), trace.constant(weight), b)
+
+
+def _linear(trace: Trace, source: Node, w: Array, bias: Array | None) -> Node:
     if len(source.shape) != 1:
         tensors = {"weight": w[:, :, None, None]}
         if bias is not None:
-            tensors["bias"] = trace.constant(bias)
+            tensors["bias"] = bias
 
         def conv(image: Node) -> Node:
             attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
@@ -29,23 +35,129 @@ def linear(trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = No
         return on_last_axis(trace, source, conv)
     if source.op == "signs" and is_signs(w):
         dot = trace.emit(
-            "binary_linear", [source.inputs[0]], shape_of(result), None, {"weight": pack_linear_weight(w)}
+            "binary_linear", [source.inputs[0]], (w.shape[0],), None, {"weight": pack_linear_weight(w)}
         )
-        return shifted(trace, dot, bias)
-    tensors = {"weight": w} if bias is None else {"weight": w, "bias": trace.constant(bias)}
-    return trace.emit("linear", [source], shape_of(result), None, tensors)
+        return affine(trace, dot, None, bias)
+    tensors = {"weight": w} if bias is None else {"weight": w, "bias": bias}
+    return trace.emit("linear", [source], (w.shape[0],), None, tensors)
 
 
 def softmax(
     trace: Trace, result: Tensor, input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None
 ) -> Node:
+    return _soft(trace, "softmax", input, dim, dtype)
+
+
+def log_softmax(
+    trace: Trace, result: Tensor, input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None
+) -> Node:
+    return _soft(trace, "log_softmax", input, dim, dtype)
+
+
+def _soft(trace: Trace, name: str, input: Any, dim: Any, dtype: Any) -> Node:
     source = trace.node(input)
-    if len(source.shape) != 1 or dim not in (None, 1, -1) or dtype is not None:
-        raise trace.fail(
-            f"over dim={dim} of {len(source.shape) + 1} axes is not supported; over (n, c) it is",
-            "apply it to the packed model's output, or flatten its input first",
-        )
-    return trace.emit("softmax", [source], source.shape)
+    rank = len(source.shape)
+    if dim is None:
+        dim = 0 if rank in (0, 2) else 1  # as torch chooses, with a warning
+    axis = int(dim) % (rank + 1) - 1
+    if axis < 0 or dtype is not None:
+        raise trace.fail(f"over dim={dim} is not supported", "use an axis of each image, and no `dtype`")
+    if rank == 1 and name == "softmax":
+        return trace.emit("softmax", [source], source.shape)
+    if source.op == "permute":  # the axis before it moved
+        order = source.attrs["axes"]
+        inner = source.inputs[0]
+        return permuted(trace, trace.emit(name, [inner], inner.shape, {"axis": order[axis]}), order)
+    return trace.emit(name, [source], source.shape, {"axis": axis})
 
 
-FUNCTIONS: dict[str, Handler] = {"linear": linear, "softmax": softmax}
+def matmul(trace: Trace, result: Tensor, input: Any, other: Any, **kwargs: Any) -> Node:
+    if trace.is_value(input) and trace.is_value(other):
+        first, second = trace.node(input), trace.node(other)
+        if len(first.shape) != len(second.shape) or first.shape[:-2] != second.shape[:-2]:
+            raise trace.fail(
+                f"of shapes {first.shape} and {second.shape} is not supported",
+                "give both values as many axes, equal before the last two",
+            )
+        return trace.emit("matmul", [first, second], shape_of(result))
+    if trace.is_value(input):
+        weight = trace.constant(other)
+        if weight.ndim == 2:
+            return _linear(trace, trace.node(input), weight.T, None)
+    else:
+        weight, second = trace.constant(input), trace.node(other)
+        if weight.ndim == 2 and len(second.shape) == 2:  # rows of the value are its channels
+            image = as_image(trace, second)
+            attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+            tensors = {"weight": np.ascontiguousarray(weight[:, :, None, None])}
+            made = trace.emit("conv2d", [image], (weight.shape[0], *image.shape[1:]), attrs, tensors)
+            return reshaped(trace, made, shape_of(result))
+    raise trace.fail(
+        f"with a constant of shape {weight.shape} is not supported", "multiply by a matrix, (rows, columns)"
+    )
+
+
+def attention(
+    trace: Trace, result: Tensor, query: Any, key: Any, value: Any, attn_mask: Any = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: Any = None, enable_gqa: bool = False,
+) -> Node:  # fmt: skip
+    """torch's (.., heads, tokens, channels) as the channels of all heads side by side, (c, tokens)."""
+    if attn_mask is not None or is_causal or enable_gqa:
+        raise trace.fail("with a mask or shared keys is not supported", "leave the mask out")
+    if dropout_p:
+        raise trace.fail("with dropout is active in evaluation too", "pass dropout_p=0.0 in evaluation")
+    nodes = [trace.node(t) for t in (query, key, value)]
+    return attend(trace, nodes, float(query.shape[-1]) ** -0.5 if scale is None else float(scale))
+
+
+def attend(trace: Trace, nodes: list[Node], scale: float) -> Node:
+    rank = len(nodes[0].shape)
+    heads = math.prod(nodes[0].shape[:-2])
+    flat = []
+    for node in nodes:
+        moved = permuted(trace, node, [*range(rank - 2), rank - 1, rank - 2])
+        flat.append(reshaped(trace, moved, (heads * node.shape[-1], node.shape[-2])))
+    shape = (flat[2].shape[0], flat[0].shape[1])
+    made = trace.emit("attention", flat, shape, {"heads": heads, "scale": float(np.float32(scale))})
+    apart = reshaped(trace, made, (*nodes[0].shape[:-2], nodes[2].shape[-1], nodes[0].shape[-2]))
+    return permuted(trace, apart, [*range(rank - 2), rank - 1, rank - 2])
+
+
+def multi_head_attention(
+    trace: Trace, result: Any, query: Any, key: Any, value: Any, embed_dim: int, num_heads: int,
+    in_proj_weight: Any, in_proj_bias: Any, bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: float,
+    out_proj_weight: Any, out_proj_bias: Any, training: bool = True, key_padding_mask: Any = None,
+    need_weights: bool = True, attn_mask: Any = None, use_separate_proj_weight: bool = False,
+    q_proj_weight: Any = None, k_proj_weight: Any = None, v_proj_weight: Any = None, **kwargs: Any,
+) -> list[Node]:  # fmt: skip
+    """nn.MultiheadAttention without masks: its output; the weights that it returns too are not packed."""
+    if any(t is not None for t in (bias_k, bias_v, key_padding_mask, attn_mask)) or add_zero_attn:
+        raise trace.fail("with a mask or added keys is not supported", "leave the mask out")
+    if use_separate_proj_weight:
+        weights = [trace.constant(t) for t in (q_proj_weight, k_proj_weight, v_proj_weight)]
+    else:
+        weights = np.split(trace.constant(in_proj_weight), 3)
+    biases = [None] * 3 if in_proj_bias is None else np.split(trace.constant(in_proj_bias), 3)
+    heads = []
+    for tensor, w, b in zip((query, key, value), weights, biases):
+        made = _linear(trace, trace.node(tensor, anywhere=True), w, b)
+        tokens, width = made.shape
+        parts = reshaped(trace, made, (tokens, num_heads, width // num_heads))
+        heads.append(permuted(trace, parts, [1, 0, 2]))
+    deep = heads[0].shape[2]
+    found = permuted(trace, attend(trace, heads, deep**-0.5), [1, 0, 2])
+    flat = reshaped(trace, found, (found.shape[0], num_heads * heads[2].shape[2]))
+    last = None if out_proj_bias is None else trace.constant(out_proj_bias)
+    trace.set_batch_axis(result[0], trace.batch_axis(query))
+    return [_linear(trace, flat, trace.constant(out_proj_weight), last)]
+
+
+FUNCTIONS: dict[str, Any] = {
+    "linear": linear,
+    "softmax": softmax,
+    "log_softmax": log_softmax,
+    **dict.fromkeys(("matmul", "bmm", "mm"), matmul),
+    "rmatmul": lambda trace, result, a, b: matmul(trace, result, b, a),
+    "scaled_dot_product_attention": attention,
+    "multi_head_attention_forward": multi_head_attention,
+}

@@ -117,22 +117,6 @@ _MAX = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_ind
 _AVG = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
 
 
-def mean(
-    trace: Trace, result: Tensor, input: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any
-) -> Node:
-    source = trace.node(input)
-    dims = (
-        sorted(d % 4 for d in (dim if isinstance(dim, list | tuple) else [dim])) if dim is not None else None
-    )
-    if len(source.shape) != 3 or dims != [2, 3] or kwargs.get("dtype") is not None:
-        raise trace.fail(
-            f"over dim={dim} is not supported; over (2, 3) it is",
-            "reduce rows and columns at once, x.mean((2, 3)), or use nn.AdaptiveAvgPool2d(1)",
-        )
-    pooled = trace.emit("global_avg_pool", [source], (source.shape[0], 1, 1))
-    return pooled if keepdim else trace.emit("flatten", [pooled], (source.shape[0],))
-
-
 FUNCTIONS: dict[str, Handler] = {
     "max_pool2d": max_pool2d,
     "avg_pool2d": avg_pool2d,
@@ -142,5 +126,4 @@ FUNCTIONS: dict[str, Handler] = {
     "avg_pool1d": _of_sequences(avg_pool2d, *_AVG),
     "adaptive_avg_pool1d": _of_sequences(adaptive_avg_pool2d, "output_size"),
     "adaptive_max_pool1d": _of_sequences(adaptive_max_pool2d, "output_size", "return_indices"),
-    "mean": mean,
 }

@@ -105,7 +105,8 @@ def plain_launch(
     threads, shared = THREADS, 16
     units = -(-oc // 64)
     blocks = -(-images * oh * ow * units * 8 // THREADS)
-    if step.kind in PRODUCERS:
+    along = step.op is not None and "axis" in step.op.attrs  # a softmax that is not of a vector
+    if step.kind in PRODUCERS and (step.kind not in ENTRY or along):
         producer = PRODUCERS[step.kind]
         arguments |= {"operand": _operands(maker, step, at), **producer.arguments(maker, step)}
         kernel = Kernel(f"plain/{producer.file}", (), producer.entry, threads, shared)

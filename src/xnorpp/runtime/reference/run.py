@@ -9,12 +9,22 @@ import numpy as np
 
 from xnorpp.runtime.format.preprocess import normalise as normalise_images
 from xnorpp.runtime.format.program import INPUT, Op, Program
-from xnorpp.runtime.reference import activation, arithmetic, convolution, moves, product, shape, window
+from xnorpp.runtime.reference import (
+    activation,
+    arithmetic,
+    convolution,
+    moves,
+    product,
+    reduction,
+    shape,
+    window,
+)
 from xnorpp.runtime.reference.arrays import F32, Apply, Array
 
 APPLY: Mapping[str, Apply] = {
     **convolution.APPLY,
     **product.APPLY,
+    **reduction.APPLY,
     **arithmetic.APPLY,
     **activation.APPLY,
     **window.APPLY,

@@ -1,0 +1,37 @@
+// A product of two matrices of floats: out[i][j] = sum over k of a[i][k]*b[k][j], summed over k in order. `columns` is a multiple
+// of 16, as every stride of b and out; four rows and two vectors at a time stay in registers.
+
+namespace {
+
+template <int kRows, int kVectors>
+inline void product_tile(const float *a, int a_step, const float *b, int b_step, int inner, float *out, int out_step) {
+    F sum[kRows][kVectors];
+    for (int i = 0; i < kRows; i++)
+        for (int j = 0; j < kVectors; j++) sum[i][j] = zero();
+    for (int k = 0; k < inner; k++) {
+        F v[kVectors];
+        for (int j = 0; j < kVectors; j++) v[j] = load(b + (size_t)k * b_step + j * N);
+        for (int i = 0; i < kRows; i++) {
+            const F u = set1(a[(size_t)i * a_step + k]);
+            for (int j = 0; j < kVectors; j++) sum[i][j] = fma(u, v[j], sum[i][j]);
+        }
+    }
+    for (int i = 0; i < kRows; i++)
+        for (int j = 0; j < kVectors; j++) store(out + (size_t)i * out_step + j * N, sum[i][j]);
+}
+
+template <int kVectors>
+inline void product_columns(const float *a, int a_step, const float *b, int b_step, int rows, int inner, float *out, int out_step) {
+    int i = 0;
+    for (; i + 4 <= rows; i += 4)
+        product_tile<4, kVectors>(a + (size_t)i * a_step, a_step, b, b_step, inner, out + (size_t)i * out_step, out_step);
+    for (; i < rows; i++) product_tile<1, kVectors>(a + (size_t)i * a_step, a_step, b, b_step, inner, out + (size_t)i * out_step, out_step);
+}
+
+void float_product(const float *a, int a_step, const float *b, int b_step, int rows, int inner, int columns, float *out, int out_step) {
+    int j = 0;
+    for (; j + 2 * N <= columns; j += 2 * N) product_columns<2>(a, a_step, b + j, b_step, rows, inner, out + j, out_step);
+    for (; j < columns; j += N) product_columns<1>(a, a_step, b + j, b_step, rows, inner, out + j, out_step);
+}
+
+}  // namespace

@@ -183,10 +183,11 @@ def sequences() -> nn.Module:
 
 
 class Tokens(nn.Module):
-    """A convolutional stem, attention on the pixels, a convolutional tail."""
+    """A convolutional stem, attention on the pixels, which may have a mask, a convolutional tail."""
 
-    def __init__(self) -> None:
+    def __init__(self, masked: bool = False) -> None:
         super().__init__()
+        self.masked = masked
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
         self.norm = nn.LayerNorm(8)
         self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
@@ -197,7 +198,8 @@ class Tokens(nn.Module):
         x = self.stem(x)
         n, c, h, w = x.shape
         tokens = self.norm(x.flatten(2).transpose(1, 2))
-        tokens = tokens + self.attention(tokens, tokens, tokens)[0]
+        mask = torch.zeros(h * w, h * w) if self.masked else None
+        tokens = tokens + self.attention(tokens, tokens, tokens, attn_mask=mask)[0]
         x = self.tail(tokens.transpose(1, 2).reshape(n, c, h, w))
         return self.fc(F.relu(x).mean((2, 3)))
 

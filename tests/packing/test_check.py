@@ -19,7 +19,6 @@ from xnorpp.packing.obstacles import remedy_for
 
 IMAGE = (3, 16, 16)
 RELU = "use nn.ReLU, nn.PReLU or nn.Hardtanh"
-NORM = "use nn.BatchNorm2d"
 Expected = list[tuple[str, str, str]]  # path, operation, part of the remedy
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Expected]] = {
@@ -30,11 +29,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Expected]] =
     "dict": (networks.DictOutput, IMAGE, []),
     "dataclass": (networks.DataclassOutput, IMAGE, []),
     "softshrink": (networks.softshrink, IMAGE, [("1", "nn.Softshrink", RELU), ("6", "nn.Softshrink", RELU)]),
-    "group norm": (
-        networks.group_norm,
-        IMAGE,
-        [("1", "nn.GroupNorm", NORM), ("4", "nn.InstanceNorm2d", NORM)],
-    ),
+    "group norm": (networks.group_norm, IMAGE, []),
     "u-net": (networks.UNet, IMAGE, []),
     "bicubic u-net": (
         networks.BicubicUNet,
@@ -45,13 +40,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Expected]] =
     "adaptive pool": (networks.adaptive_pool, IMAGE, []),
     "mlp": (networks.mlp, (16,), []),
     "conv1d": (networks.sequences, (4, 16), []),
-    "attention": (
-        networks.Tokens,
+    "attention": (networks.Tokens, IMAGE, []),
+    "masked attention": (
+        lambda: networks.Tokens(masked=True),
         IMAGE,
-        [
-            ("norm", "nn.LayerNorm", NORM),
-            ("attention", "nn.MultiheadAttention", "attention"),
-        ],
+        [("attention", "nn.MultiheadAttention", "leave the mask out")],
     ),
     "reads values": (
         networks.ReadsValues,

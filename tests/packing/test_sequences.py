@@ -192,4 +192,4 @@ def test_embeddings_of_fixed_numbers_are_constants() -> None:
     model, x = Positions().eval(), images(2, 6, 5)
     with torch.no_grad():
         want = model(torch.from_numpy(x)).numpy()
-    np.testing.assert_allclose(CpuModel(pack(model, (6, 5)))(x), want, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(CpuModel(pack(model, torch.from_numpy(x)))(x), want, rtol=1e-6, atol=1e-6)

@@ -6,7 +6,7 @@ channels come first, so every layer over the last axis is recorded between two p
     f(permute(x))                 as  permute(f(x))            f element by element
     f(permute(x), permute(y))     as  permute(f(x, y))         the same axes
     f(reshape(x))                 as  reshape(f(x))            f with constants per channel too
-    concat, slice of permute(x)   as  permute of them
+    concat, slice of permute(x)   as  permute of them          and so sums and softmax along axes
     permute(permute(x))           as  one permute, or x        and so for reshape
 
 so that a ConvNeXt block, a transformer's MLP or a network of sequences moves nothing at all. A channel or
@@ -28,6 +28,7 @@ from xnorpp.runtime.reference.curves import CURVES
 # Element by element, the same for every channel.
 _UNARY = frozenset(("relu", "hardtanh", *CURVES))
 _BINARY = frozenset(("add", "sub", "mul", "div"))
+_ALONG = frozenset(("softmax", "log_softmax"))
 _CHANNELS = frozenset(("affine", "prelu"))  # element by element, with constants per channel
 
 
@@ -132,8 +133,10 @@ def _through_permute(node: Node, axes: list[int], serial: Callable[[], int]) -> 
         changes = {"tensors": {"value": node.tensors["value"].transpose(inverse)}}
     elif node.op == "slice":
         changes = {"attrs": {key: [values[i] for i in inverse] for key, values in node.attrs.items()}}
-    elif node.op == "concat":
+    elif node.op == "concat" or (node.op in _ALONG and "axis" in node.attrs):
         changes = {"attrs": {"axis": axes[node.attrs["axis"]]}}
+    elif node.op == "reduce":
+        changes = {"attrs": {**node.attrs, "axes": sorted(axes[axis] for axis in node.attrs["axes"])}}
     elif node.op in _BINARY:
         if any(source.shape != node.shape for source in node.inputs) and not node.attrs.get("broadcast"):
             return node

@@ -64,10 +64,6 @@ def _soft(trace: Trace, name: str, input: Any, dim: Any, dtype: Any) -> Node:
         raise trace.fail(f"over dim={dim} is not supported", "use an axis of each image, and no `dtype`")
     if rank == 1 and name == "softmax":
         return trace.emit("softmax", [source], source.shape)
-    if source.op == "permute":  # the axis before it moved
-        order = source.attrs["axes"]
-        inner = source.inputs[0]
-        return permuted(trace, trace.emit(name, [inner], inner.shape, {"axis": order[axis]}), order)
     return trace.emit(name, [source], source.shape, {"axis": axis})
 
 

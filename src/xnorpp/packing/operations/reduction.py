@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.moves.views import channels_back, channels_first, permuted, reshaped
+from xnorpp.packing.moves.views import channels_back, channels_first, reshaped
 from xnorpp.packing.operations.activation import bounded, emit_curve
 from xnorpp.packing.operations.arguments import Handler, affine
 from xnorpp.packing.operations.arithmetic import batch_norm, plus_constant, times_constant
@@ -24,7 +24,7 @@ def axes_of(trace: Trace, source: Node, dim: Any) -> list[int]:
     """Axes of a value that `dim` of its tensor names; all of them where it is None."""
     rank = len(source.shape)
     if dim is None or (isinstance(dim, list | tuple) and not dim):
-        raise trace.fail("over the whole batch is not supported", "name the axes, such as dim=(1, 2, 3)")
+        raise trace.fail("over the whole batch is not supported")
     dims = sorted(int(d) % (rank + 1) for d in (dim if isinstance(dim, list | tuple) else [dim]))
     if 0 in dims:
         raise trace.fail("along the batch axis is not supported", "leave each image to itself")
@@ -33,10 +33,6 @@ def axes_of(trace: Trace, source: Node, dim: Any) -> list[int]:
 
 def emit_reduce(trace: Trace, source: Node, function: str, axes: Sequence[int]) -> Node:
     """The value with these axes reduced to one element."""
-    if source.op == "permute":  # the axes before they moved
-        order = source.attrs["axes"]
-        inner = emit_reduce(trace, source.inputs[0], function, sorted(order[axis] for axis in axes))
-        return permuted(trace, inner, order)
     shape = tuple(1 if axis in axes else n for axis, n in enumerate(source.shape))
     if function == "mean" and len(shape) == 3 and list(axes) == [1, 2]:
         return trace.emit("global_avg_pool", [source], shape)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xnorpp.cli.command import Parser, at_least, engine_options, load_packed, one_model
+from xnorpp.cli.command import Parser, at_least, engine_options, load_packed, one_model, refuse_ignored
 
 if TYPE_CHECKING:
     from xnorpp.runtime.predict import Prediction
@@ -23,7 +23,7 @@ def predict(arguments: list[str]) -> int:
     package, given by --model. IMAGE is a file, a folder (all images in it and in its subfolders), or - for an
     image on standard input. Needs numpy and Pillow, but not torch. Photos are turned upright as their EXIF
     orientation states. An image that cannot be read is reported on stderr; the others are still classified,
-    and the exit status is 1.
+    and the exit status is 1. For a model with a class for each pixel, --save writes masks.
     """
     parser = Parser(
         "predict",
@@ -34,6 +34,7 @@ def predict(arguments: list[str]) -> int:
         xnorpp predict model.xnor photos --csv > photos.csv
         xnorpp predict model.xnor *.jpg --json
         xnorpp predict model.xnor - < photo.jpg
+        xnorpp predict unet.xnor photos --save masks
         """,
     )
     parser.usage = "%(prog)s [options] MODEL IMAGE ...\n       %(prog)s [options] --model NAME IMAGE ..."
@@ -51,6 +52,9 @@ def predict(arguments: list[str]) -> int:
     kinds.add_argument("--json", action="store_true", help="print one JSON list instead of text")
     kinds.add_argument("--csv", action="store_true", help="print comma-separated values, one line per image")
     parser.add_argument(
+        "--save", metavar="DIR", help="of a model with a dense output: write a mask for each image, as PNG"
+    )
+    parser.add_argument(
         "--workers", metavar="N", type=at_least(1), default=2, help="threads that decode images (default: 2)"
     )
     parser.add_argument("--device", metavar="NAME", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
@@ -64,6 +68,11 @@ def predict(arguments: list[str]) -> int:
     path, named = _model_and_images(given.model, given.files)
     model = load_packed(path, given)
     images = _expanded(named)
+    if given.save is not None:
+        from xnorpp.cli.masks import save_masks
+
+        refuse_ignored(given, ("top", "csv"), "labels, and --save writes masks")
+        return save_masks(model, images, Path(given.save), as_json=given.json)
     top = given.top or (1 if given.csv else 5)
     report = Report("json" if given.json else "csv" if given.csv else "text", top)
     progress = Progress("classifying", len(images), "images") if len(images) > 1 else None

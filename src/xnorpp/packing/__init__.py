@@ -6,14 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from xnorpp.data import Preprocess
 from xnorpp.packing.assemble import assemble
 from xnorpp.packing.check import Packability, check_packable
 from xnorpp.packing.example import example_inputs, pair_of_images
 from xnorpp.packing.fold import fold
-from xnorpp.packing.graph import PackError
+from xnorpp.packing.graph import Node, PackError
+from xnorpp.packing.moves.sizes import free_graph, is_dense
 from xnorpp.packing.obstacles import Obstacle
 from xnorpp.packing.parts import Part, PartsReport, pack_submodules
 from xnorpp.packing.record import trace, unwrap
@@ -50,6 +51,7 @@ def pack(
     labels: Sequence[str] | None = None,
     half: bool = False,
     real: str | None = None,
+    any_size: bool | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> PackedModel:
     """The packed model of a trained one, as it behaves in evaluation; `model` is left unchanged.
@@ -65,6 +67,9 @@ def pack(
         half: Whether the real-valued weights are stored in 16 bits, as with `real="float16"`.
         real: How real numbers are stored: "float32" (the default), "float16", or "int8": the weights of real
             layers as int8 with one factor per output channel, everything else in 16 bits.
+        any_size: Whether height and width may differ from call to call. By default they may where an output
+            has rows and columns (a mask) and nothing in the model is bound to a size, such as a scale per
+            pixel; True allows it for every model, and raises where something is bound.
         meta: What else the file records, as JSON.
 
     Returns:
@@ -86,6 +91,7 @@ def pack(
         labels=labels,
         half=half,
         real=real,
+        any_size=any_size,
         meta=meta,
     )
     return PackedModel(program)
@@ -100,6 +106,7 @@ def pack_program(
     labels: Sequence[str] | None = None,
     half: bool = False,
     real: str | None = None,
+    any_size: bool | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Program:
     """The packed program of a trained model, what a file contains; the arguments are those of `pack`."""
@@ -114,13 +121,14 @@ def pack_program(
         inputs = example_inputs(model, input_size, "input_size")
     else:
         inputs = pair_of_images(example_inputs(model, example))
-    outputs = trace(model, *inputs)
+    outputs, free = _graph(model, inputs, any_size)
     shape = tuple(inputs[0].shape[1:])
     settings = _settings(preprocess, shape)
     mean, std = (_channels(settings, key, shape[0]) for key in ("mean", "std"))
     program, _ = assemble(
-        fold(outputs),
+        outputs,
         shape,
+        free_axes=free,
         mean=mean,
         std=std,
         preprocess=settings,
@@ -129,6 +137,25 @@ def pack_program(
         meta=meta,
     )
     return program
+
+
+def _graph(
+    model: nn.Module, inputs: Sequence[Tensor], any_size: bool | None
+) -> tuple[dict[str, Node], tuple[int, ...]]:
+    """The folded graph of a model, and the axes of its input that may have any size."""
+    if any_size and inputs[0].dim() != 4:
+        raise ValueError(
+            f"`any_size` (=True) is for images (n, c, h, w); the input has {inputs[0].dim()} axes"
+        )
+    outputs = fold(trace(model, *inputs))
+    if any_size is False or inputs[0].dim() != 4 or not (any_size or is_dense(outputs)):
+        return outputs, ()
+    free, reason = free_graph(model, inputs)
+    if free:
+        return free, (1, 2)
+    if any_size:
+        raise PackError(f"`any_size` (=True) is not possible: {reason}; leave it out")
+    return outputs, ()
 
 
 def pack_to_file(

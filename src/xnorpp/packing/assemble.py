@@ -29,6 +29,7 @@ def assemble(
     labels: Sequence[str] | None = None,
     real: str = "float32",
     meta: Mapping[str, Any] | None = None,
+    free_axes: tuple[int, ...] = (),
 ) -> tuple[Program, dict[str, Node]]:
     """The program of a folded graph, and the node behind each of its values."""
     names: dict[int, str] = {}
@@ -64,6 +65,7 @@ def assemble(
         preprocess=preprocess,
         labels=None if labels is None else tuple(str(label) for label in labels),
         meta=dict(meta or {}),
+        free_axes=free_axes,
     )
     return store_int8(program) if real == "int8" else add_byte_filters(program), nodes
 

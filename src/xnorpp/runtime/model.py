@@ -163,6 +163,25 @@ class PackedModel:
         """
         return classify(self, image, top)
 
+    def segment(self, image: ImageSource) -> Any:
+        """The class of each pixel of an image, for a model with a dense output.
+
+        Args:
+            image: As of `classify`.
+
+        Returns:
+            uint8 (height, width) of the image's own size; of an output with one channel, 1 where it is above
+            0. A dict by name where the model has several dense outputs.
+
+        Raises:
+            CorruptImageError: The image cannot be read (a ValueError).
+            ValueError: The model has no dense output, or its input is no image.
+        """
+        from xnorpp.runtime.masks import segment
+
+        masks = {name: mask.classes for name, mask in segment(self, image).items()}
+        return masks if len(masks) > 1 else next(iter(masks.values()))
+
     def save(self, path: str | os.PathLike[str]) -> int:
         """Write the packed file, whole or not at all, and return its size in bytes."""
         return write(self.program, path)

@@ -122,8 +122,8 @@ def check_classifier(program: Program) -> int:
     (shape,) = shapes.values()
     if len(shape) != 1:
         raise ValueError(
-            f"the model's output has the shape {shape}, not one number per class; calling the model gives "
-            "the output itself"
+            f"the model's output has the shape {shape}, not one number per class; `segment` and "
+            "`xnorpp predict --save DIR` make masks of it, and calling the model gives the output itself"
         )
     return shape[0]
 

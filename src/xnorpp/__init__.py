@@ -7,8 +7,9 @@ Importing this package is cheap: nothing heavier than the standard library is lo
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from xnorpp.lazy import names_from
 
 if TYPE_CHECKING:
     from xnorpp.convert import binarize, unbinarize
@@ -90,10 +91,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'xnorpp' has no attribute {name!r}")
+__getattr__ = names_from(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ it is first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xnorpp.data.catalog import dataset_info, list_datasets, load_dataset, register_dataset
 from xnorpp.data.dataset import (
@@ -24,6 +24,7 @@ from xnorpp.data.formats.shards import ShardDataset, write_shards
 from xnorpp.data.holdout import holdout_split
 from xnorpp.data.labels import match_classes
 from xnorpp.data.own import BatchesDataset, IndexedDataset, as_dataset
+from xnorpp.lazy import names_from
 from xnorpp.runtime.format.preprocess import Preprocess
 
 if TYPE_CHECKING:
@@ -56,9 +57,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("Loader", "make_loader"):
-        from xnorpp.data.loading import loader
-
-        return getattr(loader, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = names_from(__name__, {"Loader": ".loading.loader", "make_loader": ".loading.loader"})

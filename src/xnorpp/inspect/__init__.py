@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xnorpp.inspect.layer import Geometry, Inspection, Layer, speedup_ours, speedup_xnor
 from xnorpp.inspect.packed import inspect_program
 from xnorpp.inspect.source import inspect_file, is_packed
 from xnorpp.inspect.table import render
+from xnorpp.lazy import names_from
 
 if TYPE_CHECKING:
     from xnorpp.inspect.network import inspect_network
@@ -28,10 +28,7 @@ __all__ = [
     "time_layers",
 ]
 
-_HOME = {"inspect_network": "network", "time_layers": "timing"}
+_HOME = {"inspect_network": ".network", "time_layers": ".timing"}
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = names_from(__name__, _HOME)

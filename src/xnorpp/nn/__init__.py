@@ -5,8 +5,9 @@ Names are imported when they are first used, so that `xnorpp.nn.methods` can be 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from xnorpp.lazy import names_from
 
 if TYPE_CHECKING:
     from xnorpp.nn.binarization import METHOD_SCALES, Binarization
@@ -141,12 +142,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(import_module(_HOME[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'xnorpp.nn' has no attribute {name!r}")
+__getattr__ = names_from(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

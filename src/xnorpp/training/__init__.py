@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from xnorpp.lazy import names_from
 
 if TYPE_CHECKING:
     from xnorpp.training.accuracy import evaluate
@@ -58,7 +59,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'xnorpp.training' has no attribute {name!r}")
+__getattr__ = names_from(__name__, {name: f".{module}" for name, module in _HOME.items()})

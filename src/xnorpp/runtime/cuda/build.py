@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from xnorpp.runtime.cuda import layout as lay
 from xnorpp.runtime.cuda import wgmma as wgmma_stem
-from xnorpp.runtime.cuda.fuse import Unit, half_values, layouts, make_units, stem_chain
+from xnorpp.runtime.cuda.chains import stem_chain
+from xnorpp.runtime.cuda.fuse import Unit, half_values, layouts, make_units
 from xnorpp.runtime.cuda.launch import Caller, Constant, Kernel, Launch, Local, by_pixel, extent
 from xnorpp.runtime.cuda.memory import Layout, Place, image_bytes, lay_out
 from xnorpp.runtime.cuda.plain import plain_launch, plain_ways

@@ -1,0 +1,29 @@
+"""Names of a package that are imported when they are first asked for, so that importing it is cheap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def names_from(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The module-level `__getattr__` of `package`.
+
+    Args:
+        package: Its `__name__`.
+        homes: The module that has each name; ".loop" is a module of the package itself.
+
+    Example:
+        >>> __getattr__ = names_from("xnorpp", {"pack": "xnorpp.packing"})
+        >>> __getattr__("nothing")
+        Traceback (most recent call last):
+        AttributeError: module 'xnorpp' has no attribute 'nothing'
+    """
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(homes[name], package), name)
+
+    return find

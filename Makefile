@@ -85,10 +85,13 @@ sanitize: setup
 test-deploy: setup test-export
 	$(BIN)/python -m pip install --quiet lightning 'ray[data]'
 	XNORPP_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/examples tests/extras/check_ray.py
+	$(BIN)/python -m pytest -q tests/extras/check_new_operation.py
 	test -x $(VENV)-deploy/bin/python || $(PYTHON) -m venv $(VENV)-deploy
 	$(VENV)-deploy/bin/python -m pip install --quiet timm torchvision pytest numpy safetensors pillow
 	$(VENV)-deploy/bin/python -m pip install --quiet '.[train]'
 	$(VENV)-deploy/bin/python -m pytest -q -p no:cacheprovider tests/extras/check_timm_torchvision.py
+	$(VENV)-deploy/bin/python -m pip install --quiet triton==3.7.0
+	OMP_NUM_THREADS=1 $(VENV)-deploy/bin/python -m pytest -q -p no:cacheprovider tests/nn/test_fused.py
 	command -v qemu-aarch64 > /dev/null || apt-get install -y -q qemu-user g++-aarch64-linux-gnu
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/native
 

@@ -131,7 +131,7 @@ def _build(source: Path, site: Path) -> None:
         subprocess.run([*command, str(site), str(source)], check=True)
         return
     made = site.parent / "cmake"
-    find = [f"-DPython_EXECUTABLE={sys.executable}"]
+    find = [f"-DPython_EXECUTABLE={sys.executable}", "-DXNORPP_PYTHON=ON", "-DXNORPP_LIBRARY=OFF"]
     subprocess.run(
         ["cmake", "-S", str(source), "-B", str(made), *find], check=True, stdout=subprocess.DEVNULL
     )

@@ -144,13 +144,26 @@ def test_inputs_of_other_ranks(shape: tuple[int, ...], fake: None) -> None:
             np.testing.assert_allclose(answers[name], want[name], rtol=1e-4, atol=1e-4)
 
 
-def test_any_size_runs_at_the_size_it_was_loaded_with(fake: None) -> None:
+def test_every_size_is_planned_and_the_last_few_stay_ready(
+    fake: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "SIZES", 2)
     b = Builder((3, 6, 5))
     program = b.program(b.emit("relu", "input"), free_axes=(1, 2))
-    x = np.random.default_rng(0).standard_normal((2, 3, 4, 7)).astype(np.float32)
-    with pytest.raises(ValueError, match="runs at the size it was loaded with"):
-        cuda.CudaModel(program)(x)
-    np.testing.assert_array_equal(cuda.CudaModel(program.for_input((3, 4, 7)))(x), run(program, x))
+    model = cuda.CudaModel(program, tensor_cores=False)
+    rng = np.random.default_rng(0)
+    for height, width in ((4, 7), (6, 5), (2, 3), (4, 7), (9, 1)):
+        x = rng.standard_normal((2, 3, height, width)).astype(np.float32)
+        np.testing.assert_array_equal(model(x), run(program, x))
+        pixels = rng.integers(0, 256, (2, height, width, 3), dtype=np.uint8)
+        np.testing.assert_array_equal(model(pixels), run(program, pixels))
+    assert list(model._sizes) == [(3, 4, 7), (3, 9, 1)]
+    held = model.memory
+    model.forget()
+    assert model._sizes == {}
+    assert model.memory < held
+    with pytest.raises(ValueError, match="shape"):
+        model(np.zeros((2, 4, 4, 7), np.float32))
 
 
 def test_pictures_of_the_wrong_kind_are_refused(fake: None) -> None:

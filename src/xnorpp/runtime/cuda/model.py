@@ -37,6 +37,7 @@ OLDEST = (7, 0)
 MAX_BATCH = 1024  # more images run in pieces of this
 RESIDENT = 1 << 27  # twice as much is 2 % faster and takes 60 % more memory; what fits the cache is slower
 SESSIONS = 6  # batch sizes that are kept ready
+SIZES = 4  # other heights and widths that are kept ready, for programs of any size
 
 
 class _Session:
@@ -170,6 +171,16 @@ class CudaModel:
         if residual not in ("float16", "float32"):
             raise ValueError(f"`residual` (={residual!r}) must be 'float16' or 'float32'")
         self.program = program
+        self._choices: dict[str, Any] = {
+            "resident": resident,
+            "tensor_cores": tensor_cores,
+            "graph": graph,
+            "early": early,
+            "residual": residual,
+            "tune": tune,
+            "wgmma": wgmma,
+        }
+        self._sizes: OrderedDict[tuple[int, ...], CudaModel] = OrderedDict()
         self.residual = residual
         self.tune = tune
         self.device = cu.Device(int(number or 0))
@@ -197,7 +208,7 @@ class CudaModel:
     @property
     def memory(self) -> int:
         """Bytes on the GPU: weights, constants and working memory of the batch sizes in use."""
-        return self.device.allocated
+        return self.device.allocated + sum(model.memory for model in self._sizes.values())
 
     def session(self, images: int, from_bytes: bool) -> _Session:
         """The ready-made launches of a batch size; the least recently used are dropped."""
@@ -223,12 +234,31 @@ class CudaModel:
         """Drop the working memory and recorded graphs of all batch sizes."""
         self._require_same_process()
         with self._lock:
-            self.device.enter()
-            self.device.synchronize()
-            for session in self._sessions.values():
-                session.close()
-            self._sessions.clear()
-            self._staging.clear()
+            self._sizes.clear()
+            self._forget()
+
+    def _forget(self) -> None:
+        self.device.enter()
+        self.device.synchronize()
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+        self._staging.clear()
+
+    def _for(self, shape: tuple[int, ...]) -> CudaModel:
+        """The model for an input of this size: this one, or one planned for the size, which stays ready while
+        it is among the last few. The tilings and graphs of every size are its own."""
+        if shape == self.program.input_shape:
+            return self
+        with self._lock:
+            ready = self._sizes.pop(shape, None)
+            if ready is None:
+                while len(self._sizes) >= SIZES:
+                    self._sizes.popitem(last=False)[1].forget()
+                device = f"cuda:{self.device.index}"
+                ready = CudaModel(self.program.for_input(shape), device, **self._choices)
+            self._sizes[shape] = ready  # the newest last
+        return ready
 
     def __call__(self, x: Any) -> Any:
         """uint8 `(n, h, w, c)` or normalised float32 `(n, c, h, w)`, numpy or torch on this GPU -> outputs
@@ -247,9 +277,14 @@ class CudaModel:
         if x.dtype not in (torch.uint8, torch.float32):
             raise ValueError(f"`x` has dtype {x.dtype}; uint8 pictures or normalised float32 are needed")
         from_bytes = x.dtype == torch.uint8
+        given = tuple(x.shape[1:])
+        if self.program.variable and x.dim() == 4:
+            c, h, w = (given[2], *given[:2]) if from_bytes else given
+            if c == self.program.input_shape[0] and (c, h, w) != self.program.input_shape:
+                return self._for((c, h, w))._torch(x)
         c, *rest = self.program.input_shape
         wanted = (*rest, c) if from_bytes else (c, *rest)
-        if tuple(x.shape[1:]) != wanted:
+        if given != wanted:
             raise ValueError(
                 f"`x` has shape {tuple(x.shape)}; {wanted} after the batch axis is needed for {x.dtype}"
             )
@@ -265,11 +300,8 @@ class CudaModel:
 
     def _numpy(self, x: npt.NDArray[Any]) -> Any:
         x = np.ascontiguousarray(check_input(self.program, x))
-        if shape_of_batch(x) != self.program.input_shape:
-            raise ValueError(
-                f"`x` has shape {x.shape}; on a GPU a program of any size runs at the size it was loaded "
-                "with: load(program.for_input((c, h, w)), device='cuda')"
-            )
+        if self.program.variable and shape_of_batch(x) != self.program.input_shape:
+            return self._for(shape_of_batch(x))._numpy(x)
         out = np.empty((x.shape[0], self._width), np.float32)
         stream = self.stream.value
         with self._lock:

@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TORCH := torch==2.13.0
 NATIVE := CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: setup demo test check coverage bench bench-tools soak fuzz sanitize test-deploy test-export docs wheel clean
+.PHONY: setup demo test check coverage bench bench-tools soak fuzz sanitize test-deploy test-export zoo docs wheel clean
 
 setup: $(READY)
 
@@ -105,6 +105,13 @@ test-export: setup
 	test -x $(VENV)-export/bin/python || $(PYTHON) -m venv $(VENV)-export
 	$(VENV)-export/bin/python -m pip install --quiet $(ENGINES) pytest .
 	OMP_NUM_THREADS=1 $(VENV)-export/bin/python -m pytest -q -p no:cacheprovider tests/export/check_engines.py
+
+# Foreign networks of timm and torchvision: made binary, trained five steps, packed and compared with torch. Some 20 minutes.
+zoo: setup
+	test -x $(VENV)-deploy/bin/python || $(PYTHON) -m venv $(VENV)-deploy
+	$(VENV)-deploy/bin/python -m pip install --quiet timm torchvision numpy safetensors pillow
+	$(VENV)-deploy/bin/python -m pip install --quiet '.[train]'
+	OMP_NUM_THREADS=1 $(VENV)-deploy/bin/python benchmarks/zoo.py
 
 docs: setup
 	$(BIN)/mkdocs build --strict

@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -273,12 +274,14 @@ def build_driver(folder: Path) -> Path:
     sources = [root / "tests/native/fuzz.cpp", *sorted((root / "csrc/core").rglob("*.cpp"))]
     sources += [root / f"csrc/kernels/{name}.cpp" for name in ("generic", "dispatch")]
     program = folder / "fuzz"
-    objects = [folder / f"{source.stem}.o" for source in sources]
-    jobs = []
-    for source, target in zip(sources, objects, strict=True):
+    objects = [folder / f"{index}.o" for index in range(len(sources))]  # files of two folders share names
+
+    def compile_one(source: Path, target: Path) -> int:
         own = ["-O0"] if source.parent.name == "kernels" else ["-O1"]  # kernels are long to compile
-        jobs.append(subprocess.Popen([compiler, *flags, *own, "-c", source, "-o", target]))
-    ended = [job.wait() for job in jobs]
+        return subprocess.run([compiler, *flags, *own, "-c", source, "-o", target]).returncode
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        ended = list(pool.map(compile_one, sources, objects))
     if any(ended):
         raise RuntimeError("tests/native/fuzz.cpp does not compile")
     subprocess.run([compiler, *flags, *objects, "-o", program], check=True)

@@ -13,7 +13,7 @@ from xnorpp.lazy import names_from
 
 if TYPE_CHECKING:
     from xnorpp.convert import binarize, unbinarize
-    from xnorpp.data import load_dataset
+    from xnorpp.data import load_dataset, register_dataset
     from xnorpp.models import create_model, list_models, register_model
     from xnorpp.nn import (
         Binarization,
@@ -51,6 +51,7 @@ _HOME = {
     "load_recipe": "xnorpp.training",
     "pack": "xnorpp.packing",
     "pack_submodules": "xnorpp.packing",
+    "register_dataset": "xnorpp.data",
     "register_model": "xnorpp.models",
     "register_quantizer": "xnorpp.nn",
     "register_scale": "xnorpp.nn",
@@ -81,6 +82,7 @@ __all__ = [
     "load_recipe",
     "pack",
     "pack_submodules",
+    "register_dataset",
     "register_model",
     "register_quantizer",
     "register_scale",

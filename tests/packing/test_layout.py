@@ -113,3 +113,35 @@ def test_a_network_of_sequences_folds_as_one_of_images() -> None:
     assert names.count("reshape") == 1  # the sequence as an image of one row
     assert names.count("affine") == 2  # scale and batch norm are one
     assert verify(model, torch.randn(3, 2, 40).numpy()).holds
+
+
+class Windows(nn.Module):
+    """Attention in shifted windows of two by two pixels, as in Swin: windows are merged with the batch."""
+
+    def __init__(self, linear: type[nn.Linear]) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.LayerNorm(8)
+        self.qkv, self.out = linear(8, 24), linear(8, 8)
+        self.bias = nn.Parameter(torch.randn(2, 4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).permute(0, 2, 3, 1)
+        n, h, w, c = x.shape
+        y = torch.roll(self.norm(x), (-1, -1), (1, 2)).view(n, h // 2, 2, w // 2, 2, c)
+        y = y.permute(0, 1, 3, 2, 4, 5).contiguous().view(-1, 2, 2, c).view(-1, 4, c)
+        q, k, v = self.qkv(y).reshape(len(y), 4, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = ((q * 0.5) @ k.transpose(-2, -1) + self.bias.unsqueeze(0)).softmax(dim=3)
+        y = self.out((scores @ v).transpose(1, 2).reshape(len(y), 4, c)).view(n, h // 2, w // 2, 2, 2, c)
+        return (x + y.permute(0, 1, 3, 2, 4, 5).reshape(n, h, w, c)).mean((1, 2))
+
+
+@pytest.mark.parametrize("linear", [nn.Linear, BinaryLinear])
+def test_an_axis_may_be_merged_with_the_batch_and_taken_apart_again(linear: type[nn.Linear]) -> None:
+    torch.manual_seed(1)
+    model, x = Windows(linear).eval(), torch.randn(3, 3, 6, 8)
+    with torch.no_grad():
+        want = model(x).numpy()
+    checked = verify(model, x.numpy())
+    assert checked.holds
+    if not checked.flips:
+        np.testing.assert_allclose(run(pack_program(model, example=x), x.numpy()), want, atol=1e-4)

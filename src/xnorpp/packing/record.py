@@ -117,6 +117,8 @@ def _record_whole(recorder: Trace, module: nn.Module, args: Any, result: Any) ->
             raise recorder.fail("must be called with its input alone", "pass the input as the one argument")
         if id(args[0]) in recorder.odd:
             raise Consequence
-        recorder.bind(result, record_layer(recorder, module, args[0], result))
+        recorder.set_merged(result, recorder.merged(args[0]))
+        x, y = recorder.apart(args[0]), recorder.apart(result)
+        recorder.bind(result, record_layer(recorder, module, x, y))
     except Refusal as refusal:
         recorder.refuse(refusal, result, [t for t in tensors_in(args) if recorder.is_value(t)])

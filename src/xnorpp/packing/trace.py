@@ -68,6 +68,7 @@ class Trace(TorchFunctionMode):
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
         self.joined: dict[tuple[int, ...], Node] = {}  # concatenations by axis and parts (`views.py`)
         self._batch_axes: dict[int, int] = {}  # of tensors whose batch axis is not the first
+        self._merged: dict[int, int] = {}  # of tensors whose batch axis is n*k: k, an axis of the value
         self.obstacles: list[Obstacle] = []
         self.calls: dict[str, list[Call]] = {}  # by module path
         self.outputs: dict[str, Node] = {}  # by name; empty where there are obstacles
@@ -198,6 +199,10 @@ class Trace(TorchFunctionMode):
             remedy = "return a tensor, or a tuple, dict or dataclass of tensors"
             self._report("", "forward", f"returns {kind}, which contains no tensor", remedy)
         outputs = {name: self.nodes[id(t)] for name, t in tensors.items() if id(t) in self.nodes}
+        for name, t in tensors.items():
+            if id(t) in self.nodes and (self.batch_axis(t) or self.merged(t)):
+                reason = f"returns {name!r}, whose first axis is not the batch"
+                self._report("", "forward", reason, "leave the batch axis first, and each image to itself")
         constant = [name for name in tensors if name not in outputs]
         if constant and not self.obstacles:
             what = "what" if len(tensors) == 1 else f"{constant[0]!r}, which"
@@ -232,9 +237,10 @@ class Trace(TorchFunctionMode):
 
     def bind(self, tensor: Tensor, node: Node) -> None:
         """From now on this tensor is that node's value."""
+        plain = self._apart(tensor)
         batch = self.batch_axis(tensor)
-        shape = tuple(n for axis, n in enumerate(tensor.shape) if axis != batch)
-        if shape != node.shape or tensor.shape[batch] != self.batch:
+        shape = tuple(n for axis, n in enumerate(plain.shape) if axis != batch)
+        if shape != node.shape or plain.shape[batch] != self.batch:
             raise self.fail(
                 f"gives shape {tuple(tensor.shape)}, which mixes images or is not supported",
                 "leave the batch axis first, and each image to itself",
@@ -243,7 +249,7 @@ class Trace(TorchFunctionMode):
         self.nodes[id(tensor)] = node
         if self.values is not None and node.serial not in self.values:
             with _no_modes():
-                self.values[node.serial] = tensor.detach().movedim(batch, 0).clone()
+                self.values[node.serial] = plain.detach().movedim(batch, 0).clone()
 
     def keep(self, made: Node, source: Node | None, move: Callable[[Tensor], Tensor]) -> None:
         """The value of a node that the model has no tensor of: what `move` makes of its source's value."""
@@ -261,6 +267,34 @@ class Trace(TorchFunctionMode):
         """From now on the batch of this tensor is this axis."""
         if axis:
             self._batch_axes[id(tensor)] = axis
+
+    def merged(self, tensor: Tensor) -> int:
+        """k where the batch axis of a tensor is n*k, images times an axis of the value; otherwise 0."""
+        return self._merged.get(id(tensor), 0)
+
+    def set_merged(self, tensor: Tensor, count: int) -> None:
+        """From now on the batch axis of this tensor is images times `count`."""
+        if count:
+            self._merged[id(tensor)] = count
+
+    def _apart(self, tensor: Tensor) -> Tensor:
+        count, batch = self.merged(tensor), self.batch_axis(tensor)
+        if not count or tensor.shape[batch] % count:
+            return tensor
+        with _no_modes():
+            shape = tensor.shape
+            return tensor.reshape(*shape[:batch], shape[batch] // count, count, *shape[batch + 1 :])
+
+    def apart(self, tensor: Tensor) -> Tensor:
+        """A tensor with images and the axis that they were merged with as two axes; the same value."""
+        if not self.merged(tensor):
+            return tensor
+        plain = self._apart(tensor)
+        if id(tensor) in self.nodes:
+            self.nodes[id(plain)] = self.nodes[id(tensor)]
+        self.set_batch_axis(plain, self.batch_axis(tensor))
+        self._remember(plain)
+        return plain
 
     def _remember(self, tensor: Tensor) -> None:
         self.alive.append(tensor)
@@ -286,6 +320,10 @@ class Trace(TorchFunctionMode):
             )
         if not isinstance(tensor, Tensor) or id(tensor) not in self.nodes:
             raise self.fail("has a constant where a value computed from the input is needed")
+        if not anywhere and id(tensor) in self._merged:
+            raise self.fail(
+                "reads a tensor whose batch is merged with another axis", "leave each image to itself"
+            )
         if not anywhere and id(tensor) in self._batch_axes:
             place = self._batch_axes[id(tensor)]
             raise self.fail(

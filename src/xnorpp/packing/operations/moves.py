@@ -25,14 +25,17 @@ def _axis(trace: Trace, tensor: Tensor, dim: int) -> int:
     dim, batch = dim % tensor.dim(), trace.batch_axis(tensor)
     if dim == batch:
         raise trace.fail("is not supported along the batch axis", _BATCH)
-    return dim - (dim > batch)
+    return dim - (dim > batch and not trace.merged(tensor))
 
 
 def permute(trace: Trace, result: Tensor, input: Tensor, *dims: Any, **kwargs: Any) -> Node:
     order = [d % input.dim() for d in _dims(dims or (kwargs["dims"],))]
     batch = trace.batch_axis(input)
     trace.set_batch_axis(result, order.index(batch))
+    trace.set_merged(result, trace.merged(input))
     axes = [d - (d > batch) for d in order if d != batch]
+    if trace.merged(input):  # the axis that goes with the batch
+        axes = order
     return permuted(trace, trace.node(input, anywhere=True), axes)
 
 
@@ -57,6 +60,10 @@ def reshape(trace: Trace, result: Tensor, input: Tensor, *args: Any, **kwargs: A
     """Any reshaping that leaves the batch axis alone; axes of one element may come and go anywhere."""
     source, before = trace.node(input, anywhere=True), trace.batch_axis(input)
     inside = int(np.prod(input.shape[:before], dtype=np.int64))
+    if before == 0 and result.dim() and result.shape[0] % trace.batch == 0 and result.shape[0] > trace.batch:
+        count = result.shape[0] // trace.batch  # images and what follows them as one axis
+        trace.set_merged(result, count)
+        return reshaped(trace, source, (count, *result.shape[1:]))
     # The batch axis of the result is the one of its size with as many elements before it.
     for dim, size in enumerate(result.shape):
         if size == trace.batch and int(np.prod(result.shape[:dim], dtype=np.int64)) == inside:
@@ -75,6 +82,7 @@ def _pieces(trace: Trace, input: Tensor, results: Sequence[Tensor], dim: int) ->
         size = part.shape[dim % input.dim()]
         nodes.append(sliced(trace, source, axis, begin, begin + size))
         trace.set_batch_axis(part, trace.batch_axis(input))
+        trace.set_merged(part, trace.merged(input))
         begin += size
     return nodes
 
@@ -91,6 +99,7 @@ def _selected(trace: Trace, result: Tensor, input: Tensor, dim: int, index: int)
     index = index % source.shape[axis]
     batch = trace.batch_axis(input)
     trace.set_batch_axis(result, batch - (dim % input.dim() < batch))
+    trace.set_merged(result, trace.merged(input))
     one = sliced(trace, source, axis, index, index + 1)
     shape = [n for i, n in enumerate(one.shape) if i != axis]
     return reshaped(trace, one, shape or [1])
@@ -106,6 +115,7 @@ def select(trace: Trace, result: Tensor, input: Tensor, dim: int, index: int) ->
 
 def narrow(trace: Trace, result: Tensor, input: Tensor, dim: int, start: Any, length: int) -> Node:
     trace.set_batch_axis(result, trace.batch_axis(input))
+    trace.set_merged(result, trace.merged(input))
     source, axis = trace.node(input, anywhere=True), _axis(trace, input, dim)
     begin = int(start) % source.shape[axis]
     return sliced(trace, source, axis, begin, begin + length)
@@ -118,6 +128,8 @@ def _whole(index: Any) -> bool:
 def getitem(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node:
     """Slices, whole numbers, `...` and None; `x[:, :, ::s, ::t]` is a pooling over single pixels."""
     parts = list(index) if isinstance(index, tuple) else [index]
+    if trace.merged(input):
+        raise trace.fail("reads a tensor whose batch is merged with another axis", _BATCH)
     if any(isinstance(part, Tensor | list | np.ndarray | bool) for part in parts):
         raise trace.fail("with an index of numbers or truth values is not supported", "use slices")
     missing = input.dim() - sum(part is not None and part is not Ellipsis for part in parts)
@@ -242,6 +254,8 @@ def expanded(trace: Trace, node: Node, shape: Sequence[int]) -> Node:
 
 def expand(trace: Trace, result: Tensor, input: Tensor, *sizes: Any, **kwargs: Any) -> Node:
     """Axes of one element repeated, and new ones before the others."""
+    if trace.merged(input):
+        raise trace.fail("reads a tensor whose batch is merged with another axis", _BATCH)
     node, batch = trace.node(input, anywhere=True), trace.batch_axis(input)
     added = result.dim() - input.dim()
     trace.set_batch_axis(result, batch + added)

@@ -59,27 +59,26 @@ def affine(
     return node
 
 
-def constant_parts(trace: Trace, node: Node, constant: Any) -> tuple[Array | None, dict[str, Array]]:
-    """A constant that broadcasts against a value, as (per-channel vector, spatial factor); one is empty."""
-    c = trace.constant(constant)
-    if c.size == 1:
-        return c.reshape(1), {}
+def of_one(trace: Trace, node: Node, c: Array) -> Array:
+    """A constant that broadcasts against a value, for one image: as many axes, each of its size or 1. It may
+    have been repeated for every image of the batch."""
     rank = len(node.shape) + 1
-    if c.ndim > rank or (c.ndim == rank and c.shape[0] != 1):
+    wide: Array = c.reshape((1,) * max(rank - c.ndim, 0) + c.shape)
+    repeated = wide.ndim == rank and wide.shape[0] == trace.batch and bool(np.all(wide == wide[:1]))
+    if wide.ndim > rank or (wide.shape[0] != 1 and not repeated):
         raise trace.fail(
             f"has a constant of shape {c.shape}, which does not fit one image",
             "give the constant the shape of one image, or one that broadcasts to it",
         )
-    shape = (1,) * (rank - c.ndim) + c.shape
-    c = c.reshape(shape)[0]
-    if len(node.shape) == 1:
-        return c, {}
+    return np.asarray(wide[0])
+
+
+def spatial_parts(node: Node, c: Array) -> dict[str, Array]:
+    """A factor for each pixel of an image, or for each pixel and channel, as an affine stores it."""
     channels, h, w = c.shape
-    if h == w == 1:
-        return c.reshape(-1), {}
     if channels > 1:
-        return None, {"full": np.broadcast_to(c, node.shape)}
+        return {"full": np.broadcast_to(c, node.shape)}
     if h > 1 and w > 1:
-        return None, {"map": c[0]}
+        return {"map": c[0]}
     row, col = (c[0, :, 0], np.ones(node.shape[2])) if h > 1 else (np.ones(node.shape[1]), c[0, 0])
-    return None, {"row": row, "col": col}
+    return {"row": row, "col": col}

@@ -11,7 +11,7 @@ from torch import Tensor
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import as_image, channels_back, channels_first, reshaped
 from xnorpp.packing.operations.activation import emit_curve
-from xnorpp.packing.operations.arguments import Handler, affine, constant_parts, shape_of
+from xnorpp.packing.operations.arguments import Handler, affine, of_one, shape_of, spatial_parts
 from xnorpp.packing.trace import Trace
 
 
@@ -63,47 +63,36 @@ def mul(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
     return times_constant(trace, trace.node(value), constant)
 
 
-def _one_axis(trace: Trace, source: Node, constant: Any) -> int | None:
-    """The axis along which alone a constant differs, where it is not the first; None where there is none."""
-    c = trace.constant(constant)
-    if c.size == 1 or c.ndim > len(source.shape):
-        return None
-    shape = (1,) * (len(source.shape) - c.ndim) + c.shape
-    axes = [axis for axis, n in enumerate(shape) if n > 1]
-    # A row of an image is a factor of its pixels; the channels of a value that has them last are (c,) alone.
-    image = len(source.shape) == 3 and c.ndim > 1
-    return axes[0] if len(axes) == 1 and axes[0] and not image else None
-
-
 def times_constant(trace: Trace, source: Node, constant: Any) -> Node:
     """A value times a constant that broadcasts to it."""
-    axis = _one_axis(trace, source, constant)
-    if axis is not None:
-        first = channels_first(trace, source, axis)
-        made = affine(trace, first, trace.constant(constant).reshape(-1), None)
-        return channels_back(trace, made, axis)
-    if len(source.shape) in (1, 3):
-        vector, spatial = constant_parts(trace, source, constant)
-        return affine(trace, source, vector, None, spatial)
     c = trace.constant(constant)
     if c.size == 1:
         return affine(trace, source, c.reshape(1), None)
-    full = np.broadcast_to(_one_value(trace, source, c), source.shape)
+    return _times(trace, source, of_one(trace, source, c))
+
+
+def _times(trace: Trace, source: Node, c: Array) -> Node:
+    """One factor per channel; per position of another axis; per pixel of an image; or for each number."""
+    axes = [axis for axis, n in enumerate(c.shape) if n > 1]
+    if axes in ([], [0]):
+        return affine(trace, source, c.reshape(-1), None)
+    if len(axes) == 1 and (len(source.shape) != 3 or _channels_are_last(source)):
+        made = affine(trace, channels_first(trace, source, axes[0]), c.reshape(-1), None)
+        return channels_back(trace, made, axes[0])
+    if len(source.shape) == 3:
+        return affine(trace, source, None, None, spatial_parts(source, c))
     image = as_image(trace, source)
-    made = affine(trace, image, None, None, {"full": full.reshape(image.shape)})
-    return reshaped(trace, made, source.shape)
+    full = np.broadcast_to(c, source.shape).reshape(image.shape)
+    return reshaped(trace, affine(trace, image, None, None, {"full": full}), source.shape)
 
 
-def _one_value(trace: Trace, source: Node, c: Array) -> Array:
-    """A constant with the axes of one value, each of its size or 1."""
-    rank = len(source.shape) + 1
-    c = c.reshape((1,) * (rank - c.ndim) + c.shape) if c.ndim < rank else c
-    if c.ndim > rank or c.shape[0] != 1:
-        raise trace.fail(
-            f"has a constant of shape {c.shape}, which does not fit one image",
-            "give the constant the shape of one image, or one that broadcasts to it",
-        )
-    return np.asarray(c[0])
+def _channels_are_last(node: Node) -> bool:
+    """Whether a value of three axes comes from a permuted one: (h, w, c), not (c, h, w)."""
+    for _ in range(16):
+        if node.op == "permute" or not node.inputs or len(node.shape) != 3:
+            break
+        node = node.inputs[0]
+    return node.op == "permute"
 
 
 def div(trace: Trace, result: Tensor, a: Any, b: Any, *, rounding_mode: Any = None) -> Node:
@@ -116,15 +105,13 @@ def div(trace: Trace, result: Tensor, a: Any, b: Any, *, rounding_mode: Any = No
         return trace.emit("div", [first, second], shape_of(result))
     if trace.is_value(b):
         return times_constant(trace, emit_curve(trace, trace.node(b), "reciprocal", torch.reciprocal), a)
-    source = trace.node(a)
-    if trace.constant(b).size > 1 and len(source.shape) not in (1, 3):
-        raise trace.fail("by a constant of this shape is not supported", "multiply by its reciprocal")
-    vector, spatial = constant_parts(trace, source, b)
-    if vector is None:
-        spatial = {role: 1.0 / tensor.astype(np.float64) for role, tensor in spatial.items()}
-        return affine(trace, source, None, None, spatial)
-    divisor = vector.astype(np.float32)
-    return affine(trace, source, 1.0 / vector.astype(np.float64), None, None, lambda v: v / divisor)
+    source, c = trace.node(a), trace.constant(b)
+    if c.size > 1:
+        c = of_one(trace, source, c)
+    if c.size == 1 or c.size == c.shape[0]:
+        divisor = c.reshape(-1).astype(np.float32)
+        return affine(trace, source, 1.0 / divisor.astype(np.float64), None, None, lambda v: v / divisor)
+    return _times(trace, source, 1.0 / c.astype(np.float64))
 
 
 def _plus(trace: Trace, value: Any, constant: Any, sign: float) -> Node:
@@ -136,7 +123,7 @@ def plus_constant(trace: Trace, source: Node, constant: Any, sign: float = 1.0) 
     c = sign * trace.constant(constant).astype(np.float64)
     if c.size == 1:
         return affine(trace, source, None, c.reshape(1))
-    c = _one_value(trace, source, c)
+    c = of_one(trace, source, c)
     if c.size == c.shape[0]:
         return affine(trace, source, None, c.reshape(-1))
     if c.size == c.shape[-1]:

@@ -14,6 +14,7 @@ from xnorpp.nn import BinaryConv2d, BinaryLinear
 from xnorpp.packing import pack_program as pack
 from xnorpp.packing import verify
 from xnorpp.runtime.cpu import CpuModel
+from xnorpp.runtime.plan import make_steps
 
 
 def images(n: int, *shape: int) -> np.ndarray:
@@ -193,3 +194,32 @@ def test_embeddings_of_fixed_numbers_are_constants() -> None:
     with torch.no_grad():
         want = model(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(CpuModel(pack(model, torch.from_numpy(x)))(x), want, rtol=1e-6, atol=1e-6)
+
+
+def test_queries_of_a_transformer_are_slices_of_channels() -> None:
+    """What torch writes as reshapes, permutes and slices moves no number but those of the three slices."""
+    program = pack(random_affine(Transformer()), (3, 12, 16))
+    kinds = [op.op for op in program.ops]
+    assert "permute" not in kinds
+    cuts = [op for op in program.ops if op.op == "slice" and program.values[op.output].shape == (24, 1, 13)]
+    assert sorted(op.attrs["start"][0] for op in cuts) == [0, 24, 48]
+    steps = {step.kind for step in make_steps(program)}
+    assert "permute" not in steps
+    assert kinds.count("attention") == 1
+
+
+def test_multi_head_attention() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(12, 3, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.attention(x, x, x, need_weights=False)[0]
+
+    torch.manual_seed(1)
+    model, x = Net().eval(), images(3, 7, 12)
+    with torch.no_grad():
+        want = model(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(CpuModel(pack(model, torch.from_numpy(x)))(x), want, rtol=1e-5, atol=1e-5)
+    assert verify(model, x).holds

@@ -22,6 +22,7 @@ import numpy as np
 
 from xnorpp.packing.bounds.activation import CURVES
 from xnorpp.packing.graph import F32, Array, Node, Trained, fingerprint, order, users
+from xnorpp.packing.moves.chains import shorten_chains
 from xnorpp.packing.moves.layout import place_moves
 from xnorpp.packing.threshold import integer_threshold, real_threshold
 
@@ -39,6 +40,8 @@ def fold(outputs: Mapping[str, Node]) -> dict[str, Node]:
     nodes: Outputs = tuple(outputs.values())
     for one_pass in (
         _share,
+        place_moves,
+        shorten_chains,
         place_moves,
         _share,
         _merge_affines,

@@ -154,7 +154,7 @@ class Trace(TorchFunctionMode):
             if refused_for_any_shape(plain_name(name)):
                 raise self.fail("is not supported", remedy)
             raise Consequence
-        several = isinstance(result, list | tuple) and all(isinstance(part, Tensor) for part in result)
+        several = isinstance(result, list | tuple) and all(isinstance(p, Tensor | None) for p in result)
         if not isinstance(result, Tensor) and not several:
             raise self.fail("is not supported", remedy)
         return record(self, name, args, kwargs, result)

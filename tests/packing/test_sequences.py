@@ -223,3 +223,20 @@ def test_multi_head_attention() -> None:
         want = model(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(CpuModel(pack(model, torch.from_numpy(x)))(x), want, rtol=1e-5, atol=1e-5)
     assert verify(model, x).holds
+
+
+MASKED: dict[str, Callable[[Tensor], Tensor]] = {
+    "causal": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "summand": lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=torch.eye(6) * 2),
+    "truth": lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=torch.eye(6, dtype=torch.bool)),
+    "one head of keys": lambda x: F.scaled_dot_product_attention(x, x[:, :1], x[:, :1] * 2),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_attention_with_masks_and_shared_keys(name: str) -> None:
+    model, x = Lambda(MASKED[name]).eval(), images(3, 4, 6, 5)
+    with torch.no_grad():
+        want = model(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(CpuModel(pack(model, (4, 6, 5)))(x), want, rtol=1e-5, atol=1e-5)
+    assert verify(model, x).holds

@@ -233,3 +233,84 @@ _ON_IMAGES: tuple[Maker, ...] = (
     *(_pool, _input_scale, _pad, _flatten, _global),
 )
 _ON_VECTORS: tuple[Maker, ...] = (_linear, _linear, _affine, _activation, _join, _vector_scale)
+
+
+def random_program_2(seed: int, length: int = 10) -> Program:
+    """A program of about `length` operations of set 2 on values of any rank."""
+    rng = np.random.default_rng(seed)
+    shape = (int(rng.integers(1, 25)), int(rng.integers(1, 7)), int(rng.integers(1, 7)))
+    builder = Builder(shape)
+    tail = builder.emit("relu", INPUT)
+    while len(builder.ops) < length:
+        name = _SET_2[int(rng.integers(len(_SET_2)))]
+        try:
+            tail = _of_set_2(builder, rng, tail, name)
+        except ProgramError:
+            continue
+        tail = builder.emit("hardtanh", tail, attrs={"min": -3.0, "max": 3.0})
+    return builder.program(tail)
+
+
+_CURVES = ("sigmoid", "silu", "tanh", "elu", "softplus", "mish", "gelu", "gelu_tanh", "hardswish", "exp")
+_SET_2 = (
+    *("curve", "curve", "spread", "spread", "offset", "reduce", "norm", "softmax", "log_softmax", "permute"),
+    *("reshape", "slice", "concat", "matmul", "attention"),
+)
+
+
+def _of_set_2(builder: Builder, rng: np.random.Generator, tail: str, name: str) -> str:
+    shape = builder.values[tail].shape
+    rank = len(shape)
+    axis = int(rng.integers(rank))
+
+    def one_of(*names: str) -> str:
+        return names[int(rng.integers(len(names)))]
+
+    def some_axes() -> list[int]:
+        return sorted({axis, int(rng.integers(rank))})
+
+    if name == "curve":
+        curve = one_of(*_CURVES)
+        return builder.emit(curve, tail, attrs={"alpha": 0.8} if curve == "elu" else {})
+    if name == "spread":
+        small = builder.emit("reduce", tail, attrs={"function": one_of("mean", "max"), "axes": some_axes()})
+        function = one_of("add", "sub", "mul", "div")
+        if function == "div":
+            small = builder.emit("exp", small)
+        pair = (small, tail) if function != "div" and rng.random() < 0.4 else (tail, small)
+        attrs = {"broadcast": True} if function in ("add", "mul") else {}
+        return builder.emit(function, *pair, attrs=attrs)
+    if name == "offset":
+        sizes = [n if rng.random() < 0.6 else 1 for n in shape]
+        return builder.emit("offset", tail, tensors={"value": _real(rng, *sizes)})
+    if name == "reduce":
+        function = one_of("mean", "sum", "max", "min", "l2")
+        return builder.emit("reduce", tail, attrs={"function": function, "axes": [axis]})
+    if name == "norm":
+        groups = [g for g in range(1, shape[0] + 1) if shape[0] % g == 0]
+        attrs: dict[str, Any] = {"groups": groups[int(rng.integers(len(groups)))], "eps": 0.1}
+        attrs |= {"pixels": bool(rng.random() < 0.5), "centre": bool(rng.random() < 0.5)}
+        return builder.emit("norm", tail, attrs=attrs)
+    if name in ("softmax", "log_softmax"):
+        return builder.emit(name, tail, attrs={"axis": axis})
+    if name == "permute":
+        return builder.emit("permute", tail, attrs={"axes": rng.permutation(rank).tolist()})
+    if name == "reshape":
+        flat = int(np.prod(shape))
+        sizes = [n for n in range(1, flat + 1) if flat % n == 0]
+        first = sizes[int(rng.integers(len(sizes)))]
+        return builder.emit("reshape", tail, attrs={"shape": [first, flat // first]})
+    if name == "slice":
+        attrs = {"start": [0] * rank, "stop": [None] * rank, "step": [1] * rank}
+        attrs["start"][axis], attrs["step"][axis] = int(rng.integers(shape[axis])), int(rng.integers(1, 3))
+        return builder.emit("slice", tail, attrs=attrs)
+    if name == "concat":
+        if builder.values[tail].elements > 4000:
+            raise ProgramError("large enough")
+        return builder.emit("concat", tail, tail, attrs={"axis": axis})
+    if name == "matmul":
+        order = [*range(rank - 2), rank - 1, rank - 2] if rank > 1 else [0]
+        return builder.emit("matmul", tail, builder.emit("permute", tail, attrs={"axes": order}))
+    heads = [h for h in range(1, shape[0] + 1) if shape[0] % h == 0]
+    attrs = {"heads": heads[int(rng.integers(len(heads)))], "scale": 0.5}
+    return builder.emit("attention", tail, tail, tail, attrs=attrs)

@@ -6,11 +6,12 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import as_image, on_last_axis, permuted, reshaped
-from xnorpp.packing.operations.arguments import affine, shape_of
+from xnorpp.packing.operations.arguments import affine, of_one, shape_of
 from xnorpp.packing.operations.convolution import is_signs
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_linear_weight
@@ -98,12 +99,49 @@ def attention(
     dropout_p: float = 0.0, is_causal: bool = False, scale: Any = None, enable_gqa: bool = False,
 ) -> Node:  # fmt: skip
     """torch's (.., heads, tokens, channels) as the channels of all heads side by side, (c, tokens)."""
-    if attn_mask is not None or is_causal or enable_gqa:
-        raise trace.fail("with a mask or shared keys is not supported", "leave the mask out")
     if dropout_p:
         raise trace.fail("with dropout is active in evaluation too", "pass dropout_p=0.0 in evaluation")
     nodes = [trace.node(t) for t in (query, key, value)]
-    return attend(trace, nodes, float(query.shape[-1]) ** -0.5 if scale is None else float(scale))
+    factor = float(query.shape[-1]) ** -0.5 if scale is None else float(scale)
+    lead = [node.shape[:-2] for node in nodes]
+    if attn_mask is None and not is_causal and lead[1] == lead[2]:
+        if lead[0] == lead[1]:
+            return attend(trace, nodes, factor)
+        if math.prod(lead[1]) == 1 and len(lead[0]) == len(lead[1]):  # all queries share one head of keys
+            tokens = math.prod(nodes[0].shape[:-1])
+            asked = reshaped(trace, nodes[0], (*lead[1], tokens, nodes[0].shape[-1]))
+            return reshaped(trace, attend(trace, [asked, *nodes[1:]], factor), shape_of(result))
+    if enable_gqa or not lead[0] == lead[1] == lead[2]:
+        raise trace.fail("with fewer heads of keys than of queries is not supported", "repeat the keys")
+    return _masked(trace, result, nodes, factor, _causal(query, key) if is_causal else attn_mask)
+
+
+def _causal(query: Tensor, key: Tensor) -> Array:
+    return np.tril(np.ones((query.shape[-2], key.shape[-2]), bool))
+
+
+def _masked(trace: Trace, result: Tensor, nodes: list[Node], scale: float, mask: Any) -> Node:
+    """Attention with a summand of its scores; a mask of truth values sums -1e9 where it is false."""
+    q, k, v = nodes
+    rank = len(q.shape)
+    turned = permuted(trace, k, [*range(rank - 2), rank - 1, rank - 2])
+    asked = affine(trace, q, np.array([scale]), None)
+    shape = (*q.shape[:-1], k.shape[-2])
+    scores = trace.emit("matmul", [asked, turned], shape)
+    if trace.is_value(mask):
+        given = trace.node(mask)
+        attrs = None if given.shape == shape else {"broadcast": True}
+        scores = trace.emit("add", [scores, given], shape, attrs)
+    else:
+        if isinstance(mask, Tensor):
+            c = trace.constant(mask)
+            c = np.where(c != 0, 0.0, -1e9) if mask.dtype == torch.bool else c
+        else:
+            c = np.where(mask, 0.0, -1e9)
+        value = of_one(trace, scores, np.maximum(c, -1e9))
+        scores = trace.emit("offset", [scores], shape, None, {"value": value})
+    weights = trace.emit("softmax", [scores], shape, {"axis": rank - 1})
+    return trace.emit("matmul", [weights, v], shape_of(result))
 
 
 def attend(trace: Trace, nodes: list[Node], scale: float) -> Node:

@@ -18,10 +18,13 @@ from random_programs import Builder, random_program
 
 from xnorpp.cli.main import main
 from xnorpp.export import ExportError, export_onnx, export_openvino, export_qonnx
+from xnorpp.export.onnx.operations import OPERATIONS as ONNX_OPERATIONS
 from xnorpp.runtime import load
 from xnorpp.runtime.format.bits import pack_conv_weight
+from xnorpp.runtime.format.ops import operations
 from xnorpp.runtime.format.program import INPUT, Program, read
 from xnorpp.runtime.reference import normalise, run
+from xnorpp.runtime.reference.curves import CURVES
 from xnorpp.shipped import shipped_path
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
@@ -104,6 +107,82 @@ def test_random_programs_in_openvino() -> None:
         agreed += 1
     assert agreed >= 5
     assert refused >= 5
+
+
+NEWER: list[tuple[str, dict[str, Any], tuple[int, int, int], dict[str, Any]]] = [
+    *((name, {"alpha": 1.5} if name == "elu" else {}, (12, 6, 8), {}) for name in CURVES),
+    ("permute", {"axes": [2, 0, 1]}, (12, 6, 8), {}),
+    ("reshape", {"shape": [6, 12, 8]}, (12, 6, 8), {}),
+    ("slice", {"start": [2, 0, 1], "stop": [None, 5, -1], "step": [3, 1, 2]}, (12, 6, 8), {}),
+    ("flip", {"axis": 1}, (12, 6, 8), {}),
+    ("expand", {"shape": [12, 6, 8]}, (12, 1, 8), {}),
+    ("pixel_shuffle", {"factor": 2}, (12, 6, 8), {}),
+    ("pixel_unshuffle", {"factor": 2}, (12, 6, 8), {}),
+    ("channel_shuffle", {"groups": 3}, (12, 6, 8), {}),
+    ("edge_pad2d", {"padding": [1, 2, 0, 1], "mode": "reflect"}, (12, 6, 8), {}),
+    ("edge_pad2d", {"padding": [1, 2, 0, 1], "mode": "replicate"}, (12, 6, 8), {}),
+    *(
+        (
+            "upsample2d",
+            {"size": None, "scale": [2.0, 1.5], "mode": mode, "align_corners": False},
+            (4, 6, 8),
+            {},
+        )
+        for mode in ("nearest", "nearest-exact", "bilinear")
+    ),
+    (
+        "upsample2d",
+        {"size": [9, 13], "scale": None, "mode": "bilinear", "align_corners": True},
+        (4, 6, 8),
+        {},
+    ),
+    ("adaptive_avg_pool2d", {"size": [4, 3]}, (12, 6, 8), {}),
+    ("adaptive_max_pool2d", {"size": [3, 4]}, (12, 6, 8), {}),
+    *(
+        (
+            "dilated_max_pool2d",
+            {"kernel": [3, 2], "stride": [2, 2], "padding": [1, 1], "dilation": [2, 1], "ceil_mode": ceil},
+            *((4, 6, 8), {}),
+        )
+        for ceil in (False, True)
+    ),
+    ("constant", {}, (4, 6, 8), {"value": np.arange(12, dtype=np.float32).reshape(3, 4)}),
+    ("offset", {}, (4, 6, 8), {"value": np.arange(8, dtype=np.float32).reshape(1, 1, 8)}),
+]
+
+
+@pytest.mark.parametrize(("op", "attrs", "shape", "tensors"), NEWER, ids=lambda value: str(value)[:40])
+def test_operations_of_set_2_in_onnxruntime(
+    op: str, attrs: dict[str, Any], shape: tuple[int, int, int], tensors: dict[str, Any]
+) -> None:
+    b = Builder(shape)
+    program = b.program(b.emit(op, INPUT, attrs=attrs, tensors=tensors))
+    x = np.abs(floats(program, 3)) + 0.1 if op in ("log", "sqrt") else floats(program, 3)
+    found = in_onnxruntime(export_onnx(program), x)
+    assert found.shape == reference(program, x).shape
+    assert np.allclose(found, reference(program, x), rtol=1e-5, atol=1e-5)
+
+
+def test_an_operation_that_is_not_known_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(ONNX_OPERATIONS) <= set(operations())
+    monkeypatch.delitem(ONNX_OPERATIONS, "relu")
+    b = Builder((1, 2, 2))
+    with pytest.raises(ExportError, match=r"layer 'v0' \(relu\) cannot be exported to onnx: "):
+        export_onnx(b.program(b.emit("relu", INPUT)))
+
+
+def test_scaled_integers_stay_so_in_the_file() -> None:
+    rng = np.random.default_rng(4)
+    b = Builder((6, 1, 1))
+    weight, scale = rng.integers(-127, 128, (3, 6)).astype(np.int8), rng.uniform(0.1, 1, 3).astype(np.float32)
+    value = b.emit("linear", b.emit("flatten", INPUT), tensors={"weight": weight.astype(np.float32)})
+    tensors = {**b.tensors, f"{value}.weight": weight, "scale": scale}
+    program = Program(b.shape, tuple(b.ops), value, tensors, scales={f"{value}.weight": "scale"})
+    x = floats(program, 1)
+    model = export_onnx(program)
+    assert any(row.data_type == onnx.TensorProto.INT8 for row in model.graph.initializer)
+    assert close(in_onnxruntime(model, x), reference(program, x))
+    assert close(in_openvino(export_openvino(program, batch=2), x), reference(program, x))
 
 
 def ties(pad_value: int, channels: int = 16) -> Program:

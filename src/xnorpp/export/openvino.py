@@ -77,8 +77,13 @@ class _Translator:
             return self.ops.convert(self.ops.constant(np.require(values, requirements="C")), "f32")
         return self.ops.constant(np.require(values, requirements="C"))
 
+    def stored(self, op: Op, role: str) -> Array | None:
+        """A real tensor as stored in 16 or 32 bits; scaled integers become float32."""
+        scaled = op.tensors.get(role) in self.program.scales
+        return self.program.real(op, role) if scaled else self.program.stored(op, role)
+
     def per_channel(self, op: Op, role: str) -> Any:
-        stored = self.program.stored(op, role)
+        stored = self.stored(op, role)
         if stored is None:
             return None
         return self.constant(stored.reshape(1, -1, *[1] * (len(self.program.values[op.output].shape) - 1)))
@@ -86,14 +91,14 @@ class _Translator:
     def scaled(self, op: Op, x: Any) -> Any:
         """Times the spatial factor, if there is one."""
         if "row" in op.tensors:
-            row, col = (self.program.stored(op, role) for role in ("row", "col"))
+            row, col = (self.stored(op, role) for role in ("row", "col"))
             assert row is not None
             assert col is not None
             return self.ops.multiply(
                 x, self.ops.multiply(self.constant(row[:, None]), self.constant(col[None]))
             )
         for role in ("map", "full"):
-            factor = self.program.stored(op, role)
+            factor = self.stored(op, role)
             if factor is not None:
                 return self.ops.multiply(x, self.constant(factor))
         return x
@@ -172,13 +177,13 @@ class _Translator:
 
 
 def _conv2d(t: _Translator, op: Op, x: Any) -> Any:
-    weight = t.program.stored(op, "weight")
+    weight = t.stored(op, "weight")
     assert weight is not None
     return t.biased(op, t.convolution(op, x, t.constant(weight), weight.shape))
 
 
 def _linear(t: _Translator, op: Op, x: Any) -> Any:
-    weight = t.program.stored(op, "weight")
+    weight = t.stored(op, "weight")
     assert weight is not None
     return t.biased(op, t.ops.matmul(x, t.constant(weight), False, True))
 
@@ -198,7 +203,7 @@ def _affine(t: _Translator, op: Op, x: Any) -> Any:
 
 
 def _prelu(t: _Translator, op: Op, x: Any) -> Any:
-    slope = t.program.stored(op, "slope")
+    slope = t.stored(op, "slope")
     assert slope is not None
     return t.ops.prelu(x, t.constant(slope))
 

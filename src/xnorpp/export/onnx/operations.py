@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from xnorpp.export.errors import refuse
 from xnorpp.export.onnx.graph import DOMAIN, Graph
+from xnorpp.export.onnx.operations2 import OPERATIONS as SET_2
 from xnorpp.runtime.format.bits import unpack_bits, unpack_conv_weight
 from xnorpp.runtime.format.ops import pooled_size
 from xnorpp.runtime.format.program import Op, Program
@@ -41,18 +42,30 @@ class Translator:
         return len(self.program.values[value].shape)
 
     def real(self, op: Op, role: str, shape: tuple[int, ...] | None = None) -> str | None:
-        """A real tensor as float32; one stored in 16 bits stays so in the file."""
+        """A real tensor as float32; one stored in 16 bits, or as scaled integers, stays so in the file."""
         stored = self.program.stored(op, role)
         if stored is None:
             return None
-        name = op.tensors[role] if shape is None else f"{op.tensors[role]}.{'x'.join(map(str, shape))}"
-        given = self.graph.constant(name, stored if shape is None else stored.reshape(shape))
-        return given if stored.dtype == np.float32 else self._float(given)
+        given = self._float(op.tensors[role], stored.shape if shape is None else shape)
+        scale = self.program.scales.get(op.tensors[role])
+        if scale is None:
+            return given
+        made = f"{given}.scaled"
+        if made not in self.names:
+            factor = self._float(scale, (-1, *[1] * (len(stored.shape if shape is None else shape) - 1)))
+            self.names[made] = self.graph.node("Mul", given, factor, to=made)
+        return made
 
-    def _float(self, name: str) -> str:
+    def _float(self, tensor: str, shape: tuple[int, ...]) -> str:
+        """A stored tensor with another shape, converted where it is not float32."""
+        stored = self.program.tensors[tensor]
+        name = f"{tensor}.{'x'.join(map(str, shape))}"
+        given = self.graph.constant(name, stored.reshape(shape))
+        if stored.dtype == np.float32:
+            return given
         made = f"{name}.float32"
         if made not in self.names:
-            self.names[made] = self.cast(name, made, self.graph.onnx.TensorProto.FLOAT)
+            self.names[made] = self.cast(given, made, self.graph.onnx.TensorProto.FLOAT)
         return made
 
     def cast(self, name: str, to: str, kind: int) -> str:
@@ -272,4 +285,5 @@ OPERATIONS: dict[str, Callable[..., str]] = {
     "box_filter": _box_filter,
     "pad2d": _pad2d,
     "signs": lambda t, op, x: t.from_bits(x),
+    **SET_2,
 }

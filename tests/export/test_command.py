@@ -1,0 +1,102 @@
+"""`xnorpp export`: what it writes, and what it refuses in one sentence."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from random_programs import Builder
+
+from xnorpp.cli.main import main
+from xnorpp.export import ExportError, export_c
+from xnorpp.export.c.layers import make_layers
+from xnorpp.export.c.memory import plan_memory
+from xnorpp.runtime.format.program import INPUT, Program, read, write
+from xnorpp.shipped import shipped_path
+
+
+def test_c_writes_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "c", "cifar10-resnet20", "-o", str(tmp_path / "new"), "--name", "net"]) == 0
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["net.c", "net.h"]
+    assert "arena 69,672 bytes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["c", "--batch", "2"], "`--batch` (=2) is for openvino, not for c"),
+        (["onnx", "--fixed"], "`--fixed` (=24) is for c, not for onnx"),
+        (["qonnx", "--layout", "qdq"], "`--layout` (='qdq') is for onnx, not for qonnx"),
+        (["openvino", "--input", "bytes"], "`--input` (='bytes') is for c and onnx"),
+        (["c", "--size", "96"], "`--size` (='96') must be HEIGHTxWIDTH"),
+        (["c", "--size", "96x96"], "this one takes one size"),
+        (["c", "--examples", "x.npy"], "decides the scales of --fixed, which is not given"),
+        (["c", "--name", "my-net"], "must be a C identifier"),
+    ],
+)
+def test_options_that_do_not_fit(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    form, *options = arguments
+    assert main(["export", form, "cifar10-resnet20", "-o", str(tmp_path / "out"), *options]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("form", "package"), [("onnx", "onnx"), ("qonnx", "onnx"), ("openvino", "openvino")])
+def test_a_missing_package_is_named(
+    form: str,
+    package: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["export", form, "cifar10-resnet20", "-o", str(tmp_path / "out.xml")]) == 2
+    assert f"pip install 'xnorpp[{package}]'" in capsys.readouterr().err
+
+
+def any_size() -> Program:
+    b = Builder((3, 8, 8))
+    weight = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    attrs = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1}
+    x = b.emit("conv2d", INPUT, attrs=attrs, tensors={"weight": weight})
+    return b.program(b.emit("flatten", b.emit("global_avg_pool", x)), free_axes=(1, 2))
+
+
+def test_a_model_of_any_size_is_exported_for_one(tmp_path: Path) -> None:
+    write(any_size(), tmp_path / "any.xnor")
+    assert main(["export", "c", str(tmp_path / "any.xnor"), "-o", str(tmp_path), "--size", "5x7"]) == 0
+    header = (tmp_path / "any.h").read_text()
+    assert "#define ANY_HEIGHT 5\n" in header
+    assert "#define ANY_WIDTH 7\n" in header
+
+
+def test_an_operation_that_c_does_not_have_is_refused_by_name() -> None:
+    b = Builder((4, 2, 2))
+    program = b.program(b.emit("channel_shuffle", INPUT, attrs={"groups": 2}))
+    with pytest.raises(ExportError, match=r"layer 'v0' \(channel_shuffle\) cannot be exported to c: "):
+        export_c(program)
+
+
+def test_memory_is_shared_only_where_nothing_is_lost() -> None:
+    """Values that live at the same time are apart, but for an heir at or below what it is made from."""
+    program = read(shipped_path("cifar10-resnet20"))
+    layers = make_layers(program, "c")
+    size = {name: 4 * value.elements for name, value in program.values.items()}
+    memory = plan_memory(program, layers, lambda name, value: size[name], [8] * len(layers))
+    assert memory.arena % 4 == 0
+    for index, layer in enumerate(layers):
+        later = {name for after in layers[index + 1 :] for name in after.reads} | set(
+            program.outputs.values()
+        )
+        live = [name for name in memory.offsets if name in later or name in layer.writes]
+        live = [name for name in live if any(name in one.writes for one in layers[: index + 1])]
+        spans = sorted((memory.offsets[name], memory.offsets[name] + size[name]) for name in live)
+        spans.append((memory.scratch[index], memory.scratch[index] + 8))
+        spans.sort()
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans)), layer.name
+        assert spans[-1][1] <= memory.arena

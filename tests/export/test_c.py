@@ -98,6 +98,37 @@ def test_several_outputs_and_awkward_labels(tmp_path: Path) -> None:
     assert "two_classify" not in made.header
 
 
+@compiler
+@pytest.mark.parametrize("fixed", [None, 24])
+def test_operands_that_are_spread(fixed: int | None, tmp_path: Path) -> None:
+    """Sums, differences, products and quotients with one number for each channel, pixel or image."""
+    b = Builder((5, 4, 6))
+    rng = np.random.default_rng(3)
+    x = b.emit("affine", INPUT, tensors={"add": rng.standard_normal(5).astype(np.float32)})
+    channel = b.emit(
+        "offset", b.emit("global_avg_pool", INPUT), tensors={"value": np.full((1, 1, 1), 3, "f4")}
+    )
+    pixel = b.emit("abs_mean", INPUT)
+    one = b.emit("abs_mean", channel)
+    broadcast = {"broadcast": True}
+    for op, other, attrs in (
+        *(("add", channel, broadcast), ("mul", one, broadcast), ("sub", pixel, {}), ("div", channel, {})),
+        *(("add", INPUT, {}), ("sub", one, {}), ("mul", pixel, {})),
+    ):
+        x = b.emit(op, x, other, attrs=attrs)
+    for shape in ((5, 1, 1), (1, 4, 6), (5, 4, 6)):
+        x = b.emit("offset", x, tensors={"value": rng.standard_normal(shape).astype(np.float32)})
+    program = b.program(x)
+    images = rng.integers(0, 256, (3, 4, 6, 5), dtype=np.uint8)
+    made = export_c(program, fixed=fixed)
+    (ours,) = answers(build(made, program, tmp_path, SANITIZED), made, program, images)
+    expected = run(program, images)
+    if fixed is None:
+        assert close(ours, expected)
+    else:
+        assert np.abs(ours / 2.0 ** shift(made) - expected).max() < 1e-3 * np.abs(expected).max()
+
+
 def test_generated_code_needs_no_library_and_no_memory() -> None:
     made = export_c(read(shipped_path("cifar10-resnet20")), "resnet20")
     assert set(re.findall(r"#include (\S+)", made.source + made.header)) == {

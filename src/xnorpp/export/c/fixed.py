@@ -18,10 +18,8 @@ from xnorpp.export.c.writer import LEAST, MOST, Array, Writer
 from xnorpp.runtime.format.bits import packed_width
 from xnorpp.runtime.format.program import INPUT, Program
 from xnorpp.runtime.plan import (
-    AddValue,
     Affine,
     Hardtanh,
-    MulValue,
     Prelu,
     Relu,
     Spatial,
@@ -305,21 +303,33 @@ class FixedWriter(Writer):
         self.line(f"v = v < {low} ? {low} : v > {high} ? {high} : v;")
         self.limit = max(abs(micro.low), abs(micro.high))
 
-    def operand(self, micro: AddValue | MulValue, at: str) -> None:
-        other = self.exponent_of(micro.value)
-        if not self._wide(micro.value):
+    def operand(self, function: str, value: str, at: str) -> None:
+        other = self.exponent_of(value)
+        if not self._wide(value):
             at = f"value_of({at})"
         limit = self.ranges[self.after()]
-        self.needs.add("shifted")
-        if isinstance(micro, MulValue):
+        if function == "div":
+            e = min(exponent(limit, BITS), self.exponent - other + 30)
+            self.needs.add("quotient")
+            self.line(f"v = quotient(v, {at}, {self.shift(e - self.exponent + other)});")
+        elif function == "mul":
             e = min(exponent(limit, BITS), self.exponent + other)
+            self.needs.add("shifted")
             self.line(f"v = shifted((int64_t)v * {at}, {self.shift(self.exponent + other - e)});")
         else:
-            e = exponent(max(limit, self.limit, self.ranges[micro.value]), BITS)
+            e = exponent(max(limit, self.limit, self.ranges[value]), BITS)
             mine, its = self.shift(self.exponent - e), self.shift(other - e)
-            self.needs.add("narrow")
-            self.line(f"v = narrow((int64_t)shifted(v, {mine}) + shifted({at}, {its}));")
+            self.needs |= {"narrow", "shifted"}
+            symbol = "+" if function == "add" else "-"
+            self.line(f"v = narrow((int64_t)shifted(v, {mine}) {symbol} shifted({at}, {its}));")
         self.register(e, limit)
+
+    def offset(self, constant: tuple[Array, str]) -> None:
+        values, index = constant
+        self._align(self.ranges[self.after()] + float(np.abs(values).max()))
+        units = self.constant("int32_t", "constant", self.units(values, self.exponent))
+        field = self.function.take("const int32_t *", "constant", units)
+        self._plus(f"{field}[{index}]")
 
     def store(self, micro: StoreFloat, to: str) -> None:
         e = self.exponent_of(micro.value)

@@ -10,16 +10,16 @@ from xnorpp.export.c.writer import LEAST, MOST, Array, Writer
 from xnorpp.runtime.format.bits import packed_width
 from xnorpp.runtime.format.program import INPUT
 from xnorpp.runtime.plan import (
-    AddValue,
     Affine,
     Hardtanh,
-    MulValue,
     Prelu,
     Relu,
     Spatial,
     StoreBits,
     StoreFloat,
 )
+
+SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
 class FloatWriter(Writer):
@@ -146,8 +146,13 @@ class FloatWriter(Writer):
             high = self.function.take("float", "high", number(micro.high))
             self.line(f"v = v < {low} ? {low} : v > {high} ? {high} : v;")
 
-    def operand(self, micro: AddValue | MulValue, at: str) -> None:
-        self.line(f"v {'+' if isinstance(micro, AddValue) else '*'}= {at};")
+    def operand(self, function: str, value: str, at: str) -> None:
+        self.line(f"v {SYMBOLS[function]}= {at};")
+
+    def offset(self, constant: tuple[Array, str]) -> None:
+        values, index = constant
+        field = self.function.take("const float *", "constant", self.constant("float", "constant", values))
+        self.line(f"v += {field}[{index}];")
 
     def store(self, micro: StoreFloat, to: str) -> None:
         self.line(f"{to} = v;")

@@ -16,9 +16,11 @@ from xnorpp.runtime.format.program import INPUT, Op, Program
 from xnorpp.runtime.plan import (
     AddValue,
     Affine,
+    Combine,
     Hardtanh,
     MicroOp,
     MulValue,
+    Offset,
     Prelu,
     Relu,
     StoreBits,
@@ -32,7 +34,7 @@ FILTERS = frozenset(
 POOLS = frozenset(("max_pool2d", "avg_pool2d", "box_filter"))
 OTHERS = frozenset(("pad2d", "global_avg_pool", "abs_mean", "flatten", "softmax", "signs", "pointwise"))
 PRODUCERS = FILTERS | POOLS | OTHERS
-MOVES = (Affine, Relu, Prelu, Hardtanh, AddValue, MulValue, StoreFloat, StoreBits)
+MOVES = (Affine, Relu, Prelu, Hardtanh, AddValue, MulValue, Combine, Offset, StoreFloat, StoreBits)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from xnorpp.export.c.layers import POOLS, Layer
 from xnorpp.export.errors import ExportError
 from xnorpp.runtime.format.ops import Value
 from xnorpp.runtime.format.program import INPUT, Program
-from xnorpp.runtime.plan import AddValue, MulValue, StoreFloat
+from xnorpp.runtime.plan import AddValue, Combine, MulValue, StoreFloat
 
 ALIGN = 4
 
@@ -81,12 +81,14 @@ def _heirs(
         reads = [(-1, layer.source)] + [
             (place, move.micro.value)
             for place, move in enumerate(layer.moves)
-            if isinstance(move.micro, (AddValue, MulValue))
+            if isinstance(move.micro, (AddValue, MulValue, Combine))
         ]
         for place, name in reads:
             if blocks[name].dies != index or sum(other == name for _, other in reads) > 1:
                 continue
             if place < 0 and not _in_order(layer):
+                continue
+            if place >= 0 and not _each(layer.moves[place].micro):
                 continue
             per_element = size_of(name, program.values[name]) // program.values[name].elements
             for later, move in enumerate(layer.moves):
@@ -96,6 +98,13 @@ def _heirs(
                     if same and (place < 0 or made.elements == program.values[name].elements):
                         pairs.add((name, move.micro.value))
     return pairs
+
+
+def _each(micro: object) -> bool:
+    """Whether a move reads one element of its operand for each of its own."""
+    if isinstance(micro, Combine):
+        return micro.spread == "each"
+    return not (isinstance(micro, MulValue) and micro.per_pixel)
 
 
 def _in_order(layer: Layer) -> bool:

@@ -17,8 +17,10 @@ from xnorpp.runtime.format.program import INPUT, Program
 from xnorpp.runtime.plan import (
     AddValue,
     Affine,
+    Combine,
     Hardtanh,
     MulValue,
+    Offset,
     Prelu,
     Relu,
     Spatial,
@@ -70,7 +72,12 @@ class Writer(abc.ABC):
     def simple(self, micro: Relu | Prelu | Hardtanh) -> None: ...
 
     @abc.abstractmethod
-    def operand(self, micro: AddValue | MulValue, at: str) -> None: ...
+    def operand(self, function: str, value: str, at: str) -> None:
+        """add, sub, mul or div with the element `at` of another value."""
+
+    @abc.abstractmethod
+    def offset(self, constant: tuple[Array, str]) -> None:
+        """Plus a constant: its elements, and the index of the one to add."""
 
     @abc.abstractmethod
     def store(self, micro: StoreFloat, to: str) -> None: ...
@@ -123,11 +130,13 @@ class Writer(abc.ABC):
             self.move = number
             if isinstance(micro, Affine):
                 self.affine(micro)
-            elif isinstance(micro, (AddValue, MulValue)):
+            elif isinstance(micro, (AddValue, MulValue, Combine)):
+                function, spread = _combined(micro)
                 pointer = self.place(micro.value)
                 field = self.function.take(f"const {self.number_type(micro.value)} *", "other", pointer)
-                one = isinstance(micro, MulValue) and micro.per_pixel
-                self.operand(micro, f"{field}[{'pixel' if one else 'i'}]")
+                self.operand(function, micro.value, f"{field}[{INDEX[spread]}]")
+            elif isinstance(micro, Offset):
+                self.offset(self._spread(micro))
             elif isinstance(micro, StoreFloat):
                 field = self.function.take(
                     f"{self.number_type(micro.value)} *", "out", self.place(micro.value)
@@ -138,6 +147,15 @@ class Writer(abc.ABC):
             elif isinstance(micro, (Relu, Prelu, Hardtanh)):  # `make_layers` refuses what else there is
                 self.simple(micro)
         return self.function
+
+    def _spread(self, micro: Offset) -> tuple[Array, str]:
+        """A constant in the order of the code, and the C index into it."""
+        if micro.constant.size == 1:
+            return micro.constant.reshape(-1), "0"
+        if micro.constant.size == micro.constant.shape[0] == self.layer.extent[0]:
+            return micro.constant.reshape(-1), "o"
+        full = np.broadcast_to(micro.constant, micro.shape).reshape(self.layer.extent)
+        return np.moveaxis(full, 0, -1), "i"
 
     def place(self, value: str) -> str:
         """The address of a value in the arena."""
@@ -394,6 +412,16 @@ class Writer(abc.ABC):
         return ", ".join(words)
 
 
+def _combined(micro: AddValue | MulValue | Combine) -> tuple[str, str]:
+    """The function of an operand, and how it lies on the register."""
+    if isinstance(micro, Combine):
+        return micro.function, micro.spread
+    if isinstance(micro, AddValue):
+        return "add", "each"
+    return "mul", "pixel" if micro.per_pixel else "each"
+
+
+INDEX = {"each": "i", "pixel": "pixel", "channel": "o", "one": "0"}
 KINDS = {
     "conv2d": "convolution",
     "linear": "linear layer",
@@ -413,4 +441,6 @@ MOVE_WORDS: dict[type, str] = {
     Hardtanh: "hard tanh",
     AddValue: "plus another value",
     MulValue: "times another value",
+    Combine: "with another value",
+    Offset: "plus a constant",
 }

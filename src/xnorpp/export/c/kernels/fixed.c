@@ -24,6 +24,16 @@ static int32_t scaled(int32_t v, int32_t m, int32_t shift)
     return shifted((int64_t)v * m, shift);
 }
 
+//@ quotient narrow
+/* v * 2^shift / q; the largest number for a division by 0. */
+static int32_t quotient(int32_t v, int32_t q, int32_t shift)
+{
+    const int64_t wide = shift >= 0 ? (int64_t)v * ((int64_t)1 << shift) : (int64_t)v >> -shift;
+    if (q == 0)
+        return v < 0 ? -2147483646 : 2147483646;
+    return narrow(wide / q);
+}
+
 //@ number16
 /* A stored number has 16 bits, and EXTRA more fractional bits in a register. */
 #define EXTRA 14

@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TORCH := torch==2.13.0
 NATIVE := CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: setup demo test check coverage bench bench-tools soak fuzz sanitize test-deploy test-export zoo docs wheel clean
+.PHONY: setup demo test check coverage bench bench-tools soak fuzz sanitize test-deploy test-export zoo web web-setup web-compare docs wheel clean
 
 setup: $(READY)
 
@@ -81,7 +81,8 @@ sanitize: setup
 	$(BIN)/python benchmarks/sanitize.py
 
 # What needs packages or compilers of its own, installed here; nothing is skipped. timm and torchvision bring another torch,
-# so they get an environment of their own. Emulators come from the system: qemu-user and g++-aarch64-linux-gnu.
+# so they get an environment of their own. Emulators and compilers for other platforms come from the system, and from PyPI's
+# ziglang.
 test-deploy: setup test-export
 	$(BIN)/python -m pip install --quiet lightning 'ray[data]'
 	XNORPP_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/examples tests/extras/check_ray.py
@@ -92,8 +93,25 @@ test-deploy: setup test-export
 	$(VENV)-deploy/bin/python -m pytest -q -p no:cacheprovider tests/extras/check_timm_torchvision.py
 	$(VENV)-deploy/bin/python -m pip install --quiet triton==3.7.0
 	OMP_NUM_THREADS=1 $(VENV)-deploy/bin/python -m pytest -q -p no:cacheprovider tests/nn/test_fused.py
-	command -v qemu-aarch64 > /dev/null || apt-get install -y -q qemu-user g++-aarch64-linux-gnu
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/native
+	which qemu-aarch64 riscv64-linux-gnu-g++ x86_64-w64-mingw32-g++-posix wine > /dev/null || apt-get install -y -q --no-install-recommends \
+	qemu-user g++-aarch64-linux-gnu g++-riscv64-linux-gnu g++-mingw-w64-x86-64 wine64 wine
+	$(MAKE) web-setup web
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/native tests/web
+	$(BIN)/python tests/native/check_platforms.py
+
+# The browser package and its page, in web/dist. Zig's clang compiles to WebAssembly; node and chromium are for the tests.
+web-setup: setup
+	$(BIN)/python -m pip install --quiet 'ziglang>=0.15'
+	command -v node > /dev/null || apt-get install -y -q nodejs npm
+	command -v chromium > /dev/null || apt-get install -y -q --no-install-recommends chromium
+
+web: setup
+	$(BIN)/python web/build.py
+
+# What the page's button `Compare` loads: onnxruntime-web and real-valued networks, about 16 MB.
+web-compare: web
+	$(BIN)/python -m pip install --quiet onnx onnxscript
+	$(BIN)/python web/compare.py
 
 # Exported networks where they are to run: generated C on emulated chips, models in other engines. qonnx makes models in the
 # newest format that onnx knows, which onnxruntime may not know yet: hence the older onnx.

@@ -24,7 +24,7 @@
 #else
 #define XNORPP_API __declspec(dllimport)
 #endif
-#elif defined(__GNUC__)
+#elif defined(__GNUC__) && !defined(_WIN32)
 #define XNORPP_API __attribute__((visibility("default")))
 #else
 #define XNORPP_API

@@ -10,11 +10,6 @@
 #if defined(_WIN32)
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
-#elif defined(__linux__)
-#include <sched.h>
-#endif
-#if !defined(XNORPP_NO_THREADS)
-#include <thread>
 #endif
 
 namespace xnorpp {
@@ -62,19 +57,6 @@ std::vector<uint8_t> read_file(const char *path, uint64_t most) {
             throw LimitError("the file has more than the " + std::to_string(most) + " bytes that `file_bytes` of `limits` allows", "file_bytes");
     }
     return bytes;
-}
-
-int available_cores() {
-#if defined(XNORPP_NO_THREADS)
-    return 1;
-#else
-#if defined(__linux__)
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-#endif
-    const unsigned count = std::thread::hardware_concurrency();
-    return count > 0 ? (int)count : 1;
-#endif
 }
 
 }  // namespace xnorpp

@@ -1,4 +1,4 @@
-// What the C library asks of the system besides memory and threads.
+// The one thing that the C library asks of a file system.
 #pragma once
 #include <cstdint>
 #include <stdexcept>
@@ -13,8 +13,5 @@ struct FileError : std::runtime_error {
 
 // The bytes of a file; `path` is UTF-8. A LimitError where it has more than `most`, a FileError where it cannot be read.
 std::vector<uint8_t> read_file(const char *path, uint64_t most);
-
-// How many cores this process may run on.
-int available_cores();
 
 }  // namespace xnorpp

@@ -7,9 +7,15 @@
 #endif
 
 namespace xnorpp {
+
+#if defined(XNORPP_HAVE_WASM)  // csrc/wasm/kernels.cpp
+const Kernels *wasm_kernels();
+bool wasm_fuses();  // whether relaxed multiply-adds round once here
+#endif
+
 namespace {
 
-bool always() { return true; }
+[[maybe_unused]] bool always() { return true; }
 
 #if defined(__x86_64__)
 struct Cpuid {
@@ -60,7 +66,14 @@ const std::vector<IsaRow> &isa_table() {
 #else
         {"neon", nullptr, nullptr},
 #endif
+#if defined(XNORPP_HAVE_WASM)
+        {"wasm", wasm_kernels, wasm_fuses},
+#else
+        {"wasm", nullptr, nullptr},
+#endif
+#if !defined(XNORPP_NO_GENERIC)  // which a browser need not download
         {"generic", generic_kernels, always},
+#endif
     };
     return table;
 }

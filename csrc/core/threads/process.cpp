@@ -3,6 +3,12 @@
 #if !defined(XNORPP_NO_THREADS) && !defined(_WIN32)
 #include <pthread.h>
 #endif
+#if !defined(XNORPP_NO_THREADS)
+#include <thread>
+#if defined(__linux__)
+#include <sched.h>
+#endif
+#endif
 
 #include <stdexcept>
 
@@ -23,6 +29,19 @@ std::atomic<unsigned> fork_count{0};
 
 void require_counted_forks() {
     if (counted) throw std::runtime_error("the native core could not register with the system's fork (pthread_atfork failed)");
+}
+
+int available_cores() {
+#if defined(XNORPP_NO_THREADS)
+    return 1;
+#else
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
+    const unsigned count = std::thread::hardware_concurrency();
+    return count > 0 ? (int)count : 1;
+#endif
 }
 
 }  // namespace xnorpp

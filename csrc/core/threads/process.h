@@ -13,4 +13,7 @@ inline unsigned forks() { return fork_count.load(std::memory_order_relaxed); }
 // Throws where the system has no memory left to have its forks counted.
 void require_counted_forks();
 
+// How many cores this process may run on; 1 in a build without threads.
+int available_cores();
+
 }  // namespace xnorpp

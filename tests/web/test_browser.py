@@ -1,0 +1,159 @@
+"""The browser package in Node and in Chromium against Python: the same bytes give the same classes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from random_programs import random_program
+
+import xnorpp
+from browser import DIST, chromium, result_of
+from xnorpp.runtime.format.program import encode
+from xnorpp.shipped import shipped_path
+
+HERE = Path(__file__).resolve().parent
+COUNT = 100
+PAGE_BYTES = 600_000
+
+
+def pictures(count: int, size: int, seed: int = 0) -> np.ndarray:
+    """Coloured shapes on smooth grounds: images that a network takes for different things."""
+    rng = np.random.default_rng(seed)
+    grid = np.mgrid[0:size, 0:size] / size
+    images = []
+    for _ in range(count):
+        coarse = rng.integers(0, 256, (3, 3, 3), np.uint8)
+        image = np.asarray(Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC)).copy()
+        for _ in range(int(rng.integers(1, 5))):
+            centre, radius, power = (
+                rng.uniform(0.1, 0.9, 2),
+                rng.uniform(0.08, 0.4, 2),
+                rng.choice([1.0, 2.0, 8.0]),
+            )
+            inside = sum((abs(grid[i] - centre[i]) / radius[i]) ** power for i in range(2)) < 1
+            image[inside] = rng.integers(0, 256, 3)
+        images.append(image)
+    return np.stack(images)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library, the checks, models and images."""
+    if not (DIST / "page" / "lib").exists():
+        pytest.skip("BROWSER PACKAGE NOT TESTED: it is not built; `make web-setup web` builds it")
+    folder = tmp_path_factory.mktemp("web")
+    shutil.copytree(DIST / "page" / "lib", folder / "lib")
+    for name in ("check.html", "check.mjs"):
+        shutil.copy(HERE / name, folder)
+    cases: list[dict[str, Any]] = []
+
+    def add(name: str, content: bytes, images: np.ndarray, build: str | None = None) -> None:
+        (folder / name).write_bytes(content)
+        (folder / f"{name}.images").write_bytes(images.tobytes())
+        cases.append({"model": name, "images": f"{name}.images", "count": len(images), "build": build})
+
+    small = shipped_path("cifar10-resnet20").read_bytes()
+    add("small", small, pictures(COUNT, 32))
+    add("small-simd", small, pictures(COUNT, 32), "simd")
+    add("large", shipped_path("cifar10-resnet18").read_bytes(), pictures(10, 32, seed=1))
+    add("tiny", shipped_path("tiny-imagenet-resnet18").read_bytes(), pictures(6, 64, seed=2))
+    rng = np.random.default_rng(3)
+    for seed in (2, 5, 8, 11, 14, 17):
+        program = random_program(seed)
+        channels, height, width = program.input_shape
+        if channels <= 4:
+            add(
+                f"random-{seed}",
+                encode(program),
+                rng.integers(0, 256, (3, height, width, channels), np.uint8),
+            )
+    (folder / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
+    return folder
+
+
+def compare(folder: Path, found: dict[str, Any]) -> dict[str, str]:
+    """Every case against Python; the kernels that ran, by model."""
+    assert "error" not in found, found["error"]
+    cases = {case["model"]: case for case in json.loads((folder / "cases.json").read_text())}
+    for result in found["results"]:
+        name = result["model"]
+        model = xnorpp.PackedModel(_program(folder / name), threads=1)
+        channels, height, width = model.input_shape
+        count = cases[name]["count"]
+        images = np.fromfile(folder / f"{name}.images", np.uint8).reshape(count, height, width, channels)
+        wanted = model(images)
+        outputs = np.asarray([np.nan if x is None else x for x in result["outputs"]], np.float32).reshape(
+            wanted.shape
+        )
+        if name.startswith("random"):
+            np.testing.assert_allclose(outputs, wanted, rtol=1e-3, atol=1e-3 * float(np.abs(wanted).max()))
+            continue
+        assert len(set(wanted.argmax(1))) > 2  # the images are not all the same to the network
+        np.testing.assert_array_equal(outputs.argmax(1), wanted.argmax(1))
+        # Real-valued sums may be rounded in another way, which rarely turns a sign; then the image is another to the rest
+        # of the network.
+        error = np.abs(outputs - wanted).max(1) / np.abs(wanted).max(1)
+        assert np.mean(error < 2e-6) >= 0.95, np.sort(error)
+        np.testing.assert_array_equal(result["again"], result["outputs"][: len(result["again"])])
+        guesses = model.classify(images[0], top=3)
+        assert [guess["label"] for guess in result["guesses"]] == [guess.label for guess in guesses]
+        np.testing.assert_allclose(
+            [guess["probability"] for guess in result["guesses"]], [g.probability for g in guesses], atol=2e-3
+        )
+        assert result["fileBytes"] == (folder / name).stat().st_size
+        assert result["labels"] == list(model.labels or ())
+    damaged, limit, size, pixels, top = found["errors"]
+    assert damaged == "the checksum does not match; the file is damaged"
+    assert "memory_bytes" in limit
+    assert "5 numbers; 1 x 3072 (3 x 32 x 32) are needed" in size
+    assert "must be an ImageData" in pixels
+    assert "`top` (=0)" in top
+    assert found["grown"] == 0
+    return {result["model"]: result["isa"] for result in found["results"]}
+
+
+def _program(path: Path) -> Any:
+    from xnorpp.runtime.format.program import read
+
+    return read(path.read_bytes())
+
+
+def test_node_gives_the_classes_of_python(folder: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("BROWSER PACKAGE NOT TESTED IN NODE: node is not installed")
+    done = subprocess.run([node, HERE / "check_node.mjs", folder], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert compare(folder, json.loads(done.stdout))["small-simd"] == "wasm-simd"
+
+
+def test_chromium_gives_the_classes_of_python(folder: Path) -> None:
+    if chromium() is None:
+        pytest.skip("BROWSER PACKAGE NOT TESTED IN A BROWSER: chromium is not installed")
+    isas = compare(folder, result_of(folder, "check.html"))
+    assert isas["small-simd"] == "wasm-simd"
+    assert isas["small"] == "wasm-relaxed"  # of a Chromium since 2023 on a machine that fuses
+
+
+def test_the_page_is_small_and_needs_no_other_server(folder: Path) -> None:
+    page = DIST / "page"
+    loaded = [page / name for name in ("index.html", "style.css", "app.js", "board.js", "compare.js")]
+    loaded += [page / "lib" / name for name in ("xnorpp.js", "instance.js", "xnorpp-relaxed.wasm.gz")]
+    loaded += [page / "models" / "cifar10-resnet20.xnor"]
+    assert sum(path.stat().st_size for path in loaded) < PAGE_BYTES
+    for path in [*page.glob("*.html"), *page.glob("*.js"), *page.glob("*.css"), *(page / "lib").glob("*.js")]:
+        text = path.read_text(encoding="utf-8")
+        for part in ("https://", "http://"):
+            links = [
+                line
+                for line in text.splitlines()
+                if part in line and "<a href=" not in line and "xmlns" not in line
+            ]
+            assert links == [], path

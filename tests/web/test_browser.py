@@ -97,8 +97,7 @@ def compare(folder: Path, found: dict[str, Any]) -> dict[str, str]:
             continue
         assert len(set(wanted.argmax(1))) > 2  # the images are not all the same to the network
         np.testing.assert_array_equal(outputs.argmax(1), wanted.argmax(1))
-        # Real-valued sums may be rounded in another way, which rarely turns a sign; then the image is another to the rest
-        # of the network.
+        # Real-valued sums may be rounded in another way, which rarely turns a sign and what follows from it.
         error = np.abs(outputs - wanted).max(1) / np.abs(wanted).max(1)
         assert np.mean(error < 2e-6) >= 0.95, np.sort(error)
         np.testing.assert_array_equal(result["again"], result["outputs"][: len(result["again"])])

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
-from xnorpp.paper.accuracy.levers import baselines_block, levers_block
-from xnorpp.paper.accuracy.runs import BASELINES, LEVERS, Run, baselines, levers
+from xnorpp.paper.accuracy.levers import baselines_block, levers_block, students_block
+from xnorpp.paper.accuracy.queue import done_keys
+from xnorpp.paper.accuracy.runs import BASELINES, LEVERS, STUDENTS, Run, baselines, levers, students
+from xnorpp.training.recipe.library import load_recipe
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 def row(run: Run, top1: float, loss: float = 0.5) -> dict[str, Any]:
@@ -19,7 +25,11 @@ def row(run: Run, top1: float, loss: float = 0.5) -> dict[str, Any]:
 def test_baselines_are_one_row_each() -> None:
     assert "not measured yet" in baselines_block([])
     runs = list(baselines())
+    *runs, teacher = runs
     assert [run.recipe for run in runs] == [f"baseline-{name}" for name in BASELINES]
+    assert "not measured yet" in baselines_block([row(teacher, 64.0)]), (
+        "it is no baseline of the pooled network"
+    )
     text = baselines_block([row(runs[0], 95.31), row(runs[2], 77.77)])
     assert "| CIFAR-10 | ResNet-18 | 50 | 95.31 |" in text
     assert "| CIFAR-100 | ResNet-18 | 50 | 77.77 |" in text
@@ -49,3 +59,26 @@ def test_every_lever_learns_from_a_teacher_that_never_saw_the_held_out_images() 
     assert teacher.row == "teacher"
     assert all(run.teacher == teacher.key for run in trials)
     assert {run.settings[0] for run in (teacher, *trials)} == {"data.holdout=0.2"}
+
+
+def test_the_recorded_default_and_its_teacher_count_for_the_second_round() -> None:
+    """The recipe of the baselines has changed since, and the teacher of the levers must not."""
+    known = done_keys(RESULTS, list(levers()))
+    assert {"lever-cifar10-resnet18-teacher-0", "lever-cifar10-resnet20-sgd-recu-0"} <= known
+    assert "lever-cifar10-resnet20-sgd-0" not in known
+
+
+def test_students_learn_from_the_baselines_and_hold_images_out() -> None:
+    runs = list(students())
+    trained = {run.key for run in baselines()}
+    assert all(run.teacher in trained and run.held for run in runs)
+    assert Counter(dict(run.facts)["name"] for run in runs) == STUDENTS
+    assert [run.seed for run in runs] == sorted(run.seed for run in runs)
+    text = students_block([row(runs[0], 88.9)])
+    assert "| CIFAR-10 | ResNet-20 | 0 | 50 | 88.90 |" in text
+    assert text.count("not measured yet") == len(runs) - 1
+    for run in runs:
+        recipe = load_recipe(run.recipe)
+        images = 100_000 if run.dataset == "tiny_imagenet" else 50_000
+        assert recipe.data.holdout * images >= 1000
+        assert recipe.data.batch_size * recipe.schedule.statistics_batches <= images * 0.98

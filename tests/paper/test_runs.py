@@ -47,7 +47,7 @@ def test_every_run_has_a_recipe_that_fits_it(run: Run) -> None:
 
 def test_choices_are_made_on_held_out_pictures_and_results_on_the_test_set() -> None:
     for run in EVERY:
-        assert run.held == (run.experiment in ("ablation", "trial", "lever")), run.key
+        assert run.held == (run.experiment in ("ablation", "trial", "lever", "student")), run.key
 
 
 def test_the_order_is_shipped_then_first_rows_seed_by_seed_then_the_rest() -> None:

@@ -106,6 +106,15 @@ def levers(arguments: list[str]) -> int:
     return _queue(arguments, "levers", levers, ("lever",))
 
 
+def students(arguments: list[str]) -> int:
+    """The one-bit networks that learn from the baselines, by the recipe that the levers favour.
+
+    A fiftieth of the training set is held out for the temperature; `xnorpp paper ship` packs a network and
+    measures it on the test set. Baselines that are not in the folder of the runs are trained first.
+    """
+    return _queue(arguments, "students", students, ("baseline", "student"))
+
+
 def shipped(arguments: list[str]) -> int:
     """Train the models that ship, each after its real-valued baseline.
 
@@ -147,6 +156,7 @@ TRAINING: dict[str, Callable[[list[str]], int]] = {
     "table3-revised": table3_revised,
     "baselines": baselines,
     "levers": levers,
+    "students": students,
     "shipped": shipped,
     "all": everything,
     "ship": ship,
@@ -248,7 +258,7 @@ def _show(experiments: Sequence[str], results: Path, look: bool) -> list[Path]:
     """Print the table of each experiment from what `results` keeps, and draw its plot there."""
     from xnorpp.paper.accuracy.choices import ablation_block, trials_block
     from xnorpp.paper.accuracy.claim import claim_block, enlarged_block, short_block
-    from xnorpp.paper.accuracy.levers import baselines_block, levers_block
+    from xnorpp.paper.accuracy.levers import baselines_block, levers_block, students_block
     from xnorpp.paper.accuracy.tables import (
         shipped_block,
         table1_block,
@@ -270,6 +280,7 @@ def _show(experiments: Sequence[str], results: Path, look: bool) -> list[Path]:
         "table3-revised": ("", table3_revised_block),
         "baseline": ("", baselines_block),
         "lever": ("", levers_block),
+        "student": ("", students_block),
     }
     rows = read_rows(results)
     if look:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from xnorpp.paper.accuracy.runs import BASELINES, LEVER_HOLDOUT, LEVERS
+from xnorpp.paper.accuracy.runs import BASELINES, LEVER_HOLDOUT, LEVERS, STUDENTS
 from xnorpp.paper.accuracy.tables import top1, top5
 from xnorpp.paper.layers.tables import NOT_MEASURED, markdown
 from xnorpp.paper.recorded import Row, accuracy
@@ -20,6 +20,7 @@ def baselines_block(rows: Sequence[Row]) -> str:
     found = {
         (row["dataset"].replace("_", "-"), row["network"]): row
         for row in accuracy(rows, experiment="baseline", split="test")
+        if row["row"] == "real"
     }
     if not found:
         return f"The real-valued baselines: {NOT_MEASURED}."
@@ -36,6 +37,25 @@ def baselines_block(rows: Sequence[Row]) -> str:
             [*title, str(row["epochs"]), f"{top1(row):.2f}", f"{top5(row):.2f}", f"{metrics['loss']:.3f}"]
         )
     return markdown(["data", "network", "epochs", "top-1 %", "top-5 %", "loss"], body)
+
+
+def students_block(rows: Sequence[Row]) -> str:
+    """The newest run of each seed of each binary network, on the images held out for its temperature."""
+    found = {
+        (row["dataset"].replace("_", "-"), row["network"], int(row["seed"])): row
+        for row in accuracy(rows, experiment="student", split=None)
+    }
+    body = []
+    for name, seeds in STUDENTS.items():
+        dataset, network = name.rsplit("-", 1)
+        title = [DATASETS.get(dataset.replace("-", "_"), dataset), NETWORKS[network]]
+        for seed in range(seeds):
+            row = found.get((dataset, network, seed))
+            if row is None:
+                body.append([*title, str(seed), "", NOT_MEASURED])
+            else:
+                body.append([*title, str(seed), str(row["epochs"]), f"{top1(row):.2f}"])
+    return markdown(["data", "network", "seed", "epochs", "held out, top-1 %"], body)
 
 
 def levers(rows: Sequence[Row]) -> dict[tuple[str, int], Row]:
@@ -61,11 +81,13 @@ def levers_block(rows: Sequence[Row]) -> str:
         loss = row["metrics"]["loss"]
         change = f"{loss - start['metrics']['loss']:+.3f}" if changes else "start"
         body.append([name, " ".join(changes), f"{top1(row):.2f}", gap, f"{loss:.3f}", change])
-    again = found.get(("default", 1))
-    if again is not None:
+    for name in ("default", "sgd-recu"):
+        again = found.get((name, 1))
+        if again is None:
+            continue
         gaps = [f"{top1(again) - top1(start):+.2f}", f"{again['metrics']['loss']:.3f}"]
         change = f"{again['metrics']['loss'] - start['metrics']['loss']:+.3f}"
-        body.append(["default", "another seed", f"{top1(again):.2f}", *gaps, change])
+        body.append([name, "another seed", f"{top1(again):.2f}", *gaps, change])
     text = (
         f"ResNet-20, CIFAR-10, Case 4, {start['epochs']} epochs, measured on {images:,.0f} training images "
         "that neither the networks nor their teacher were trained on. Twice the standard deviation of a "

@@ -113,7 +113,12 @@ def table() -> str:
         "| model | numbers | chip | flash | RAM | stack | same class in the emulator | top-1 % | library |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for (model, mode), row in sorted(rows.items(), key=lambda item: (item[1]["flash"] // 10**6, item[0])):
+    smallest: dict[str, int] = {}
+    for (model, _), row in rows.items():
+        smallest[model] = min(row["flash"], smallest.get(model, row["flash"]))
+    order = sorted(rows, key=lambda key: (smallest[key[0]], list(MODES).index(key[1])))
+    for model, mode in order:
+        row = rows[model, mode]
         emulated = "" if "stack" not in row else f"{row['emulated_same_class']} of {row['emulated_images']}"
         accuracy = [f"{row[key]:.2f}" if key in row else "" for key in ("top1", "top1_library")]
         cells = [model, mode, row.get("chip", "cortex-m4"), f"{row['flash']:,}", f"{row['static']:,}"]

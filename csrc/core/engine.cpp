@@ -118,13 +118,14 @@ void Engine::finish(int input, std::vector<int> outputs, size_t arena_bytes, std
     give_context(take_context());
 }
 
-// All weight panels side by side in one block, in the order of the steps.
+// All weight panels side by side in one block, in the order of the steps. One that has large pages of its own stays there:
+// a copy would be in memory twice at the moment that needs the most.
 void Engine::gather_weights() {
     std::vector<ConvStore *> stores;
     size_t bytes = 0;
     for (Step &step : steps_)
         for (ConvStore *conv : {step.picture.get(), step.conv.get()})
-            if (conv) stores.push_back(conv), bytes += round_up(conv->weights.size(), kLine) + kLine;
+            if (conv && !conv->weights.has_pages()) stores.push_back(conv), bytes += round_up(conv->weights.size(), kLine) + kLine;
     weights_ = Buffer(bytes);
     char *to = weights_.as();
     for (ConvStore *conv : stores) {
@@ -194,7 +195,7 @@ size_t Engine::memory() const {
     }
     for (const Step &step : steps_) {
         for (const auto *conv : {step.conv.get(), step.picture.get()})
-            if (conv) bytes += conv->base.size() + conv->offset.size() + conv->scale.size();
+            if (conv) bytes += conv->weights.size() + conv->base.size() + conv->offset.size() + conv->scale.size();
         bytes += step.limits.size() + step.turn.size() + step.toward.size();
         for (const StageSpec &s : step.stages) bytes += s.a.size() + s.b.size() + s.map.size() + s.full.size() + s.flip.size();
     }

@@ -42,7 +42,9 @@ void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces
     const Split &split = splits_[index];
     Share share;
     if (split.by_row) {
-        while (pieces.next(share, split.most)) run(k, e, in, share.begin, share.end, 0, blocks, scratch, nullptr);
+        Prepared rows;  // the parts of a thread follow each other and share most of their border
+        Prepared *ready = store.source == Source::Bits ? &rows : nullptr;
+        while (pieces.next(share, split.most)) run(k, e, in, share.begin, share.end, 0, blocks, scratch, ready);
         return;
     }
     // Pieces in the order of threads, then bands, then a thread's blocks: it brings each band into its scratch once.

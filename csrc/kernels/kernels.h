@@ -11,7 +11,7 @@
 namespace xnorpp {
 
 constexpr int kBlock = 32;       // output channels a tile
-constexpr int kMaxTile = 16;     // most pixels a tile
+constexpr int kMaxTile = 32;     // most pixels a tile
 constexpr int kPairUnits = 34;   // products a kernel row of `Source::PicturePair` (see picture_pair.inl)
 constexpr size_t kLine = 64;     // a cache line: alignment of everything
 

@@ -7,7 +7,6 @@ import enum
 import errno
 import json
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,7 +110,7 @@ def replacing(path: str | os.PathLike[str], *, flush: bool = True) -> Iterator[P
         ...     temporary.write_text("1 2 3")
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}.tmp")
+    temporary = target.with_name(f".{target.name[:200]}.{os.urandom(6).hex()}.tmp")
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:

@@ -12,7 +12,6 @@ work are known and bounded. `docs/format.md` describes the same for other langua
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -309,6 +308,8 @@ def _encoding_row(program: Program, name: str, encoding: Encoding) -> dict[str, 
 
 def _checksum(program: str, table: list[tuple[str, str, tuple[int, ...]]], data: bytes | memoryview) -> str:
     """SHA-256 over the program JSON, a line `name dtype d0,d1,...` a tensor in file order, and the bytes."""
+    import hashlib  # here, since it loads OpenSSL: four megabytes that running a model does not need
+
     digest = hashlib.sha256(program.encode())
     for name, code, shape in table:
         digest.update(f"\n{name} {code} {','.join(map(str, shape))}".encode())

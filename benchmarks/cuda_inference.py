@@ -6,9 +6,9 @@ and as rows for results/ to $OUT/results.jsonl.
 `--images` is a uint8 array (n, h, w, 3); pictures of another size than the network's are resized on the
 GPU (`--resize`) and rounded to bytes, so both engines see the same; `--labels` adds the accuracy. Without
 `--model` the network is ResNet-18, 224x224, Case 4, the paper's block, random weights with batch-norm
-statistics of the pictures. The CPU engine is the native core if it is built (cmake -S . -B build &&
-cmake --build build -j, then copy build/_core*.so to src/xnorpp/runtime), else the numpy reference on a few
-pictures. How the classes are compared: cuda_agreement.py.
+statistics of the pictures. The CPU engine is the native core, which must be built (cmake -S . -B build
+-DXNORPP_PYTHON=ON -DXNORPP_LIBRARY=OFF && cmake --build build -j, then copy build/_core*.so to
+src/xnorpp/runtime). How the classes are compared: cuda_agreement.py.
 """
 
 from __future__ import annotations

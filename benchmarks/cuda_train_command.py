@@ -50,7 +50,7 @@ def measure(recipe: str, size: int, batch: int, setting: str, home: Path, epochs
         command += ["--set", f"{key}={value}"]
     subprocess.run(command, check=True, stdout=sys.stderr)
     rows = [row for row in read_metrics(out / "metrics.jsonl") if row["kind"] == "train"]
-    return statistics.median(r["images_per_s"] for r in rows if r["epoch"] > 0 and not r["step"] % LOG_STEPS)
+    return statistics.median(r["images_per_s"] for r in rows if r["epoch"] > 1 and not r["step"] % LOG_STEPS)
 
 
 def main() -> None:

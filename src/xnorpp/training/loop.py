@@ -116,7 +116,7 @@ class _Run(Outcome):
                     f"Resuming {recipe.name} at step {self.at.step} of {self.total} from {found.path}"
                 )
             differs = self.facts.get("init_from", {}).get("differs")
-            for line in (missing_teacher(recipe), differs, self.fused):
+            for line in (self._opening(), missing_teacher(recipe), differs, self.fused):
                 if line:
                     journal.say(line)
             try:
@@ -392,7 +392,7 @@ class _Run(Outcome):
         journal.row(
             "train",
             self.at.step,
-            epoch=epoch,
+            epoch=epoch + 1,
             loss=loss,
             lr=lr,
             images_per_s=round(clock.images_per_second(), 1),
@@ -417,8 +417,9 @@ class _Run(Outcome):
             if last and recipe.run.eval_train:
                 self.at.metrics.update(self._training_metrics())
             if not self.at.best or metrics["top1"] > self.at.best["top1"]:
-                self.at.best = {"top1": metrics["top1"], "epoch": epoch}
-            journal.row("eval", self.at.step, epoch=epoch, **self.at.metrics)
+                self.at.best = {"top1": metrics["top1"], "epoch": epoch + 1}
+                self._save_best(network)
+            journal.row("eval", self.at.step, epoch=epoch + 1, **self.at.metrics)
             left = self.at.seconds / self.at.step * (self.total - self.at.step)
             journal.say(
                 f"epoch {epoch + 1:>3}/{math.ceil(self.total / self.steps_per_epoch)}  "

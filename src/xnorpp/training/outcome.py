@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from xnorpp.nn import binary_layers
 from xnorpp.training import identity
 from xnorpp.training.distributed import World, average_buffers, merge_over_world, wait_for_all
 from xnorpp.training.optimizer import optimizer_tensors
@@ -19,6 +20,7 @@ from xnorpp.training.records.journal import Journal, read_metrics, time_left
 from xnorpp.training.records.record import describe_hardware, source_commit
 from xnorpp.training.setup import DataSets
 from xnorpp.training.state.checkpoint import (
+    BEST_NAME,
     FINAL_NAME,
     checkpoint_path,
     forget_old,
@@ -51,6 +53,7 @@ class Outcome:
     loaders: list[Any]
     test_loader: Any
     steps_per_epoch: int
+    total: int
     model: nn.Module
     config: dict[str, Any]
     optimizer: torch.optim.Optimizer
@@ -91,6 +94,26 @@ class Outcome:
         if self.scaler is not None:
             meta["scaler"] = self.scaler.state_dict()
         return meta
+
+    def _opening(self) -> str:
+        """The first line of a run: recipe, device, data, network and length."""
+        train, test = self.sets.train, self.sets.test
+        counts = [
+            f"{len(one):,} {name}" if hasattr(one, "__len__") else f"{name}"
+            for one, name in ((train, "training"), (test, "test images"))
+        ]
+        bits = sum(layer.weight.numel() for _, layer in binary_layers(self.model))
+        every = sum(parameter.numel() for parameter in self.model.parameters())
+        epochs = -(-self.total // self.steps_per_epoch)
+        return (
+            f"{self.recipe.name} on {self.world.device}: {' and '.join(counts)}, {every:,} parameters of "
+            f"which {bits:,} are one-bit weights, {epochs} epochs of {self.steps_per_epoch} steps"
+        )
+
+    def _save_best(self, network: nn.Module) -> None:
+        """The weights of the best evaluation so far, beside the result, which is the last epoch's."""
+        if self.world.leader:
+            save_checkpoint(self.out / BEST_NAME, network.state_dict(), self.meta())
 
     def _save(self) -> None:
         average_buffers(self.model, self.world)

@@ -253,7 +253,7 @@ def _record_unfinished(
         "kind": "unfinished",
         "finished": False,
         **_described(run, recipe.to_dict()),
-        "epoch": last["epoch"] + 1 if last else 0,
+        "epoch": last["epoch"] if last else 0,
         "step": last.get("step", 0),
         "metrics": {"batch_loss": last["loss"]} if last else {},
         "seconds": time.monotonic() - one.started,

@@ -13,6 +13,8 @@ from xnorpp.training.records.append import AppendedFile
 from xnorpp.training.records.board import open_board
 from xnorpp.training.state.checkpoint import write_atomically
 
+EVERY = 30.0  # seconds between lines of progress where there is no terminal
+
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl; a last line cut off by a kill is left out."""
@@ -35,6 +37,8 @@ class Journal:
         self._board: Any = None
         self._bar: Any = None
         self._quiet = quiet or not active
+        self._total, self._done, self._note = total_images, done_images, ""
+        self._next = time.monotonic() + EVERY
         if not active:
             return
         path = out / "metrics.jsonl"
@@ -59,10 +63,19 @@ class Journal:
             self._board.add({f"{kind}/{name}": value for name, value in values.items()}, step)
 
     def advance(self, images: int, note: str = "") -> None:
+        """Count images; off a terminal a line is printed now and then, so that a log shows progress."""
+        self._done += images
+        self._note = note or self._note
         if self._bar is not None:  # pragma: no cover
             self._bar.update(images)
             if note:
                 self._bar.set_postfix_str(note, refresh=False)
+        elif (now := time.monotonic()) >= self._next:
+            self._next = now + EVERY
+            share = 100 * self._done / max(self._total, 1)
+            self.say(
+                f"{self._done:,} of {self._total:,} images ({share:.1f} %){self._note and ', '}{self._note}"
+            )
 
     def say(self, text: str) -> None:
         """A line for the person watching."""

@@ -33,6 +33,7 @@ from xnorpp.runtime.files import CHECKPOINT_FORMAT, PACKED_FORMAT
 FORMAT = CHECKPOINT_FORMAT
 VERSION = "1"
 FINAL_NAME = "model.safetensors"
+BEST_NAME = "best.safetensors"
 
 
 class CheckpointError(XnorppError, RuntimeError):

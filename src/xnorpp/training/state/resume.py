@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from xnorpp.training.recipe.config import Recipe, RecipeError
+from xnorpp.training.state.checkpoint import FINAL_NAME
 
 # What may change between a run and its resumption: nothing that enters the arithmetic (a CUDA graph and
 # cuDNN's choice of algorithms change roundings at most).
@@ -41,6 +42,12 @@ def check_same_recipe(new: Recipe, old: Recipe, out: Path) -> None:
     ]
     if changed:
         key = changed[0]
+        if key in ("schedule.epochs", "schedule.max_steps"):
+            raise RecipeError(
+                f"`{key}` is {mine.get(key)!r} here and {theirs.get(key)!r} in the run in {out}; the "
+                "learning rate depends on the length, so a run cannot be made longer. Start another one from "
+                f"its weights: --init-from {out / FINAL_NAME} with another --out."
+            )
         raise RecipeError(
             f"`{key}` is {mine.get(key)!r} here and {theirs.get(key)!r} in the run in {out}; "
             "a run is resumed with the recipe it was started with."

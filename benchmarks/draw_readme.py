@@ -130,7 +130,7 @@ def raced(rows: Sequence[Row]) -> str:
                 engine,
                 row.get("threads") or "",
                 row.get("batch") or "",
-                f"{row['value']:.3g} {row['unit']}",
+                f"{row['value']:{',.0f' if row['value'] >= 1000 else '.3g'}} {row['unit']}",
                 row.get("against") or row.get("against_threads") or "",
                 row["date"],
             )

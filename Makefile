@@ -118,7 +118,8 @@ web-compare: web
 ENGINES := 'onnx<1.20' onnxruntime openvino qonnx
 CHIPS := gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc
 test-export: setup
-	command -v qemu-system-arm qemu-system-riscv32 riscv64-unknown-elf-gcc > /dev/null || apt-get install -y -q $(CHIPS)
+	for tool in qemu-system-arm qemu-system-riscv32 arm-none-eabi-gcc riscv64-unknown-elf-gcc; do \
+	command -v $$tool > /dev/null || { apt-get install -y -q $(CHIPS); break; }; done
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/export/check_emulators.py
 	test -x $(VENV)-export/bin/python || $(PYTHON) -m venv $(VENV)-export
 	$(VENV)-export/bin/python -m pip install --quiet $(ENGINES) pytest .

@@ -15,6 +15,7 @@ import argparse
 import copy
 import json
 import statistics
+import subprocess
 import sys
 import time
 import warnings
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 import xnorpp
+from xnorpp.bench.machine import describe_machine
 from xnorpp.packing import verify
 
 LISTED = [
@@ -228,6 +230,14 @@ def obstacles_of(name: str) -> dict[str, Any]:
     return {"network": name, "packs": bool(found), "obstacles": [str(o) for o in found.obstacles]}
 
 
+def commit() -> str:
+    folder = Path(__file__).parent
+    found = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip()
+
+
 def passes(row: dict[str, Any]) -> bool:
     return bool(row.get("packs") and row.get("same_class", 1.0) >= 0.99 and row.get("verify", True))
 
@@ -244,6 +254,15 @@ def main() -> int:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     failed = 0
+    import timm
+
+    about = {
+        "timm": timm.__version__,
+        "seed": 0,
+        "steps": 5,
+        "commit": commit(),
+        "machine": describe_machine(),
+    }
     for name in given.names:
         start = time.perf_counter()
         try:
@@ -251,6 +270,7 @@ def main() -> int:
         except Exception as error:  # one network that fails must not hide the others
             row = {"network": name, "packs": False, "error": f"{type(error).__name__}: {error}"[:500]}
         row["seconds"] = round(time.perf_counter() - start, 1)
+        row |= about
         failed += not passes(row)
         print("ok  " if passes(row) else "FAIL", json.dumps(row), flush=True)
         if given.record:

@@ -168,7 +168,7 @@ def kernel_cases(
     """Calls of the fused kernels, and how many times each must move a tensor of the activation's size."""
     moments = ops.moments(dots, rescale)
     mean, inverse, _ = ops.statistics(moments, norm, None)
-    _, sign_bits, mask_bits = ops.normalize_sign(
+    _, sign_bits, mask_bits, _ = ops.normalize_sign(
         dots, rescale, mean, inverse, norm.weight, norm.bias, torch.float16
     )
     _, sums = ops.finish_backward(grad, dots, rescale)

@@ -79,12 +79,15 @@ def build(folder: Path | None = None, name: str = "above-avx2") -> Path:
     return library
 
 
-def restart(arguments: Sequence[str], name: str = "above-avx2") -> NoReturn:
+def restart(
+    arguments: Sequence[str], name: str = "above-avx2", program: Sequence[str] = ("-m", "xnorpp")
+) -> NoReturn:
     """Replace this process by `xnorpp` with the same arguments and with instruction sets hidden.
 
     Args:
         arguments: The command and its arguments.
         name: What is hidden: "above-avx2" or "amx".
+        program: What Python runs; a script of its own in place of `xnorpp`.
 
     Raises:
         CannotMask: This machine or installation cannot hide instructions.
@@ -96,7 +99,7 @@ def restart(arguments: Sequence[str], name: str = "above-avx2") -> NoReturn:
     environment["PYTHONFAULTHANDLER"] = "1"  # a crash under the mask names the engine it happened in
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, "-m", "xnorpp", *arguments], environment)
+    os.execve(sys.executable, [sys.executable, *program, *arguments], environment)
 
 
 def _environment(library: Path, name: str) -> dict[str, str]:

@@ -149,6 +149,7 @@ def compare(
     batch: int = 1,
     isa: str | None = None,
     against: Sequence[str] = (),
+    baseline: Any = None,
     rounds: int = 10,
     repeat: int = 5,
     say: Callable[[str], None] = print,
@@ -163,6 +164,7 @@ def compare(
         isa: Our CPU kernels; the fastest available by default.
         against: Names among "torch", "onnxruntime" and "openvino". One that is not installed is skipped with
             a message.
+        baseline: The network that they run, an `nn.Module`; by default that of the file's configuration.
         rounds: How often the engines take turns.
         repeat: Timed calls per turn.
         say: Receives lines of progress.
@@ -192,7 +194,8 @@ def compare(
         from xnorpp.bench.peers import Task, collect
 
         try:
-            task = Task(baseline_of(program), program.input_shape, batch, counts, program.mean, program.std)
+            network = baseline_of(program) if baseline is None else baseline
+            task = Task(network, program.input_shape, batch, counts, program.mean, program.std)
             engines += collect(task, against, hear)
         except ModuleNotFoundError as error:
             if error.name != "torch":

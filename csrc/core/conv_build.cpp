@@ -90,9 +90,9 @@ void take_weights(ConvStore &store, Budget &budget, size_t bytes) {
     store.conv.weights = store.weights.as();
 }
 
-ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Source source) {
+ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Source source, bool quad = false) {
     ConvStore store;
-    store.source = source;
+    store.source = source, store.conv.quad = quad;
     const DotTraits &t = traits_of(kernels, source);
     Conv &k = store.conv;
     take_geometry(k, s);
@@ -135,7 +135,7 @@ ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Sou
     k.segment_count = (int)store.segments.size();
     k.panel_bytes = (size_t)k.total_units * t.weight_bytes;
     const size_t panels = (size_t)s.groups * k.blocks_per_group * k.panel_bytes;
-    take_weights(store, budget, panels);
+    take_weights(store, budget, panels + (quad ? (size_t)k.blocks_per_group * quad_panel_bytes() : 0));
     return store;
 }
 
@@ -239,15 +239,19 @@ ConvStore build_float_conv(const Kernels &kernels, Budget &budget, const ConvSpe
 namespace {
 
 // The numbers that one filter's row of the kernel is multiplied with, in the order of picture_pair.inl; `w` is
-// [channel][kh][7]. Sums of two taps fit, see `has_room_for_pairs`.
-void pair_products(const int16_t *w, int kh, std::vector<int16_t> &out) {
+// [channel][kh][7]. False where one does not fit into 16 bits.
+template <class Tap>
+bool pair_products(const Tap *w, int kh, std::vector<int16_t> &out) {
+    bool fit = true;
     for (int i = 0; i < kh; i++) {
         const auto column = [&](auto value) {
             for (int ch = 0; ch < 3; ch++) {
-                out.push_back((int16_t)value(w + ((size_t)ch * kh + i) * 7));
+                const int product = (int)value(w + ((size_t)ch * kh + i) * 7);
+                fit &= product == (int16_t)product;
+                out.push_back((int16_t)product);
             }
         };
-        using Taps = const int16_t *;
+        using Taps = const Tap *;
         column([](Taps g) { return g[0] + g[2]; }), column([](Taps g) { return g[1] + g[3]; });
         column([](Taps g) { return g[4] + g[6]; }), column([](Taps g) { return (int)g[5]; });
         column([](Taps g) { return (int)g[0]; }), column([](Taps g) { return (int)g[1]; });
@@ -255,6 +259,21 @@ void pair_products(const int16_t *w, int kh, std::vector<int16_t> &out) {
         column([](Taps g) { return -g[2]; }), column([](Taps g) { return -g[3]; });
         column([](Taps g) { return -g[6]; }), out.push_back(0);
     }
+    return fit;
+}
+
+// The same for two rows of outputs at once (picture_quad.inl).
+bool quad_products(const int16_t *w, std::vector<int16_t> &out) {
+    int sums[3 * kQuadSums * 7];
+    for (int ch = 0; ch < 3; ch++) {
+        const auto tap = [&](int row, int j) { return (int)w[(ch * 7 + row) * 7 + j]; };
+        for (int j = 0; j < 7; j++) {
+            const int g[7] = {tap(0, j), tap(1, j), tap(2, j), tap(3, j), tap(4, j), tap(5, j), tap(6, j)};
+            const int made[kQuadSums] = {g[0] + g[2], g[1] + g[3], g[4] + g[6], g[5], g[0], g[1], g[4], g[5], -g[2], -g[3], -g[6]};
+            for (int i = 0; i < kQuadSums; i++) sums[(ch * kQuadSums + i) * 7 + j] = made[i];
+        }
+    }
+    return pair_products(sums, kQuadSums, out);
 }
 
 // Whether sums of two taps fit into 16 bits. The filters that our packer writes leave room for them; others need not.
@@ -273,9 +292,12 @@ bool has_room_for_pairs(const ConvSpec &s, const int16_t *taps) {
 
 ConvStore build_picture_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, const PictureSpec &p, const float *bias) {
     const bool pairs = s.c == 3 && s.kw == 7 && s.sw == 2 && has_room_for_pairs(s, p.taps);
-    ConvStore store = lay_out(kernels, budget, s, pairs ? Source::PicturePair : Source::Picture);
-    Conv &k = store.conv;
     const size_t taps = (size_t)s.kh * s.kw, inputs = taps * s.c;
+    bool quad = pairs && s.kh == 7 && s.sh == 2 && s.dh == 1;
+    std::vector<int16_t> quads;
+    for (int o = 0; o < s.o && quad; o++) quad = quad_products(p.taps + (size_t)o * inputs, quads);
+    ConvStore store = lay_out(kernels, budget, s, pairs ? Source::PicturePair : Source::Picture, quad);
+    Conv &k = store.conv;
     const auto rows = cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, false, store.row_case);
     const auto cols = cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, false, store.col_case);
     k.row_case = store.row_case.data(), k.col_case = store.col_case.data(), k.col_cases = (int)cols.size();
@@ -299,6 +321,7 @@ ConvStore build_picture_conv(const Kernels &kernels, Budget &budget, const ConvS
                 store.offset.as<int32_t>()[(r * cols.size() + c) * k.channels_padded + o] =
                     (int32_t)(255.0 * mean.inside(rows[r], cols[c])) + p.rest[o];
     }
+    if (quad) kernels.pack_picture_quad(k, quads.data(), store.weights.as());
     if (pairs) kernels.pack_picture_pair(k, products.data(), store.weights.as());
     else kernels.pack_picture(k, p.taps, store.weights.as());
     return store;

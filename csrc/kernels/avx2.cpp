@@ -344,6 +344,7 @@ struct BitDot {
 #include "conv.inl"
 #include "real_grouped.inl"
 #include "picture_pair.inl"
+#include "picture_quad.inl"
 #include "pool.inl"
 #include "pooled.inl"
 
@@ -422,6 +423,7 @@ const Kernels *avx2_kernels() {
         finish_pixels,
         pack_grouped,
         conv_grouped,
+        pack_picture_quad,
         true,
         BitDot::kBlocks,
     };

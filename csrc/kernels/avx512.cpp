@@ -254,6 +254,7 @@ void run_triples(const Run &given) {
 #include "conv.inl"
 #include "real_grouped.inl"
 #include "picture_pair.inl"
+#include "picture_quad.inl"
 #include "pool.inl"
 #include "pooled.inl"
 
@@ -373,6 +374,7 @@ const Kernels *avx512_kernels() {
         finish_pixels,
         pack_grouped,
         conv_grouped,
+        pack_picture_quad,
         true,
     };
     return &kernels;

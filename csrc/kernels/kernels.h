@@ -13,6 +13,7 @@ namespace xnorpp {
 constexpr int kBlock = 32;       // output channels a tile
 constexpr int kMaxTile = 32;     // most pixels a tile
 constexpr int kPairUnits = 34;   // products a kernel row of `Source::PicturePair` (see picture_pair.inl)
+constexpr int kQuadSums = 11;    // sums of a row for two rows of outputs (see picture_quad.inl)
 constexpr size_t kLine = 64;     // a cache line: alignment of everything
 
 enum class Source : int { Bits, Float, Grouped, Picture, PicturePair };
@@ -37,6 +38,7 @@ struct Conv {
     int blocks_per_group;      // ceil(og/32)
     int blocks;                // parts of the channels that can be computed by themselves
     int tile;                  // grouped: pixels of a tile, 7 or 8
+    bool quad;                 // Source::PicturePair: panels of picture_quad.inl lie behind the others
     const Segment *segments;   // of group 0; group g adds g*units
     int segment_count;
     long total_units;          // sum of segment lengths
@@ -145,6 +147,7 @@ struct Kernels {
     void (*finish)(const Epilogue &, const float *src, int stride, int first, int n);
     void (*pack_grouped)(const Conv &, const float *weight, void *panels);
     decltype(conv_bits) conv_grouped;  // real, with many groups of few filters (real_grouped.inl)
+    void (*pack_picture_quad)(const Conv &, const int16_t *weight, void *panels);
     bool limits = false;  // whether conv_bits looks at Epilogue::limits
     int blocks = 1;       // blocks of filters that conv_bits is fastest with
 };
@@ -170,9 +173,11 @@ static inline size_t tile_bytes(const Conv &k) {
     size_t result = (size_t)kMaxTile * kBlock * 4 * 3;
     return round_up(result + (k.groups > 1 ? (size_t)kMaxTile * round_up(k.o, kBlock) * 4 : 0), kLine);
 }
+static inline size_t quad_panel_bytes() { return (size_t)kQuadSums * kPairUnits * 2 * kBlock; }
+static inline size_t quad_row_bytes(const Conv &k) { return k.quad ? round_up((size_t)7 * k.row_units * 2, kLine) + kLine : 0; }
 static inline size_t conv_scratch(const Conv &k, const DotTraits &t, bool bits) {
     const size_t below = bits && k.ow % 2 ? band_bytes(k, t) : 0;  // see conv_rows
-    return band_bytes(k, t) + (bits ? padded_row_bytes(k) : 0) + below + tile_bytes(k) + 4 * kLine;
+    return band_bytes(k, t) + (bits ? padded_row_bytes(k) : 0) + below + tile_bytes(k) + quad_row_bytes(k) + 4 * kLine;
 }
 
 // Rows of the image that a grouped convolution holds at a time, and their floats.

@@ -151,6 +151,7 @@ struct BitDot {
 #include "conv.inl"
 #include "real_grouped.inl"
 #include "picture_pair.inl"
+#include "picture_quad.inl"
 #include "pool.inl"
 #include "pooled.inl"
 
@@ -196,6 +197,7 @@ const Kernels *neon_kernels() {
         finish_pixels,
         pack_grouped,
         conv_grouped,
+        pack_picture_quad,
     };
     return &kernels;
 }

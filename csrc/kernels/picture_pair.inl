@@ -34,9 +34,11 @@ struct PicturePairDot {
     static const int16_t *pass(const int16_t *const *bases, long shift, const Segment *rows, int count, const int16_t *w,
                                I (*out)[2]) {
         I sum[kTile][2];
+#pragma GCC unroll 16
         for (int i = 0; i < kTile; i++) sum[i][0] = sum[i][1] = zero_ints();
         for (int r = 0; r < count; r++) {
             const int16_t *p[kTile];
+#pragma GCC unroll 16
             for (int i = 0; i < kTile; i++) p[i] = bases[i] + shift + rows[r].offset;
 #pragma GCC unroll 8
             for (int u = 0; u < kSteps; u++, w += 4 * N) {
@@ -50,6 +52,7 @@ struct PicturePairDot {
                 }
             }
         }
+#pragma GCC unroll 16
         for (int i = 0; i < kTile; i++) out[i][0] = sum[i][0], out[i][1] = sum[i][1];
         return w;
     }

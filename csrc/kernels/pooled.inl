@@ -5,6 +5,60 @@
 
 namespace {
 
+// The pairs of a tile as maxima along the row: `sums` has column c of pair i at (2*i + c)*stride, `lanes` of them from lane on.
+inline void put_maxima(const Conv &k, const Epilogue &e, const int32_t *const *shift, int first, int n, const int32_t *sums, int stride,
+                       int lane, int lanes, int32_t *line, int32_t *carried) {
+    for (int at = 0; at < lanes; at += N) {
+        const int c = lane + at;
+        const I toward = load_ints(e.toward + c);
+        I last = load_ints(carried + c);
+        for (int i = 0; i < n; i++) {
+            const int x = 2 * (first + i);
+            const int32_t *from = sums + 2 * i * stride + at;
+            I most = xor_ints(add_ints(load_ints(from), shift[2 * i] + c), toward);
+            if (x) most = max_ints(most, last);
+            if (x + 1 < k.ow) {
+                last = xor_ints(add_ints(load_ints(from + stride), shift[2 * i + 1] + c), toward);
+                most = max_ints(most, last);
+            }
+            store_ints(line + (size_t)(first + i) * e.out_stride + c, most);
+        }
+        store_ints(carried + c, last);
+    }
+}
+
+// Two rows from y on, whose nine rows of the image lie prepared: 2N filters after the other, so that their panel stays in the
+// first-level cache.
+void conv_pooled_quad(const Conv &k, const Epilogue &e, const int16_t *rows, int16_t *below, int y) {
+    using D = PictureQuadDot;
+    row_differences(k, rows, below);
+    const int pairs = (k.ow + 1) / 2, channels = (e.channels + 15) / 16 * 16;
+    const char *panels = (const char *)k.weights + (size_t)k.blocks_per_group * k.panel_bytes;
+    for (int c = 0; c < channels; c += 2 * N) {
+        const int lanes = channels - c < 2 * N ? channels - c : 2 * N;
+        const int16_t *w = (const int16_t *)(panels + (size_t)(c / kBlock) * quad_panel_bytes());
+        w += (size_t)(c % kBlock / (2 * N)) * kQuadSums * kPairUnits * 2 * N;
+        alignas(64) int32_t carried[2][2 * N] = {}, results[2 * D::kTile * 4 * N];
+        for (int first = 0; first < pairs; first += D::kTile) {
+            const int n = pairs - first < D::kTile ? pairs - first : D::kTile;
+            const int16_t *bases[D::kTile];
+            for (int i = 0; i < D::kTile; i++) bases[i] = rows + (size_t)2 * (first + (i < n ? i : 0)) * k.sw * k.units;
+            D::dot(k, bases, below - rows, w, results);
+            for (int r = 0; r < 2; r++) {
+                const int32_t *borders = k.shift + (size_t)k.row_case[y + r] * k.col_cases * k.channels_padded;
+                const int32_t *shift[2 * D::kTile];
+                for (int i = 0; i < n; i++) {
+                    const int x = 2 * (first + i);
+                    shift[2 * i] = borders + (size_t)k.col_case[x] * k.channels_padded;
+                    shift[2 * i + 1] = borders + (size_t)k.col_case[x + 1 < k.ow ? x + 1 : x] * k.channels_padded;
+                }
+                int32_t *line = e.sums + ((long)(y + r) * pairs) * e.out_stride;
+                put_maxima(k, e, shift, first, n, results + r * D::kTile * 4 * N, 2 * N, c, lanes, line, carried[r] - c);
+            }
+        }
+    }
+}
+
 // Rows y0..y1 of the stem: line y of `e.sums`, [pair][out_stride], gets the maxima along the row.
 void conv_pooled(const Conv &k, const Epilogue &e, const void *in, int y0, int y1, char *scratch, Prepared *prepared) {
     using D = PicturePairDot;
@@ -12,6 +66,10 @@ void conv_pooled(const Conv &k, const Epilogue &e, const void *in, int y0, int y
     int32_t *result = (int32_t *)scratch;
     int16_t *rows = (int16_t *)(scratch + tile_bytes(k));
     bring_rows<D>(k, in, y0, y1, rows, nullptr, prepared);
+    if (k.quad && y1 - y0 == 2) {
+        const size_t band_rows = (size_t)(k.band - 1) * k.sh + (size_t)(k.kh - 1) * k.dh + 1;
+        return conv_pooled_quad(k, e, rows, (int16_t *)round_up((size_t)(rows + band_rows * k.row_units + D::kSlack), kLine), y0);
+    }
     const int pairs = (k.ow + 1) / 2;
     alignas(64) int32_t carried[kBlock] = {};  // the column before the tile's first
     for (int block = 0; block < k.blocks_per_group; block++) {
@@ -19,8 +77,8 @@ void conv_pooled(const Conv &k, const Epilogue &e, const void *in, int y0, int y
         const int c0 = block * kBlock, count = vectors_in(e, c0);
         for (int y = y0; y < y1; y++) {
             const int16_t *row = rows + (size_t)(y - y0) * k.sh * k.row_units;
-            const int32_t *borders = k.shift + (size_t)k.row_case[y] * k.col_cases * k.channels_padded + c0;
-            int32_t *line = e.sums + ((long)y * pairs) * e.out_stride + c0;
+            const int32_t *borders = k.shift + (size_t)k.row_case[y] * k.col_cases * k.channels_padded;
+            int32_t *line = e.sums + ((long)y * pairs) * e.out_stride;
             for (int first = 0; first < pairs; first += D::kTile) {
                 const int n = pairs - first < D::kTile ? pairs - first : D::kTile;
                 const int16_t *bases[D::kTile];
@@ -32,23 +90,7 @@ void conv_pooled(const Conv &k, const Epilogue &e, const void *in, int y0, int y
                     shift[2 * i + 1] = borders + (size_t)k.col_case[x + 1 < k.ow ? x + 1 : x] * k.channels_padded;
                 }
                 D::dot(bases, D::kTile, k.segments, k.segment_count, panel, result);
-                for (int j = 0; j < count; j++) {
-                    const int lane = j * N;
-                    const I toward = load_ints(e.toward + c0 + lane);
-                    I last = load_ints(carried + lane);
-                    for (int i = 0; i < n; i++) {
-                        const int x = 2 * (first + i);
-                        const int32_t *sums = result + 2 * i * kBlock + lane;
-                        I most = xor_ints(add_ints(load_ints(sums), shift[2 * i] + lane), toward);
-                        if (x) most = max_ints(most, last);
-                        if (x + 1 < k.ow) {
-                            last = xor_ints(add_ints(load_ints(sums + kBlock), shift[2 * i + 1] + lane), toward);
-                            most = max_ints(most, last);
-                        }
-                        store_ints(line + (size_t)(first + i) * e.out_stride + lane, most);
-                    }
-                    store_ints(carried + lane, last);
-                }
+                put_maxima(k, e, shift, first, n, result, kBlock, c0, count * N, line, carried - c0);
             }
         }
     }

@@ -1,0 +1,89 @@
+// The stem of ImageNet networks, 7x7 with stride 2, two rows of two neighbouring outputs at once: what picture_pair.inl does
+// along columns, done along rows too. With the rows g0..g6 of the kernel and x0..x8 of the image, each a whole row's sum,
+//     s  = (g0+g2) x2 + (g1+g3) x3 + (g4+g6) x6 + g5 x7,
+//     y0 = s + g0 d0 + g1 d1 + g4 d4 + g5 d5,      y1 = s - g2 d2 - g3 d3 - g6 d6,      d_i = x_i - x_{i+2},
+// 11 sums of a row in place of 14, and each of them is a pair's: 121 products in place of 196, of 154 with pairs alone. A row of
+// differences is made from prepared rows, numbers and differences along columns alike (10 bits); all sums are exact.
+
+namespace {
+
+constexpr int kQuadPart[3] = {4, 4, 3};   // sums of a row in s, y0 and y1
+constexpr int kQuadRows[3][4] = {{2, 3, 6, 7}, {0, 1, 4, 5}, {2, 3, 6, 0}};  // rows of the image, or of the differences
+
+struct PictureQuadDot {
+    static constexpr int kTile = PicturePairDot::kTile;
+
+    // One of s, y0 and y1: both columns of every pair, plus `before` where it is given, as [pair][column][2N].
+    static const int16_t *part(int which, const int16_t *const *bases, long shift, long differences, int row, const int16_t *w,
+                               const int32_t *before, int32_t *out) {
+        using D = PicturePairDot;
+        Segment rows[4];
+        const int count = kQuadPart[which];
+        for (int i = 0; i < count; i++) rows[i] = Segment{kQuadRows[which][i] * row, 0};
+        I sum[kTile][2];
+        alignas(64) int32_t shared[kTile * 2 * N];
+        w = D::pass<6, 6>(bases, shift, rows, count, w, sum);
+#pragma GCC unroll 16
+        for (int i = 0; i < kTile; i++)
+#pragma GCC unroll 2
+            for (int v = 0; v < 2; v++) store_ints(shared + (i * 2 + v) * N, sum[i][v]);
+        // Unrolled: an index that is not known would leave the sums in memory.
+        w = D::pass<0, 6>(bases, shift + differences, rows, count, w, sum);
+#pragma GCC unroll 16
+        for (int i = 0; i < kTile; i++)
+#pragma GCC unroll 2
+            for (int v = 0; v < 2; v++) {
+                const int at = (4 * i + v) * N;
+                const I total = add_ints(sum[i][v], shared + (i * 2 + v) * N);
+                store_ints(out + at, before ? add_ints(total, before + at) : total);
+            }
+        w = D::pass<6, 5>(bases, shift + differences, rows, count, w, sum);
+#pragma GCC unroll 16
+        for (int i = 0; i < kTile; i++)
+#pragma GCC unroll 2
+            for (int v = 0; v < 2; v++) {
+                const int at = (4 * i + 2 + v) * N;
+                const I total = add_ints(sum[i][v], shared + (i * 2 + v) * N);
+                store_ints(out + at, before ? add_ints(total, before + at) : total);
+            }
+        return w;
+    }
+
+    // Both rows of 2N filters: results [row][pair][column][2N]. `below` is where the differences of rows lie.
+    static const int16_t *dot(const Conv &k, const int16_t *const *bases, long below, const int16_t *w, int32_t *results) {
+        const long differences = k.row_units / 2;
+        alignas(64) int32_t shared[kTile * 4 * N];
+        w = part(0, bases, 0, differences, k.row_units, w, nullptr, shared);
+        w = part(1, bases, below, differences, k.row_units, w, shared, results);
+        return part(2, bases, below, differences, k.row_units, w, shared, results + kTile * 4 * N);
+    }
+};
+
+// d_i of 9 prepared rows.
+inline void row_differences(const Conv &k, const int16_t *rows, int16_t *out) {
+    const size_t n = (size_t)7 * k.row_units, two = (size_t)2 * k.row_units;
+    for (size_t i = 0; i < n; i++) out[i] = (int16_t)(rows[i] - rows[i + two]);
+}
+
+// weight [o][11][34], as `pack_picture_pair` with the sums of a row in place of the kernel's rows; behind the pairs' panels.
+void pack_picture_quad(const Conv &k, const int16_t *weight, void *panels) {
+    constexpr int begin[3] = {0, 12, 24}, length[3] = {12, 12, 10};
+    char *quads = (char *)panels + (size_t)k.blocks_per_group * k.panel_bytes;
+    __builtin_memset(quads, 0, (size_t)k.blocks_per_group * quad_panel_bytes());
+    for (int o = 0; o < k.o; o++) {
+        const int lane = o % kBlock;
+        int16_t *panel = (int16_t *)(quads + (size_t)(o / kBlock) * quad_panel_bytes());
+        panel += (size_t)(lane / (2 * N)) * kQuadSums * kPairUnits * 2 * N;
+        for (int which = 0, first = 0; which < 3; first += kQuadPart[which++])
+            for (int part = 0; part < 3; part++)
+                for (int row = 0; row < kQuadPart[which]; row++)
+                    for (int j = 0; j < length[part]; j++) {
+                        const size_t pair = (size_t)first * kPairUnits / 2 + (size_t)kQuadPart[which] * begin[part] / 2 +
+                                            (size_t)row * length[part] / 2 + (size_t)j / 2;
+                        panel[(pair * 2 * N + (size_t)(lane % (2 * N))) * 2 + (size_t)j % 2] =
+                            weight[((size_t)o * kQuadSums + first + row) * kPairUnits + begin[part] + j];
+                    }
+    }
+}
+
+}  // namespace

@@ -190,6 +190,10 @@ void compare(const Kernels &kernels) {
     if (!close(fa, fb)) fail(kernels, "floats", c);
     // Pictures: integer sums, then steps that are rounded one by one: equal. Half of them have the stem's shape.
     if (draw(0, 1)) s.c = 3, s.kw = 7, s.sw = 2, s.w = draw(7, 20), s.groups = 1;
+    if (s.kw == 7 && s.groups == 1 && draw(0, 1)) {  // two rows at once
+        s.kh = 7, s.sh = 2, s.dh = 1, s.h = draw(7, 20);
+        c.oh = (s.h + 2 * s.ph - s.kh) / s.sh + 1;
+    }
     if (s.groups == 1) {
         s.dw = 1, s.in_stride = s.c;
         c.ow = (s.w + 2 * s.pw - s.kw) / s.sw + 1;

@@ -12,13 +12,12 @@ convolutions and classifier stay real-valued. Weights are random, the statistics
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 import torch
 from torch import Tensor, nn
 
-from xnorpp.bench import AVX2_ONLY, compare, report, restart
+from xnorpp.bench import compare, hidden, report, restart
 from xnorpp.bench.engine import MEAN, STD
 from xnorpp.bench.networks import settle_norms
 from xnorpp.inspect.packed import inspect_program
@@ -81,7 +80,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--record")
     given = parser.parse_args()
-    if given.avx2_only and not os.environ.get(AVX2_ONLY):
+    if given.avx2_only and hidden() is None:
         restart(sys.argv[1:], program=[__file__])
     settings = {"mean": list(MEAN), "std": list(STD), "channels": 3, "crop": SIZE, "resize": 256}
     program = pack_program(network(binary=True), SIZE, preprocess=settings, real=given.real)

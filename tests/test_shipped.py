@@ -190,10 +190,18 @@ def test_models_lists_networks_and_shipped_models(capsys: pytest.CaptureFixture[
         f"{card['accuracy']['packed_top1']:.2f}", f"{card['latency']['median']:.2f} ms", "kB", "One-bit",
     ):  # fmt: skip
         assert cell in row
-    assert (
+    assert shipped.short_card(card).startswith(
         "digits-small: trained on digits by digits-small-case4, seed 3, 2 epochs, commit 000000000000, on"
-        in text
     )
+    assert main(["models", "digits-*"]) == 0
+    assert "digits-small" in capsys.readouterr().out
+    assert main(["models", "zzz*"]) == 2
+    assert "no model that ships matches 'zzz*'" in capsys.readouterr().err
+    assert main(["models", "digits-small", "--markdown"]) == 0
+    front, _, rest = capsys.readouterr().out.removeprefix("---\n").partition("\n---\n")
+    assert f"value: {card['accuracy']['packed_top1']:.2f}" in front
+    assert "license: mit" in front
+    assert shipped.render_card(card) in rest
     assert main(["models", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert "alexnet" in found["networks"]

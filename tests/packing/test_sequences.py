@@ -240,3 +240,19 @@ def test_attention_with_masks_and_shared_keys(name: str) -> None:
         want = model(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(CpuModel(pack(model, (4, 6, 5)))(x), want, rtol=1e-5, atol=1e-5)
     assert verify(model, x).holds
+
+
+def test_a_layer_on_a_constant_makes_a_constant() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("places", torch.randn(1, 3, 6, 5))
+            self.encode = BinaryConv2d(3, 4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(x + self.encode(self.places))
+
+    model, x = Net().eval(), images(2, 4, 6, 5)
+    with torch.no_grad():
+        want = model(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(CpuModel(pack(model, (4, 6, 5)))(x), want, rtol=1e-6, atol=1e-6)

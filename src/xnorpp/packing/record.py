@@ -117,6 +117,9 @@ def _record_whole(recorder: Trace, module: nn.Module, args: Any, result: Any) ->
             raise recorder.fail("must be called with its input alone", "pass the input as the one argument")
         if id(args[0]) in recorder.odd:
             raise Consequence
+        if id(args[0]) in recorder.constants and not recorder.is_value(args[0]):
+            recorder.add_constant(result)  # of a constant, such as an encoding of places
+            return
         recorder.set_merged(result, recorder.merged(args[0]))
         x, y = recorder.apart(args[0]), recorder.apart(result)
         recorder.bind(result, record_layer(recorder, module, x, y))

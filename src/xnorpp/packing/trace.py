@@ -117,8 +117,7 @@ class Trace(TorchFunctionMode):
         result = func(*args, **kwargs)
         if not tracked:
             for t in tensors_in(result):
-                self._remember(t)
-                self.constants.add(id(t))
+                self.add_constant(t)
             return result
         if name in _METADATA or (name == "__get__" and not list(tensors_in(result))):
             return result
@@ -295,6 +294,11 @@ class Trace(TorchFunctionMode):
         self.set_batch_axis(plain, self.batch_axis(tensor))
         self._remember(plain)
         return plain
+
+    def add_constant(self, tensor: Tensor) -> None:
+        """A tensor that was computed from constants alone."""
+        self._remember(tensor)
+        self.constants.add(id(tensor))
 
     def _remember(self, tensor: Tensor) -> None:
         self.alive.append(tensor)

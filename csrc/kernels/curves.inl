@@ -13,6 +13,8 @@
 #define XN_INT(a) bits_of<Whole>(a)
 #define XN_FLOAT(a) bits_of<Real>(a)
 #define XN_NUMBER(a) number_of(a)
+#define XN_MINUS(a, b) wrapped_minus(a, b)
+#define XN_SHIFT(a, n) wrapped_shift(a, n)
 #define XN_INFINITY __builtin_inff()
 #define XN_SIGN_BIT (-0x7fffffff - 1)
 
@@ -26,6 +28,17 @@ XN_CURVE To bits_of(From from) {
     static_assert(sizeof to == sizeof from, "the same bits");
     __builtin_memcpy(&to, &from, sizeof to);
     return to;
+}
+// Modulo 2**32: a NaN leads to any integer. (Vectors wrap around by themselves.)
+template <class W, class V>
+XN_CURVE W wrapped_minus(W a, V b) {
+    if constexpr (kReals == 1) return (W)((unsigned)a - (unsigned)b);
+    else return a - b;
+}
+template <class W>
+XN_CURVE W wrapped_shift(W a, int n) {
+    if constexpr (kReals == 1) return (W)((unsigned)a << n);
+    else return a << n;
 }
 template <class W>
 XN_CURVE Real number_of(W n) {

@@ -4,7 +4,8 @@
 //
 // Written for one number or a vector of them: Real, Whole (its integers), Choice (what a comparison gives), XN_SET(constant),
 // XN_PICK(choice, yes, no). XN_CURVE is what stands before a function; XN_ADD, XN_SUB, XN_MUL, XN_DIV, XN_SQRT round once,
-// XN_FMA(a, b, c) is a*b + c rounded once; XN_INT and XN_FLOAT pass bits, XN_NUMBER converts.
+// XN_FMA(a, b, c) is a*b + c rounded once; XN_INT and XN_FLOAT pass bits, XN_NUMBER converts; XN_MINUS and XN_SHIFT (to the
+// left) wrap around.
 #pragma once
 
 // The nearest whole number n to x/ln(2) and what is left, |r| <= 0.35; n is at most 2**21 in magnitude.
@@ -16,7 +17,7 @@ XN_CURVE Reduced reduce_exponent(Real x) {
     const Real shifted = XN_FMA(x, XN_SET(1.44269504088896341f), XN_SET(12582912.0f));  // 1.5*2**23: the last bit is worth 1
     const Real n = XN_SUB(shifted, XN_SET(12582912.0f));
     const Real r = XN_FMA(n, XN_SET(-0.693359375f), x);
-    return {XN_FMA(n, XN_SET(2.12194440054690583e-4f), r), XN_INT(shifted) - 0x4b400000};
+    return {XN_FMA(n, XN_SET(2.12194440054690583e-4f), r), XN_MINUS(XN_INT(shifted), 0x4b400000)};
 }
 // (exp(r) - 1 - r) / r**2
 XN_CURVE Real exponent_tail(Real r) {
@@ -26,7 +27,7 @@ XN_CURVE Real exponent_tail(Real r) {
     q = XN_FMA(q, r, XN_SET(0.16666512191295624f));
     return XN_FMA(q, r, XN_SET(0.5f));
 }
-XN_CURVE Real power_of_two(Whole n) { return XN_FLOAT((n + 127) << 23); }
+XN_CURVE Real power_of_two(Whole n) { return XN_FLOAT(XN_SHIFT(n + 127, 23)); }
 
 XN_CURVE Real curve_exp(Real x) {
     const Real low = XN_PICK(x < XN_SET(-104.0f), XN_SET(-104.0f), x);
@@ -47,9 +48,9 @@ XN_CURVE Real curve_expm1(Real x) {
 
 // For x > 0 that is no subnormal.
 XN_CURVE Real log_of_normal(Real x) {
-    const Whole bits = XN_INT(x), above = bits - 0x3f3504f3;  // sqrt(1/2)
+    const Whole bits = XN_INT(x), above = XN_MINUS(bits, 0x3f3504f3);  // sqrt(1/2)
     const Whole n = above >> 23;
-    const Real f = XN_SUB(XN_FLOAT(bits - (n << 23)), XN_SET(1.0f)), whole = XN_NUMBER(n), square = XN_MUL(f, f);
+    const Real f = XN_SUB(XN_FLOAT(XN_MINUS(bits, XN_SHIFT(n, 23))), XN_SET(1.0f)), whole = XN_NUMBER(n), square = XN_MUL(f, f);
     Real q = XN_SET(0.06746640801429749f);
     q = XN_FMA(q, f, XN_SET(-0.11675652116537094f));
     q = XN_FMA(q, f, XN_SET(0.11888162046670914f));

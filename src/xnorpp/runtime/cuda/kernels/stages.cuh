@@ -15,6 +15,8 @@
 #define XN_INT(a) ((int)__float_as_uint(a))
 #define XN_FLOAT(a) __uint_as_float((u32)(a))
 #define XN_NUMBER(a) __int2float_rn(a)
+#define XN_MINUS(a, b) ((int)((u32)(a) - (u32)(b)))
+#define XN_SHIFT(a, n) ((int)((u32)(a) << (n)))
 #define XN_INFINITY __uint_as_float(0x7f800000u)
 #define XN_SIGN_BIT ((int)0x80000000u)
 typedef float Real;

@@ -96,7 +96,7 @@ test-deploy: setup test-export
 	which qemu-aarch64 riscv64-linux-gnu-g++ x86_64-w64-mingw32-g++-posix wine > /dev/null || apt-get install -y -q --no-install-recommends \
 	qemu-user g++-aarch64-linux-gnu g++-riscv64-linux-gnu g++-mingw-w64-x86-64 wine64 wine
 	$(MAKE) web-setup web
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/native tests/web
+	XNORPP_DEPLOY=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/native tests/web tests/runtime/test_fuzz_file.py tests/cli/test_runs.py
 	$(BIN)/python tests/native/check_platforms.py
 
 # The browser package and its page, in web/dist. Zig's clang compiles to WebAssembly; node and chromium are for the tests.

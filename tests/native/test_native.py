@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -39,6 +40,13 @@ def build(compiler: str, sources: list[tuple[str, list[str]]], flags: list[str],
     return program
 
 
+compiles_kernels = pytest.mark.skipif(
+    not os.environ.get("XNORPP_DEPLOY"),
+    reason="NOT RUN: compiles all kernels once more; `make test-deploy` does",
+)
+
+
+@compiles_kernels
 def test_neon_equals_generic_under_emulation(tmp_path: Path) -> None:
     native = platform.machine() == "aarch64"
     compiler = shutil.which("g++" if native else "aarch64-linux-gnu-g++")
@@ -53,6 +61,7 @@ def test_neon_equals_generic_under_emulation(tmp_path: Path) -> None:
     assert "neon equals generic in 60 cases" in done.stdout
 
 
+@compiles_kernels
 def test_x86_kernels_stay_inside_their_memory(tmp_path: Path) -> None:
     compiler = shutil.which("g++")
     if platform.machine() != "x86_64" or compiler is None:

@@ -97,7 +97,7 @@ def test_presets_are_the_methods(method: str) -> None:
         ({"config": "bnn", "method": "bnn"}, "must not be given together"),
         ({"config": 3}, r"`config` \(=3\) must be a Binarization"),
         ({"inputs": "real", "weights": "real"}, "must be None for method 'real'"),
-        ({"surrogate": "real"}, r"`surrogate` \(='real'\) must be one of 'polynomial', 'ste'"),
+        ({"surrogate": "real"}, r"`surrogate` \(='real'\) must be one of 'recu', 'polynomial', 'ste'"),
         ({"scale": 3}, r"`scale` \(=3\) must be a scale class"),
         ({"inputs": "real", "padding_value": 1}, r"`padding_value` \(=1\) must be 0"),
         ({"colour": 1}, "`colour` is not a setting"),

@@ -36,6 +36,9 @@ class Arena:
         return self.bytes[offset : offset + count].view(dtype).reshape(1, *value.shape).copy()
 
 
+COMBINE = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+
+
 def roomy(value: Value) -> int:
     """Bits as one byte each, so that the test's arena can hold what the reference computes with."""
     return value.elements if value.kind == "bits" else 4 * value.elements
@@ -64,6 +67,13 @@ def _run_step(program: Program, step: Step, arena: Arena) -> None:
         elif isinstance(micro, AddValue | plans.MulValue):
             other = arena.read(micro.value).reshape(1, -1, *v.shape[2:])
             v = v + other if isinstance(micro, AddValue) else v * other
+        elif isinstance(micro, plans.Combine):
+            pixels = v.shape[2:]
+            shape = {
+                "each": v.shape, "pixel": (1, 1, *pixels), "channel": (1, v.shape[1], *(1 for _ in pixels)),
+                "one": (1,) * v.ndim,
+            }[micro.spread]  # fmt: skip
+            v = COMBINE[micro.function](v, arena.read(micro.value).reshape(shape))
         elif isinstance(micro, plans.Affine):
             v = v if micro.spatial is None else v * micro.spatial.dense()
             v = affine(v, micro.mult, micro.add)

@@ -256,6 +256,7 @@ struct BitDot {
 #include "../kernels/conv.inl"
 #include "../kernels/real_grouped.inl"
 #include "../kernels/picture_pair.inl"
+#include "../kernels/picture_quad.inl"
 #include "../kernels/pool.inl"
 #include "../kernels/pooled.inl"
 
@@ -330,6 +331,7 @@ const Kernels *wasm_kernels() {
         finish_pixels,
         pack_grouped,
         conv_grouped,
+        pack_picture_quad,
         true,
         BitDot::kBlocks,
     };

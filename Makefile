@@ -92,7 +92,7 @@ test-deploy: setup test-export
 	$(VENV)-deploy/bin/python -m pip install --quiet '.[train]'
 	$(VENV)-deploy/bin/python -m pytest -q -p no:cacheprovider tests/extras/check_timm_torchvision.py
 	$(VENV)-deploy/bin/python -m pip install --quiet triton==3.7.0
-	OMP_NUM_THREADS=1 $(VENV)-deploy/bin/python -m pytest -q -p no:cacheprovider tests/nn/test_fused.py
+	OMP_NUM_THREADS=1 $(VENV)-deploy/bin/python -m pytest -q -p no:cacheprovider tests/nn/test_fused*.py
 	which qemu-aarch64 riscv64-linux-gnu-g++ x86_64-w64-mingw32-g++-posix wine > /dev/null || apt-get install -y -q --no-install-recommends \
 	qemu-user g++-aarch64-linux-gnu g++-riscv64-linux-gnu g++-mingw-w64-x86-64 wine64 wine
 	$(MAKE) web-setup web

@@ -37,7 +37,7 @@ IntOrPair = int | tuple[int, int]
 Config = Binarization | str | Mapping[str, Any] | None
 
 _REAL = Identity()
-_VARIANCE_FLOOR = 1e-10  # of a filter whose weights are all alike
+VARIANCE_FLOOR = 1e-10  # of a filter whose weights are all alike
 
 
 class BinaryLayer(nn.Module):
@@ -127,7 +127,7 @@ class BinaryLayer(nn.Module):
             return latent
         filters = self._filters(latent)
         squares = filters.square().mean(tuple(range(1, filters.dim())), keepdim=True)
-        return self._as_stored(filters * (8.0 / (squares + _VARIANCE_FLOOR)).sqrt())
+        return self._as_stored(filters * (8.0 / (squares + VARIANCE_FLOOR)).sqrt())
 
     @torch.no_grad()
     def binary_weight(self) -> Tensor:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from xnorpp.nn.fused import backward_kernels, close_kernels
+from xnorpp.nn.fused import backward_kernels, end_kernels
 from xnorpp.nn.fused.ops import (
     GROUP,
     Rescale,
     _rescale_arguments,
     _sizes,
-    ceil_div,
     channels_last,
     shape_of,
     tiling_of,
 )
+from xnorpp.nn.fused.weights import ceil_div
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def close(
     if side is not None:
         beside, beside_rescale, beside_statistics = side.source, side.rescale, side.statistics
     (channel, rows, columns, _, k), beside_switches = _rescale_arguments(beside_rescale, unused)
-    close_kernels.close_kernel[t.grid](
+    end_kernels.close_kernel[t.grid](
         source, *arguments, *main.statistics,
         beside, channel, rows, columns, k, *(beside_statistics or (unused,) * 4),
         out, signs, bits[0], bits[-1], *_sizes(source, t),

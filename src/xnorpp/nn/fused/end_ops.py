@@ -13,12 +13,12 @@ from xnorpp.nn.fused.ops import (
     Moments,
     Rescale,
     RescaleSums,
-    ceil_div,
     collect,
     empty_moments,
     shape_of,
     tiling_of,
 )
+from xnorpp.nn.fused.weights import ceil_div
 
 DEPTH = 16  # channels of a picture after `space_to_depth`: a multiple of what tensor cores read at once
 

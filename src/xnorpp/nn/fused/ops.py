@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from xnorpp.nn.fused import backward_kernels, kernels, sum_kernels
+from xnorpp.nn.fused.weights import SUM_BLOCKS, Latent, WeightSigns, ceil_div, sign_job
 
 IDENTITY, RELU, PRELU = 0, 1, 2  # as `kernels` numbers them
 DENSE, ONES = 4, 5
@@ -27,7 +28,6 @@ TILE_ELEMENTS = 512  # 1.4 % faster than 1024 in a ResNet-18's step at 224 pixel
 TILE_WARPS = 4
 PROGRAMS = 1600  # at most, unless the tiles of one image are more: twelve for each of 132 multiprocessors
 LINEAR_BLOCK = 1024
-SUM_BLOCKS = {"BLOCK_R": 512, "BLOCK_C": 16, "BLOCK_W": 2048, "num_warps": 8}
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,6 @@ class Tiling:
         return {"BLOCK_P": self.block_p, "BLOCK_C": self.block_c, "num_warps": TILE_WARPS}
 
 
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
 @functools.lru_cache(maxsize=512)
 def tiling(images: int, pixels: int, channels: int, elements: int, programs: int) -> Tiling:
     """Tiles of about `elements` values; as few images a program as keep the number below `programs`."""
@@ -170,46 +166,22 @@ def moments(source: Tensor, rescale: Rescale | None) -> Moments:
 
 
 def statistics(
-    found: Moments, norm: torch.nn.BatchNorm2d, latent: Tensor | None, dtypes: Sequence[torch.dtype] = ()
-) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Mean, 1/std and, in two dtypes, the signs of `latent`; updates the running statistics of `norm`."""
+    found: Moments, norm: torch.nn.BatchNorm2d, latent: Latent | None, dtypes: Sequence[torch.dtype] = ()
+) -> tuple[Tensor, Tensor, WeightSigns | None]:
+    """Mean, 1/std and the signs of `latent`; updates the running statistics of `norm`."""
     channels = found.partial.shape[1]
     result = torch.empty((2, channels), dtype=torch.float32, device=found.partial.device)
     mean, inverse_std = result.unbind()
     tracked = norm.track_running_stats and norm.running_mean is not None
     running: tuple[Any, Any, Any] = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
-    signs = [] if latent is None else [torch.empty_like(latent, dtype=dtype) for dtype in dtypes]
-    weights = 0 if latent is None else latent.numel()
+    job = sign_job(latent, dtypes, mean)
     norm_programs = ceil_div(channels, SUM_BLOCKS["BLOCK_C"])
-    sum_kernels.statistics_kernel[(norm_programs + ceil_div(weights, SUM_BLOCKS["BLOCK_W"]),)](
-        found.partial, mean, inverse_std, *(running if tracked else (mean, mean, mean)),
-        mean if latent is None else latent, *(signs or (mean, mean)),
+    sum_kernels.statistics_kernel[(norm_programs + job.programs,)](
+        found.partial, mean, inverse_std, *(running if tracked else (mean, mean, mean)), *job.arguments,
         found.rows, channels, float(found.count), norm.eps, norm.momentum if tracked else 0.0,
-        weights, norm_programs, TRACKED=tracked, **SUM_BLOCKS,
+        norm_programs, TRACKED=tracked, **{**SUM_BLOCKS, **job.switches},
     )  # fmt: skip
-    return mean, inverse_std, signs
-
-
-def weight_signs(latent: Tensor, dtypes: Sequence[torch.dtype]) -> list[Tensor]:
-    """sign(W) in two dtypes, in W's memory order."""
-    signs = [torch.empty_like(latent, dtype=dtype) for dtype in dtypes]
-    block = SUM_BLOCKS["BLOCK_W"]
-    sum_kernels.weight_signs_kernel[(ceil_div(latent.numel(), block),)](
-        latent, *signs, latent.numel(), BLOCK_W=block, num_warps=8
-    )
-    return signs
-
-
-def weight_gradient(grad_signs: Tensor, latent: Tensor) -> Tensor:
-    """The straight-through gradient of a latent weight from that of its signs: 0 where |W| > 1."""
-    out = torch.empty_like(latent)
-    if grad_signs.stride() != latent.stride():
-        grad_signs = torch.empty_like(latent, dtype=grad_signs.dtype).copy_(grad_signs)
-    block = SUM_BLOCKS["BLOCK_W"]
-    sum_kernels.weight_gradient_kernel[(ceil_div(latent.numel(), block),)](
-        grad_signs, latent, out, latent.numel(), BLOCK_W=block, num_warps=8
-    )
-    return out
+    return mean, inverse_std, job.signs
 
 
 def normalize_sign(

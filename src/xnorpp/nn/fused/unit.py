@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from xnorpp.nn.fused import ops
 from xnorpp.nn.fused.close_ops import Signs
 from xnorpp.nn.fused.dispatch import ACTIVATIONS, GRADIENT_DTYPE, PRODUCT_DTYPE, Unit, runs_aside
+from xnorpp.nn.fused.weights import Latent, clamp_of, weight_gradient, weight_signs
 
 # What a unit differentiates: batch norm's weight and bias, latent weight, slope, three factors.
 TENSORS_EACH = 7
@@ -26,10 +27,14 @@ def tensors_of(unit: Unit, input_size: tuple[int, int]) -> list[Tensor | None]:
     slope = unit.activation.weight if isinstance(unit.activation, nn.PReLU) else None
     factors = conv.scale_factors()
     of_norm = (None, None) if norm is None else (norm.weight, norm.bias)
-    latent, weights = conv.latent_weight(), conv.binarization.weights
-    if not weights.fused:
+    weights = conv.binarization.weights
+    if clamp_of(conv) is not None:
+        latent = conv.weight
+    elif weights.fused:
+        latent = conv.latent_weight()
+    else:
         # The kernels pass a gradient on where |w| <= 1, so everywhere to signs, and autograd does the rest.
-        latent = weights(latent, conv.progress)
+        latent = weights(conv.latent_weight(), conv.progress)
     return [*of_norm, latent, slope, *factors, *(None,) * (3 - len(factors))]
 
 
@@ -72,7 +77,8 @@ class Aside:
 @dataclass
 class Kept:
     """What the backward pass of a unit needs; dots and weight are None when they are to be computed again, k
-    where the layer has none, mean and inverse_std where nothing is normalized."""
+    where the layer has none, mean and inverse_std where nothing is normalized, filters where the weight's are
+    not standardized."""
 
     mean: Tensor | None
     inverse_std: Tensor | None
@@ -81,11 +87,16 @@ class Kept:
     k: Tensor | None
     dots: Tensor | None
     weight: Tensor | None
+    filters: Tensor | None
 
-    FIELDS = ("mean", "inverse_std", "sign_bits", "mask_bits", "k", "dots", "weight")
+    FIELDS = ("mean", "inverse_std", "sign_bits", "mask_bits", "k", "dots", "weight", "filters")
 
     def tensors(self) -> tuple[Tensor | None, ...]:
         return tuple(getattr(self, name) for name in self.FIELDS)
+
+    def without_products(self) -> Kept:
+        """The same, less what the backward pass is to compute again."""
+        return replace(self, dots=None, weight=None)
 
 
 class UnitTensors:
@@ -95,7 +106,8 @@ class UnitTensors:
         self.norm, self.conv = unit.layers
         norm_weight, norm_bias, latent, self.slope, *factors = tensors
         assert latent is not None
-        self.norm_weight, self.norm_bias, self.latent = norm_weight, norm_bias, latent
+        self.norm_weight, self.norm_bias = norm_weight, norm_bias
+        self.latent = Latent(latent, clamp_of(self.conv), self.conv.progress)
         self.factors = tuple(factor for factor in factors if factor is not None)
         self.activation = ACTIVATIONS[type(unit.activation)]
         self.relu = isinstance(unit.before, nn.ReLU)
@@ -152,32 +164,35 @@ class UnitTensors:
         mean: Tensor | None
         inverse_std: Tensor | None
         if ready is not None and self.reads_signs:
-            weights = ops.weight_signs(self.latent, DTYPES)
-            dots = self.dots(ready.values, weights[0])
-            held = (None, None) if recompute else (dots, weights[1])
-            return dots, Kept(None, None, ready.sign_bits, ready.mask_bits, None, *held)
+            weights = weight_signs(self.latent, DTYPES)
+            dots = self.dots(ready.values, weights.half)
+            kept = Kept(None, None, ready.sign_bits, ready.mask_bits, None, dots, weights.wide, weights.table)
+            return dots, kept.without_products() if recompute else kept
         if norm_weight is None or norm_bias is None:  # no batch norm: one that changes nothing
-            weights = ops.weight_signs(self.latent, DTYPES)
+            weights = weight_signs(self.latent, DTYPES)
             mean = norm_bias = torch.zeros(source.shape[1], dtype=torch.float32, device=source.device)
             inverse_std = norm_weight = torch.ones_like(mean)
         else:
-            mean, inverse_std, weights = ops.statistics(
+            mean, inverse_std, found = ops.statistics(
                 moments or ops.moments(source, rescale), self.norm, self.latent, DTYPES
             )
+            assert found is not None
+            weights = found
         signs, sign_bits, mask_bits, sizes = ops.normalize_sign(
             source, rescale, mean, inverse_std, norm_weight, norm_bias, PRODUCT_DTYPE, self.uses_k, self.relu
         )
         k = None if sizes is None else self.input_scale(sizes, source)
-        dots = self.dots(signs, weights[0])
-        kept = (None, None) if recompute else (dots, weights[1])
-        return dots, Kept(mean, inverse_std, sign_bits, mask_bits, k, *kept)
+        dots = self.dots(signs, weights.half)
+        kept = Kept(mean, inverse_std, sign_bits, mask_bits, k, dots, weights.wide, weights.table)
+        return dots, kept.without_products() if recompute else kept
 
     def dots_again(self, kept: Kept, shape: torch.Size) -> Tensor:
         """The dot products, kept or computed again from the sign bits."""
         if kept.dots is not None:
             return kept.dots
-        half, kept.weight = ops.weight_signs(self.latent, DTYPES)
-        return self.dots(ops.unpack_signs(kept.sign_bits, shape, PRODUCT_DTYPE), half)
+        signs = weight_signs(self.latent, DTYPES)
+        kept.weight = signs.wide
+        return self.dots(ops.unpack_signs(kept.sign_bits, shape, PRODUCT_DTYPE), signs.half)
 
     def products(
         self, kept: Kept, grad_dots: Tensor, shape: torch.Size, aside: Aside
@@ -185,7 +200,7 @@ class UnitTensors:
         """The gradients of the signs that the unit read, of `shape`, and of its latent weight, which is
         computed aside."""
         stride, padding, dilation = self.geometry
-        weight = kept.weight if kept.weight is not None else ops.weight_signs(self.latent, DTYPES)[1]
+        weight = kept.weight if kept.weight is not None else weight_signs(self.latent, DTYPES).wide
         rest = (None, stride, padding, dilation, False, (0, 0), self.conv.groups)
 
         def for_weight() -> Tensor:
@@ -193,9 +208,10 @@ class UnitTensors:
             _, grad_weight, _ = torch.ops.aten.convolution_backward(
                 grad_dots, signs, weight, *rest, (False, True, False)
             )
-            if not _same_order(grad_weight, self.latent):
-                grad_weight = torch.empty_like(self.latent, dtype=grad_weight.dtype).copy_(grad_weight)
-            return ops.weight_gradient(grad_weight, self.latent)
+            latent = self.latent.weight
+            if not _same_order(grad_weight, latent):
+                grad_weight = torch.empty_like(latent, dtype=grad_weight.dtype).copy_(grad_weight)
+            return weight_gradient(grad_weight, self.latent, kept.filters)
 
         grad_latent = aside(for_weight, grad_dots, weight)
         # Of what the convolution read, its gradient needs the shape alone.

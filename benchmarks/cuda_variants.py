@@ -59,6 +59,7 @@ TWEAKS: dict[str, list[tuple[Any, str, Any]]] = {
     "many programs": [("fused.ops", "PROGRAMS", 3200)],
     "few programs": [("fused.ops", "PROGRAMS", 800)],
     "one stream": [("fused.unit", "runs_aside", _no)],
+    "plain weights": [("fused.unit", "clamp_of", lambda conv: None)],
     "no moments": [("fused.chain", "moments_left_on", lambda x: None)],
 }
 

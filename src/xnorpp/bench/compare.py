@@ -162,8 +162,8 @@ def compare(
         threads: The thread counts to measure.
         batch: Images per call.
         isa: Our CPU kernels; the fastest available by default.
-        against: Names among "torch", "onnxruntime" and "openvino". One that is not installed is skipped with
-            a message.
+        against: Names among "torch", "eager" (torch without its compiler), "onnxruntime" and "openvino". One
+            that is not installed is skipped with a message.
         baseline: The network that they run, an `nn.Module`; by default that of the file's configuration.
         rounds: How often the engines take turns.
         repeat: Timed calls per turn.

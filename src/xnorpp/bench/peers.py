@@ -1,6 +1,7 @@
 """The other engines, each with its own best settings, on the real-valued baseline.
 
     torch          eager, channels_last; torch.compile (inductor) with frozen weights
+    eager          the first of torch's two alone
     onnxruntime    fp32; int8: static quantisation in QDQ form, per channel, calibrated on random images
     openvino       fp32; int8: NNCF post-training quantisation, calibrated likewise; latency hint
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib
 import io
 import logging
@@ -72,8 +74,8 @@ def _quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def torch_engines(task: Task) -> Iterator[Engine]:
-    """Eager, and compiled with frozen weights."""
+def torch_engines(task: Task, compile: bool = True) -> Iterator[Engine]:
+    """Eager, and compiled with frozen weights where wanted; compiling deep networks takes minutes."""
     torch = _need("torch")
 
     class Normalised(torch.nn.Module):  # type: ignore[misc, name-defined]
@@ -108,7 +110,8 @@ def torch_engines(task: Task) -> Iterator[Engine]:
             "torch eager", "fp32",
             from_uint8=numpy_call(Normalised(eager), False), from_float=numpy_call(eager, True), **settings,
         )  # fmt: skip
-        yield _compiled(torch, task, Normalised, settings)
+        if compile:
+            yield _compiled(torch, task, Normalised, settings)
 
 
 def _thread_setter(torch: Any, threads: int) -> Callable[[], object]:
@@ -269,8 +272,10 @@ def load_openvino() -> tuple[Any, tuple[str, ...]]:
         done = subprocess.run([sys.executable, "-c", _MATRIX_UNIT], capture_output=True, timeout=120)
         if done.returncode:
             os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
-    note = os.environ.get("ONEDNN_MAX_CPU_ISA")
-    return _need("openvino"), (f"ONEDNN_MAX_CPU_ISA={note}: AMX does not work here",) if note else ()
+            os.environ["XNORPP_AMX_FAILS"] = "1"
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    reason = ": AMX does not work here" if "XNORPP_AMX_FAILS" in os.environ else ""
+    return _need("openvino"), (f"ONEDNN_MAX_CPU_ISA={limit}{reason}",) if limit else ()
 
 
 def openvino_engines(task: Task) -> Iterator[Engine]:
@@ -341,6 +346,7 @@ PEERS: dict[str, Callable[[Task], Iterator[Engine]]] = {
     "torch": torch_engines,
     "onnxruntime": onnxruntime_engines,
     "openvino": openvino_engines,
+    "eager": functools.partial(torch_engines, compile=False),
 }
 
 

@@ -66,7 +66,8 @@ def bench(arguments: list[str]) -> int:
     parser.add_argument("--batch", metavar="N", type=at_least(1), help="images per call (default: 1)")
     parser.add_argument(
         "--against", metavar="NAMES",
-        help="the other engines, or none (default: torch,onnxruntime,openvino)",
+        help="the other engines, or none; eager is torch without its compiler "
+        "(default: torch,onnxruntime,openvino)",
     )  # fmt: skip
     parser.add_argument(
         "--rounds",
@@ -215,7 +216,7 @@ def _others(text: str | None) -> list[str]:
     from xnorpp.runtime.choices import check_choice
 
     for name in names.split(","):
-        check_choice("--against", name, (*OTHERS.split(","), "none"))
+        check_choice("--against", name, (*OTHERS.split(","), "eager", "none"))
     return names.split(",")
 
 

@@ -315,17 +315,17 @@ const Json &at(const Json &object, const char *key, const Json &missing) {
     const Json *value = object.find(key);
     return value ? *value : missing;
 }
-const Json &object(const Json &value, const std::string &where) {
-    if (!value.is(Json::Type::Object)) throw Error(where + " must be a JSON object");
+const Json &object(const Json &value, std::string_view where) {
+    if (!value.is(Json::Type::Object)) throw Error(std::string(where) + " must be a JSON object");
     return value;
 }
-const Json &list(const Json &value, const std::string &where) {
-    if (!value.is(Json::Type::List)) throw Error(where + " must be a JSON array");
+const Json &list(const Json &value, std::string_view where) {
+    if (!value.is(Json::Type::List)) throw Error(std::string(where) + " must be a JSON array");
     return value;
 }
-const std::string &text(const Json &value, const std::string &where) {
+const std::string &text(const Json &value, std::string_view where) {
     if (!value.is(Json::Type::Text) || characters(value.text()) > kMostName)
-        throw Error(where + " must be a text of at most " + std::to_string(kMostName) + " characters");
+        throw Error(std::string(where) + " must be a text of at most " + std::to_string(kMostName) + " characters");
     return value.text();
 }
 void only(const Json &value, std::initializer_list<const char *> known, const std::string &where, int version) {

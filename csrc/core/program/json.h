@@ -6,6 +6,7 @@
 #include <memory>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "error.h"
@@ -55,13 +56,14 @@ Json parse_json(const char *text, size_t length, const char *where);
 bool is_utf8(const char *text, size_t length);
 size_t characters(const std::string &text);
 
-// Checked access to what a file holds; `where` begins the message.
+// Checked access to what a file holds; `where` begins the message. It is a view, because newer compilers take a reference to
+// a temporary text for what the result refers to, and warn.
 extern const Json kNull, kEmpty;
 constexpr size_t kMostName = 1024;  // characters
 const Json &at(const Json &object, const char *key, const Json &missing = kNull);
-const Json &object(const Json &value, const std::string &where);
-const Json &list(const Json &value, const std::string &where);
-const std::string &text(const Json &value, const std::string &where);
+const Json &object(const Json &value, std::string_view where);
+const Json &list(const Json &value, std::string_view where);
+const std::string &text(const Json &value, std::string_view where);
 // From version 2 on nothing is passed over: a key that a reader does not know may change what a file means.
 void only(const Json &value, std::initializer_list<const char *> known, const std::string &where, int version);
 

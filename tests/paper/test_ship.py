@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xnorpp import shipped
+from xnorpp import load, shipped
 from xnorpp.cli import main as cli
+from xnorpp.data import load_dataset
+from xnorpp.data.own import as_images
+from xnorpp.inspect.calibration import calibrate, expected_calibration_error, logits_of
 from xnorpp.paper.shipping import ship as shipping
 from xnorpp.paper.shipping.ship import Refused, read_twin, ship, without_places
 
@@ -148,3 +151,36 @@ def test_no_absolute_path_is_kept() -> None:
 
 def _silent(line: str) -> None:
     pass
+
+
+def test_held_out_images_give_a_temperature(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xnorpp.training import load_recipe, train
+
+    settings = (
+        "schedule.max_steps=2", "data.batch_size=8", "run.tensorboard=false", "run.threads=1",
+        "model.name=small", "model.options.width=8", "data.holdout=0.25",
+    )  # fmt: skip
+    train(
+        load_recipe("cifar10-resnet20-case4", settings),
+        data=data,
+        out=tmp_path / "run",
+        device="cpu",
+        quiet=True,
+    )
+    monkeypatch.setattr(shipping, "ROUNDS", 1)
+    card = ship(tmp_path / "run", "held", data, tmp_path, record=None, verify_pictures=2)
+    calibration, accuracy = card["calibration"], card["accuracy"]
+    assert "held out (0.25 of the training set)" in calibration["fitted_on"]
+    packed = load(tmp_path / "held.xnor")
+    assert packed.program.temperature == pytest.approx(calibration["temperature"])
+    held = load_dataset("cifar10", data, "train", holdout=0.25, part="held")
+    assert calibration["images"] == len(held) > 0
+    assert calibrate(packed, as_images(held)).temperature == pytest.approx(calibration["temperature"])
+    logits, labels = logits_of(packed, load_dataset("cifar10", data, "test"))
+    powers = np.exp(logits / packed.program.temperature)
+    error = expected_calibration_error(powers / powers.sum(1, keepdims=True), labels)
+    assert accuracy["calibration_error"] == pytest.approx(error, abs=1e-4)
+    assert any("calibrated on held-out" in limit for limit in card["limits"])
+    assert f"temperature {calibration['temperature']:.3f}" in shipped.render_card(card)

@@ -134,6 +134,7 @@ def _parts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"the packed file given bytes: top-1 {accuracy['from_bytes_top1']:.2f} %, torch's class on "
             f"{accuracy['from_bytes_same_class']:.2f} %",
         ),
+        ("probabilities", _calibration(card)),
         ("real-valued", _baseline(card)),
         (
             "file",
@@ -188,6 +189,18 @@ _PLAIN = ("name", "method", "scale", "in_channels", "num_classes", "input_size")
 def _value(value: Any) -> str:
     """As `--set` takes it."""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _calibration(card: Mapping[str, Any]) -> str:
+    found = card.get("calibration")  # cards of models whose training held no images out have none
+    if not found:
+        return ""
+    accuracy = card["accuracy"]
+    return (
+        f"divided by temperature {found['temperature']:.3f}, fitted on {found['images']:,} images of "
+        f"{found['fitted_on']}; expected calibration error on the {accuracy['split']} images "
+        f"{accuracy['calibration_error']:.3f} ({accuracy['calibration_error_at_1']:.3f} without it)"
+    )
 
 
 def _baseline(card: Mapping[str, Any]) -> str:

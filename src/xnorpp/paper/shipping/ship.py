@@ -3,8 +3,9 @@
     xnorpp paper ship RUN --name cifar10-resnet18 --data DIR --twin results/accuracy.jsonl
 
 The checkpoint is packed, the packing verified, and every test image is put through the packed file on the
-CPU and through torch. A file whose top-1 accuracy is not torch's within `TOLERANCE` points, or that differs
-by more than rounding explains, is refused. Every attempt, refused too, is a row of `results/shipped.jsonl`.
+CPU and through torch. A network whose training held images out gets the temperature that suits those. A file
+whose top-1 accuracy is not torch's within `TOLERANCE` points, or that differs by more than rounding explains,
+is refused. Every attempt, refused too, is a row of `results/shipped.jsonl`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from xnorpp import shipped
 from xnorpp.bench.machine import describe_machine
 from xnorpp.data import Dataset, Skipped, dataset_info, load_dataset, make_loader
 from xnorpp.data.evaluate import prepared, ranks
+from xnorpp.data.own import as_images
 from xnorpp.data.progress import Progress
 from xnorpp.inspect import inspect_file
+from xnorpp.inspect.calibration import calibrate, expected_calibration_error, with_temperature
 from xnorpp.inspect.stopwatch import interleave
 from xnorpp.models import create_model
 from xnorpp.packing import verify
@@ -37,6 +40,7 @@ from xnorpp.paper.shipping.words import about, limits, usage
 from xnorpp.runtime import PackedModel, load
 from xnorpp.runtime.errors import FAILED, XnorppError
 from xnorpp.runtime.files import write_atomically
+from xnorpp.runtime.format.program import write
 from xnorpp.runtime.predict import preprocess_of
 from xnorpp.shipped.card import check_card, size_text
 from xnorpp.training.accuracy import exact_float32
@@ -107,6 +111,7 @@ def ship(
             labels=pictures.classes,
             prepare=prepare if statistics else None,
         )
+        calibration = calibrate_on_held(path, meta, data, say)
         content = path.read_bytes()
         layers = inspect_file(path)
     packed = load(content)
@@ -138,6 +143,7 @@ def ship(
             "float_bytes": float_bytes(model),
         },
         "accuracy": accuracy,
+        "calibration": calibration,
         "verified": verified,
         "twin": found_twin,
         "latency": time_one(content, rounds or ROUNDS),
@@ -187,6 +193,22 @@ def measure_again(
     say(f"batch norm's statistics re-estimated on {seen:,} training images")
 
 
+def calibrate_on_held(
+    path: Path, meta: Mapping[str, Any], data: str | Path | None, say: Say
+) -> dict[str, Any] | None:
+    """Writes the temperature that suits the held-out training images into the file; None without any."""
+    holdout = float(meta["recipe"].get("data", {}).get("holdout", 0.0))
+    if not holdout:
+        return None
+    held = load_dataset(meta["dataset"], data, "train", holdout=holdout, part="held")
+    packed = load(path)
+    found = calibrate(packed, as_images(held), batch=250)
+    facts = {"fitted_on": f"{held.name}, held out ({holdout:g} of the training set)", "images": found.images}
+    write(with_temperature(packed.program, found.temperature, calibration=facts), path)
+    say(f"temperature {found.temperature:.3f}, fitted on {found.images:,} held-out training images")
+    return {"temperature": found.temperature, **facts}
+
+
 def why_not(card: Mapping[str, Any]) -> str | None:
     """What forbids shipping, or None. 16-bit weights are other weights: there accuracy alone decides."""
     beyond = card["verified"]["beyond_the_bound"]
@@ -226,6 +248,8 @@ def measure(
     right = dict.fromkeys(itertools.product(("packed", "from_bytes", "torch"), (1, 5)), 0)
     same = {"packed": 0, "from_bytes": 0}
     count = 0
+    all_scores: list[npt.NDArray[Any]] = []
+    all_labels: list[npt.NDArray[np.int64]] = []
     for images, labels in prepared(pictures, preprocess, batch, 2, skipped):
         floats = preprocess.normalise(images)
         with torch.inference_mode(), exact_float32():
@@ -236,8 +260,11 @@ def measure(
         for key in same:
             same[key] += int((scores[key].argmax(1) == trained.argmax(1)).sum())
         count += len(labels)
+        all_scores.append(scores["packed"])
+        all_labels.append(labels)
         progress.advance(len(labels))
     progress.close()
+    errors = calibration_errors(np.concatenate(all_scores), np.concatenate(all_labels), packed)
     found = {f"{key}_top{top}": 100 * number / count for (key, top), number in right.items()}
     return {
         "split": pictures.split,
@@ -247,9 +274,25 @@ def measure(
         "same_class": 100 * same["packed"] / count,
         "from_bytes_same_class": 100 * same["from_bytes"] / count,
         "difference": round(found["packed_top1"] - found["torch_top1"], 6),
+        **errors,
         "isa": packed.isa,
         "hardware": describe_machine(),
     }
+
+
+def calibration_errors(
+    scores: npt.NDArray[Any], labels: npt.NDArray[np.int64], packed: PackedModel
+) -> dict[str, float]:
+    """The expected calibration error of the probabilities that `predict` prints, and at temperature 1."""
+    found = {}
+    for key, temperature in (
+        ("calibration_error", packed.program.temperature or 1.0),
+        ("calibration_error_at_1", 1.0),
+    ):
+        shifted = (scores - scores.max(axis=1, keepdims=True)).astype(np.float64) / temperature
+        powers = np.exp(shifted)
+        found[key] = round(expected_calibration_error(powers / powers.sum(axis=1, keepdims=True), labels), 5)
+    return found
 
 
 def time_one(content: bytes, rounds: int) -> dict[str, Any]:

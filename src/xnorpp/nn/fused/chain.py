@@ -29,7 +29,7 @@ from torch import Tensor
 from xnorpp.nn.fused import end_ops as pool_ops
 from xnorpp.nn.fused import ops
 from xnorpp.nn.fused.dispatch import GRADIENT_DTYPE, Side, Unit
-from xnorpp.nn.fused.unit import Aside, Kept, UnitTensors, sizes_after, split, tensors_of
+from xnorpp.nn.fused.unit import Aside, Kept, UnitTensors, finish, sizes_after, split, tensors_of
 
 
 @dataclass
@@ -146,6 +146,6 @@ class _Chain(torch.autograd.Function):
                 sums = found
             del dots
             grad, _, results[0] = units[0].backward(kept[0], grad, sums, x, None, aside, skip, pooled_skip)
-            aside.join()
+            finish(aside, [*units, *([] if side is None else [side])], results)
         shortcut_grad = out_grad if ctx.has_shortcut else None
         return None, grad, shortcut_grad, *(value for unit_grads in results for value in unit_grads)

@@ -14,6 +14,7 @@ so that the kernels of a batch norm before a sign serve here as well. Stored for
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,7 @@ from xnorpp.nn.fused import ops
 from xnorpp.nn.fused.chain import moments_left_on
 from xnorpp.nn.fused.close_ops import Normalized, Signs, close, mask_gradient
 from xnorpp.nn.fused.dispatch import GRADIENT_DTYPE, PRODUCT_DTYPE, End, Unit
-from xnorpp.nn.fused.unit import Aside, Kept, UnitTensors, signs_of, sizes_after, split, tensors_of
+from xnorpp.nn.fused.unit import Aside, Kept, UnitTensors, finish, signs_of, sizes_after, split, tensors_of
 
 
 @dataclass
@@ -118,6 +119,34 @@ def _norm_backward(
     return result, sums, [found.norm[1], found.norm[0]]
 
 
+def _side_forward(
+    plan: Plan, side: UnitTensors, x: Tensor, ready: Signs | None, norms: Sequence[Tensor]
+) -> tuple[Normalized, Kept]:
+    """The shortcut's convolution and the statistics of its batch norm."""
+    dots, kept = side.forward(x, None, None, plan.recompute, ready)
+    rescale = side.rescale(dots, None)
+    return Normalized(dots, rescale, _statistics(dots, rescale, None, plan.end.norms[1], norms[2:])), kept
+
+
+def _side_backward(
+    side: UnitTensors,
+    kept: Kept,
+    grad: Tensor,
+    bits: Tensor | None,
+    statistics: Sequence[Tensor],
+    shape: torch.Size,
+    aside: Aside,
+    branch: Aside,
+) -> tuple[Tensor, list[Tensor | None], list[Tensor]]:
+    """The gradients of the signs that the shortcut's convolution read, of its own tensors, and of its batch
+    norm's weight and bias."""
+    dots = side.dots_again(kept, shape)
+    grad, sums, of_norm = _norm_backward(grad, bits, dots, side.rescale(dots, None), statistics)
+    assert sums is not None
+    other, own = side.sign_backward(kept, grad, sums, shape, aside, branch)
+    return other, own, of_norm
+
+
 class _Closed(torch.autograd.Function):
     """The module's text says what it keeps."""
 
@@ -130,6 +159,15 @@ class _Closed(torch.autograd.Function):
             ready, plan.ready = plan.ready, None
             if ready is None and (side is not None or (units and units[0].reads_signs)):
                 ready = signs_of(x)
+            branch = Aside(x, "branch")
+            beside: Normalized | None = None
+            if side is not None:
+                beside, of_side = branch(
+                    functools.partial(_side_forward, plan, side, x, ready, norms), x, ready
+                )
+            elif plan.identity or shortcut is not None:
+                added = x if shortcut is None else ops.channels_last(shortcut)
+                beside = Normalized(added, None, None)
             source, rescale, moments = x, None, plan.moments
             for index, unit in enumerate(units):
                 given = ready if index == 0 else None
@@ -139,15 +177,9 @@ class _Closed(torch.autograd.Function):
             main = Normalized(
                 source, rescale, _statistics(source, rescale, moments, plan.end.norms[0], norms)
             )
-            beside: Normalized | None = None
             if side is not None:
-                dots, found = side.forward(x, None, None, plan.recompute, ready)
-                kept.append(found)
-                again = side.rescale(dots, None)
-                beside = Normalized(dots, again, _statistics(dots, again, None, plan.end.norms[1], norms[2:]))
-            elif plan.identity or shortcut is not None:
-                added = x if shortcut is None else ops.channels_last(shortcut)
-                beside = Normalized(added, None, None)
+                kept.append(of_side)
+            branch.join()
             dtype = PRODUCT_DTYPE if plan.end.signs else None
             out, positive, signs = close(main, beside, plan.relu, dtype, GRADIENT_DTYPE)
         if signs is not None:
@@ -182,12 +214,12 @@ class _Closed(torch.autograd.Function):
         with torch.autocast(grads[0].device.type, enabled=False):
             out_grad = ops.channels_last(grads[0].to(GRADIENT_DTYPE))
             other: Tensor | None = None
+            branch = Aside(grads[0], "branch")
             if side is not None:
-                dots = side.dots_again(kept[-1], ctx.shape)
-                again = side.rescale(dots, None)
-                grad, sums, of_norms = _norm_backward(out_grad, bits, dots, again, statistics[1])
-                assert sums is not None
-                other, results[-1] = side.sign_backward(kept[-1], grad, sums, ctx.shape, aside)
+                work = functools.partial(
+                    _side_backward, side, kept[-1], out_grad, bits, statistics[1], ctx.shape, aside, branch
+                )
+                other, results[-1], of_norms = branch(work, out_grad)
             shapes = sizes_after(units, ctx.shape)
             source, rescale = x, None
             if units:
@@ -207,7 +239,8 @@ class _Closed(torch.autograd.Function):
             skip = out_grad if plan.identity else None
             if units and units[0].reads_signs:
                 assert sums is not None
-                grad, results[0] = units[0].sign_backward(kept[0], grad, sums, ctx.shape, aside)
+                grad, results[0] = units[0].sign_backward(kept[0], grad, sums, ctx.shape, aside, branch)
+                branch.join()
                 grad = mask_gradient(grad, kept[0].mask_bits, other, skip, bits if plan.identity else None)
             else:
                 if skip is not None and bits is not None:
@@ -222,5 +255,5 @@ class _Closed(torch.autograd.Function):
                 shortcut_grad = out_grad
                 if bits is not None:
                     shortcut_grad = mask_gradient(out_grad, bits, out=torch.empty_like(out_grad))
-            aside.join()
+            finish(aside, [*units, *([] if side is None else [side])], results)
         return None, grad, shortcut_grad, *(value for part in results for value in part), *of_norms

@@ -39,7 +39,14 @@ ACTIVATIONS: dict[type, int] = {type(None): 0, nn.Identity: 0, nn.ReLU: 1, nn.PR
 # 13.8; as a graph 11.1 and 4.5. The bound lies between the two inputs.
 LARGE_INPUT = 1 << 24
 
-_state = {"backend": "auto", "recompute": False, "graph": False, "aside": True}
+_state = {
+    "backend": "auto",
+    "recompute": False,
+    "graph": False,
+    "aside": True,
+    "branch": False,
+    "late": False,
+}
 
 
 def set_backend(name: str) -> None:
@@ -89,6 +96,17 @@ def runs_aside() -> bool:
     """Whether the gradients of weights run on a stream of their own: in CUDA graphs, where starting them is
     free."""
     return bool(_state["graph"] and _state["aside"])
+
+
+def runs_branch() -> bool:
+    """Whether a binary convolution in a shortcut runs on a stream of its own beside the main branch."""
+    return bool(runs_aside() and _state["branch"])
+
+
+def joins_late() -> bool:
+    """Whether the gradients of weights are waited for once, at the end of the backward pass, instead of at
+    the end of each node."""
+    return bool(runs_aside() and _state["late"])
 
 
 def pays(x: Tensor) -> bool:

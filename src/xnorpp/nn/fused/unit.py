@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +13,20 @@ from torch import Tensor, nn
 
 from xnorpp.nn.fused import ops
 from xnorpp.nn.fused.close_ops import Signs
-from xnorpp.nn.fused.dispatch import ACTIVATIONS, GRADIENT_DTYPE, PRODUCT_DTYPE, Unit, runs_aside
+from xnorpp.nn.fused.dispatch import (
+    ACTIVATIONS,
+    GRADIENT_DTYPE,
+    PRODUCT_DTYPE,
+    Unit,
+    joins_late,
+    runs_aside,
+    runs_branch,
+)
 from xnorpp.nn.fused.weights import Latent, clamp_of, weight_gradient, weight_signs
 
 # What a unit differentiates: batch norm's weight and bias, latent weight, slope, three factors.
 TENSORS_EACH = 7
+LATENT = 2  # the latent weight's place among them
 DTYPES = (PRODUCT_DTYPE, GRADIENT_DTYPE)
 
 
@@ -44,34 +53,92 @@ def _same_order(a: Tensor, b: Tensor) -> bool:
 
 
 @functools.cache
-def _side_stream(device: torch.device) -> Any:  # pragma: cuda only
+def _side_stream(device: torch.device, name: str) -> Any:  # pragma: cuda only
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
+Made = TypeVar("Made")
+
+
 class Aside:
-    """Runs work of a backward pass that nothing needs before its end on a stream of its own.
+    """Runs work that nothing needs for a while on a stream of its own.
 
     The gradients of the weights are such work: they keep the tensor cores busy while the main stream's passes
-    over activations wait for memory. `join` makes the main stream wait, and must be called last.
+    over activations wait for memory. So is the convolution of a shortcut ("branch"). `join` makes the stream
+    that calls it wait, before it reads a result and at the latest at the end of the node.
     """
 
-    def __init__(self, x: Tensor) -> None:
-        self.stream = _side_stream(x.device) if x.is_cuda and runs_aside() else None
+    def __init__(self, x: Tensor, name: str = "weights") -> None:
+        wanted = runs_branch() if name == "branch" else runs_aside()
+        self.device = x.device
+        self.stream = _side_stream(x.device, name) if x.is_cuda and wanted else None
         self.held: list[Any] = []
+        self.used = False
 
-    def __call__(self, work: Callable[[], Tensor], *reads: Tensor) -> Tensor:
+    def __call__(self, work: Callable[[], Made], *reads: Any) -> Made:
         """`work`, which reads these tensors of the main stream; they live until `join`."""
         if self.stream is None:
             return work()
+        self.used = True  # pragma: cuda only
         self.held += reads  # pragma: cuda only
         self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))  # pragma: cuda only
         with torch.cuda.stream(self.stream):  # pragma: cuda only
             return work()
 
     def join(self) -> None:
-        if self.stream is not None:  # pragma: cuda only
+        # A stream that took no part in a recording must not be waited for in it.
+        if self.stream is not None and self.used:  # pragma: cuda only
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
         self.held.clear()
+        self.used = False
+
+
+@dataclass
+class _Late:
+    """The gradients of weights that a backward pass has not waited for yet."""
+
+    task: int
+    asides: list[Aside] = field(default_factory=list)
+    gradients: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+    def settle(self) -> None:
+        """Waits for them, and adds them to `.grad`: the last act of the backward pass, on the stream that
+        called it."""
+        for aside in self.asides:
+            aside.join()
+        for weight, gradient in self.gradients:
+            if weight.grad is None:
+                weight.grad = gradient
+            else:
+                weight.grad.add_(gradient)
+        self.asides.clear()
+        self.gradients.clear()
+
+
+_late: dict[torch.device, _Late] = {}
+
+
+def finish(aside: Aside, units: Sequence[UnitTensors], results: Sequence[list[Tensor | None]]) -> None:
+    """The end of a node's backward pass: waits for what ran aside.
+
+    With `joins_late` it does not wait for gradients of weights that are parameters without hooks. Autograd
+    must not touch those before they are ready, so they are taken out of `results`, and the end of the whole
+    backward pass puts them into `.grad`.
+    """
+    if not units or not joins_late() or not all(unit.weight_is_parameter for unit in units):
+        aside.join()
+        return
+    device, task = aside.device, torch._C._current_graph_task_id()
+    late = _late.get(device)
+    if late is None or late.task != task:  # a backward pass that failed may have left one
+        late = _late[device] = _Late(task)
+        torch.autograd.Variable._execution_engine.queue_callback(late.settle)
+    late.asides.append(aside)
+    for unit, found in zip(units, results, strict=True):
+        gradient = found[LATENT]
+        assert gradient is not None
+        late.gradients.append((unit.conv.weight, gradient))
+        found[LATENT] = None
 
 
 @dataclass
@@ -120,6 +187,13 @@ class UnitTensors:
         kernel = self.conv.scale.kernel if self.conv.scale is not None else None
         kind = ops.scale_kind(kernel, (dots.shape[2], dots.shape[3]))
         return ops.Rescale(self.factors, kind, self.activation, slope, k)
+
+    @property
+    def weight_is_parameter(self) -> bool:
+        """Whether the latent weight is a parameter of the layer whose gradient nobody listens to."""
+        weight = self.conv.weight
+        listens = weight._backward_hooks or weight._post_accumulate_grad_hooks
+        return self.latent.weight is weight and weight.is_leaf and weight.requires_grad and not listens
 
     @property
     def uses_k(self) -> bool:
@@ -194,39 +268,53 @@ class UnitTensors:
         kept.weight = signs.wide
         return self.dots(ops.unpack_signs(kept.sign_bits, shape, PRODUCT_DTYPE), signs.half)
 
-    def products(
-        self, kept: Kept, grad_dots: Tensor, shape: torch.Size, aside: Aside
+    def _product(
+        self, signs: Tensor, grad_dots: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]
     ) -> tuple[Tensor, Tensor]:
-        """The gradients of the signs that the unit read, of `shape`, and of its latent weight, which is
-        computed aside."""
+        """The gradients of a convolution's input and weight, those that are wanted."""
         stride, padding, dilation = self.geometry
-        weight = kept.weight if kept.weight is not None else weight_signs(self.latent, DTYPES).wide
         rest = (None, stride, padding, dilation, False, (0, 0), self.conv.groups)
+        grad, grad_weight, _ = torch.ops.aten.convolution_backward(grad_dots, signs, weight, *rest, wanted)
+        return grad, grad_weight
 
-        def for_weight() -> Tensor:
+    def weight_product(self, kept: Kept, grad_dots: Tensor, shape: torch.Size, aside: Aside) -> Tensor:
+        """The gradient of the latent weight, computed aside."""
+        if kept.weight is None:
+            kept.weight = weight_signs(self.latent, DTYPES).wide
+        weight = kept.weight
+
+        def work() -> Tensor:
             signs = ops.unpack_signs(kept.sign_bits, shape, GRADIENT_DTYPE)
-            _, grad_weight, _ = torch.ops.aten.convolution_backward(
-                grad_dots, signs, weight, *rest, (False, True, False)
-            )
+            _, grad_weight = self._product(signs, grad_dots, weight, (False, True, False))
             latent = self.latent.weight
             if not _same_order(grad_weight, latent):
                 grad_weight = torch.empty_like(latent, dtype=grad_weight.dtype).copy_(grad_weight)
             return weight_gradient(grad_weight, self.latent, kept.filters)
 
-        grad_latent = aside(for_weight, grad_dots, weight)
+        return aside(work, grad_dots, weight, kept.sign_bits, kept.filters)
+
+    def input_product(self, kept: Kept, grad_dots: Tensor, shape: torch.Size) -> Tensor:
+        """The gradient of the signs that the unit read, of `shape`; `weight_product` comes first."""
+        assert kept.weight is not None
         # Of what the convolution read, its gradient needs the shape alone.
         like = torch.empty(
             shape, dtype=GRADIENT_DTYPE, device=grad_dots.device, memory_format=torch.channels_last
         )
-        grad, _, _ = torch.ops.aten.convolution_backward(grad_dots, like, weight, *rest, (True, False, False))
-        return ops.channels_last(grad), grad_latent
+        return ops.channels_last(self._product(like, grad_dots, kept.weight, (True, False, False))[0])
 
     def sign_backward(
-        self, kept: Kept, grad_dots: Tensor, sums: ops.RescaleSums, shape: torch.Size, aside: Aside
+        self,
+        kept: Kept,
+        grad_dots: Tensor,
+        sums: ops.RescaleSums,
+        shape: torch.Size,
+        aside: Aside,
+        branch: Aside,
     ) -> tuple[Tensor, list[Tensor | None]]:
         """The gradient of the signs alone, and this unit's own gradients, for a unit that reads signs."""
-        grad, grad_latent = self.products(kept, grad_dots, shape, aside)
-        return grad, self._gradients(ops.collect(None, sums), grad_latent)
+        grad_latent = self.weight_product(kept, grad_dots, shape, aside)
+        found = branch(lambda: ops.collect(None, sums), sums)
+        return self.input_product(kept, grad_dots, shape), self._gradients(found, grad_latent)
 
     def backward(
         self,
@@ -242,7 +330,8 @@ class UnitTensors:
         """The gradient of the source with the sums for its rescaling, and this unit's own gradients."""
         assert kept.mean is not None
         assert kept.inverse_std is not None
-        grad, grad_latent = self.products(kept, grad_dots, source.shape, aside)
+        grad_latent = self.weight_product(kept, grad_dots, source.shape, aside)
+        grad = self.input_product(kept, grad_dots, source.shape)
         sizes = None if kept.k is None else self.sizes_gradient(sums, source, kept.sign_bits)
         norm_weight = self.norm_weight
         if norm_weight is None:  # nothing is subtracted, so that the gradient passes as it is

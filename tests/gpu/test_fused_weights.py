@@ -89,7 +89,7 @@ def test_signs_and_gradient_equal_plain_also_in_a_graph(
         assert torch.equal(signs.wide, signs.half.bfloat16())
         # A weight whose |x| is within rounding of the bound may fall on either side of it.
         wrong = (result - expected).abs() > 1e-5 * expected.abs().max().clamp_min(1e-3)
-        assert int(wrong.flatten(1).any(1).sum()) <= 2
+        assert int(wrong.flatten(1).any(1).sum()) <= 1 + outputs // 50
         again = result.clone()
         replay()
         assert torch.equal(result, again)

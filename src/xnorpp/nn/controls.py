@@ -45,8 +45,10 @@ def set_progress(model: nn.Module, fraction: float) -> None:
     """Sets the finished fraction of training, 0 to 1, for quantizers that anneal (`tanh`)."""
     if not 0.0 <= fraction <= 1.0:
         raise ValueError(f"`fraction` (={fraction}) must lie between 0 and 1")
-    for _, layer in binary_layers(model):
-        layer.progress.fill_(fraction)
+    found = [layer.progress for _, layer in binary_layers(model)]
+    if found:  # two launches on a GPU instead of one per layer, because this happens at every step
+        torch._foreach_zero_(found)
+        torch._foreach_add_(found, fraction)
 
 
 def anneals(model: nn.Module) -> bool:

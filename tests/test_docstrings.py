@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
+import inspect
+import itertools
 import pkgutil
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import xnorpp
+
+PACKAGES = (
+    "nn", "models", "data", "training",
+)  # fmt: skip
 
 
 def modules() -> list[str]:
@@ -42,11 +51,46 @@ def own_names_only() -> Iterator[None]:
         one._entries.update(before[id(one)])
 
 
+def constants(module: ModuleType) -> dict[str, str]:
+    """The texts below a module's constants, which the API reference shows and `doctest` does not look at."""
+    nodes = ast.parse(inspect.getsource(module)).body
+    texts = {}
+    for node, below in itertools.pairwise(nodes):
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            texts.update(dict.fromkeys(names, str(below.value.value)))
+    return texts
+
+
 @pytest.mark.usefixtures("own_names_only")
 @pytest.mark.parametrize("name", modules())
-def test_examples(name: str) -> None:
-    result = doctest.testmod(importlib.import_module(name))
-    assert result.failed == 0
+def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # an example may write a file
+    module = importlib.import_module(name)
+    assert doctest.testmod(module).failed == 0
+    runner = doctest.DocTestRunner()
+    for constant, text in constants(module).items():
+        example = doctest.DocTestParser().get_doctest(text, dict(vars(module)), constant, name, 0)
+        assert runner.run(example).failed == 0, constant
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_has_an_example(package: str) -> None:
+    """In its docstring or, of a constant, in the text below it, wherever that is defined."""
+    public = importlib.import_module(f"xnorpp.{package}")
+    texts: dict[str, str] = {}
+    for module in [name for name in modules() if name.startswith(f"xnorpp.{package}.")]:
+        texts.update(constants(importlib.import_module(module)))
+    lacking = []
+    for name in public.__all__:
+        thing = getattr(public, name)
+        own = inspect.isclass(thing) or inspect.isroutine(thing)
+        text = (thing.__doc__ if own else texts.get(name)) or ""
+        if ">>> " not in text:
+            lacking.append(name)
+    assert public.__all__
+    assert lacking == []
 
 
 def test_examples_are_found() -> None:

@@ -48,7 +48,7 @@ def test_broken_files_are_named(mnist_folder: Make, idx: Any) -> None:
     with pytest.raises(DatasetError, match="not an idx file of unsigned bytes"):
         load_dataset("mnist", folder)
     images.write_bytes(gzip.compress(idx(np.zeros((30, 28, 28), np.uint8))[:-1]))
-    with pytest.raises(DatasetError, match=r"says shape \(30, 28, 28\) but holds 23519 values"):
+    with pytest.raises(DatasetError, match=r"states the shape \(30, 28, 28\) but holds 23519 values"):
         load_dataset("mnist", folder)
     images.write_bytes(gzip.compress(idx(np.zeros((29, 28, 28), np.uint8))))
     with pytest.raises(DatasetError, match="must have one length"):

@@ -13,7 +13,7 @@ from xnorpp.nn import (
     ChannelHeightWidthScale,
     ChannelScale,
 )
-from xnorpp.nn.scales import input_scale
+from xnorpp.nn.means import input_scale
 
 SHAPES = {
     "channel": [(5, 1, 1)],

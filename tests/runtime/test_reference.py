@@ -127,7 +127,7 @@ def test_real_operations() -> None:
 
 
 def test_box_filter_is_xnor_nets_k() -> None:
-    from xnorpp.nn.scales import input_scale
+    from xnorpp.nn.means import input_scale
 
     x = np.random.default_rng(2).standard_normal((2, 6, 7, 8)).astype(np.float32)
     b = Builder((6, 7, 8))

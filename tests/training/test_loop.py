@@ -382,7 +382,7 @@ def test_unreadable_pictures_are_named_once_and_counted(
         picture.write_bytes(b"no picture")
     recipe = quick("data.dataset=imagenet", "data.size=8", "data.batch_size=4", "run.accumulate=2")
     summary = train(recipe, out=tmp_path / "run", data=tmp_path, device="cpu")
-    assert summary["skipped_pictures"] == 2
+    assert summary["skipped_images"] == 2
     assert set(summary["skipped"]) == set(map(str, bad))
     said = capsys.readouterr().out
     assert all(said.count(f"{picture} cannot be read (") == 1 for picture in bad)

@@ -361,7 +361,7 @@ def test_a_stopped_run_resumes_with_the_same_bits(
 
 def test_other_data_or_another_network_is_not_resumed_with(tmp_path: Path) -> None:
     train(QUICK, model=Net, train_data=HALF[0], test_data=HALF[1], out=tmp_path, quiet=True)
-    with pytest.raises(RecipeError, match="gives 4 steps an epoch here and gave 3 in the run"):
+    with pytest.raises(RecipeError, match="gives 4 steps per epoch here and gave 3 in the run"):
         train(QUICK, model=Net, train_data=(IMAGES, LABELS), test_data=HALF[1], out=tmp_path, resume=True)
     with pytest.raises(RecipeError, match=r"`data\.dataset` is 'digits' here and 'own' in the run"):
         train(QUICK, model=Net, out=tmp_path, resume=True)

@@ -55,7 +55,13 @@ _DATASETS: dict[str, _Entry] = {
 
 
 def list_datasets() -> tuple[str, ...]:
-    """The names `load_dataset` knows."""
+    """The names `load_dataset` knows.
+
+    Example:
+        >>> from xnorpp.data import list_datasets
+        >>> "cifar10" in list_datasets()
+        True
+    """
     return tuple(_DATASETS)
 
 
@@ -64,9 +70,9 @@ def register_dataset(
 ) -> Callable[[F], F]:
     """A decorator that gives a function's data a name, for recipes, `load_dataset` and the command line.
 
-    The function is called with those of `root` (what `--data` says, or None), `split` ("train" or "test") and
-    `download` that it has as parameters; further parameters are the data set's options (`data.options` in a
-    recipe). It returns what `as_dataset` takes: a pair of arrays, anything indexable, a loader, the path of
+    The function is called with those of `root` (the value of `--data`, or None), `split` ("train" or "test")
+    and `download` that it has as parameters; further parameters are the data set's options (`data.options` in
+    a recipe). It returns what `as_dataset` takes: a pair of arrays, anything indexable, a loader, the path of
     a folder of images, or a data set of this package.
 
     Args:
@@ -86,7 +92,9 @@ def register_dataset(
         ('dark', 'bright')
     """
     if is_reference(name) or not name:
-        raise ValueError(f"`name` (={name!r}) must not have a colon, which stands in package.module:function")
+        raise ValueError(
+            f"`name` (={name!r}) must not have a colon, which is reserved for package.module:function"
+        )
 
     def register(function: F) -> F:
         known = _DATASETS.get(name)
@@ -108,6 +116,12 @@ def dataset_info(name: str) -> DatasetInfo:
 
     Raises:
         ValueError: There is no such data set, or its card is only known when it is loaded.
+
+    Example:
+        >>> from xnorpp.data import dataset_info
+        >>> info = dataset_info("cifar10")
+        >>> info.classes, info.train_size, info.test_size
+        (10, 50000, 10000)
     """
     info = _find(name).info
     if info is None:
@@ -163,7 +177,7 @@ def load_dataset(
 
     Raises:
         ValueError: An argument is wrong, or the data set does not use it.
-        DatasetError: The data set is missing or damaged; the message says how to get it.
+        DatasetError: The data set is missing or damaged; the message explains how to get it.
 
     Example:
         >>> digits = load_dataset("digits", split="test")

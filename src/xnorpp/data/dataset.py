@@ -23,16 +23,35 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class DatasetError(XnorppError, ValueError):
-    """The data set cannot be used as it is; the message says why in one sentence."""
+    """The data set cannot be used as it is; the message gives the reason in one sentence.
+
+    Example:
+        >>> import numpy as np
+        >>> from xnorpp.data import DatasetError, as_dataset
+        >>> try:
+        ...     as_dataset((np.zeros((2, 8, 8, 1), np.uint8), np.array([0, -1])))
+        ... except DatasetError as error:
+        ...     print(type(error).__name__)
+        DatasetError
+    """
 
 
 class DatasetNotFoundError(DatasetError, FileNotFoundError):
-    """The data set is not where it was looked for; the message says how to get it."""
+    """The data set was not found; the message explains how to get it.
+
+    Example:
+        >>> from xnorpp.data import DatasetNotFoundError, load_dataset
+        >>> try:
+        ...     load_dataset("cifar10", root="no-such-folder")
+        ... except DatasetNotFoundError as error:
+        ...     print("no-such-folder" in str(error))
+        True
+    """
 
 
 @dataclass(frozen=True)
 class Augment:
-    """Training-time augmentation. What is 0 is off.
+    """Training-time augmentation; 0 switches an item off.
 
     Attributes:
         crop: Random crop. Of an in-memory set the image is padded by `pad` black pixels on each side first;
@@ -41,12 +60,17 @@ class Augment:
         flip: Mirror left-right, half of the time.
         area: Random resized crop: a part of the image with at least this share of its area and an aspect
             ratio from 3/4 to 4/3, enlarged to the whole. It takes the place of an in-memory set's crop.
-        operations: RandAugment: so many operations per image, drawn from rotation, shear, translation,
+        operations: RandAugment: the number of operations per image, drawn from rotation, shear, translation,
             brightness, contrast, saturation, posterisation and solarisation.
         magnitude: How strong they are at most, from 0 to 1.
         cutout: The side in pixels of a square that is set to the mean colour, anywhere in the image.
         mixup: The parameter of the Beta distribution by which an image and its label are mixed with its
             neighbour's in the batch.
+
+    Example:
+        >>> from xnorpp.data import Augment
+        >>> Augment(pad=2, flip=False, cutout=8).plain
+        Augment(crop=True, pad=2, flip=False, area=0.0, operations=0, magnitude=0.5, cutout=0, mixup=0.0)
     """
 
     crop: bool = True
@@ -107,6 +131,14 @@ class DatasetInfo:
     """The card of a data set.
 
     `image_size` is the side a network is fed; `resize` the side streamed images get first.
+
+    Example:
+        >>> from xnorpp.data import dataset_info
+        >>> info = dataset_info("imagenet")
+        >>> info.classes, info.image_size, info.resize
+        (1000, 224, 256)
+        >>> info.preprocess().crop
+        224
     """
 
     name: str
@@ -151,7 +183,13 @@ class DatasetInfo:
 
 
 class Skipped(NamedTuple):
-    """An image that could not be read, and why."""
+    """An image that could not be read, and why.
+
+    Example:
+        >>> from xnorpp.data import Skipped
+        >>> Skipped("train/cat/17.jpg", "image file is truncated").name
+        'train/cat/17.jpg'
+    """
 
     name: str
     reason: str
@@ -171,7 +209,14 @@ def skip_limit(samples: int, max_skipped: int | None = None) -> int:
 
 @dataclass
 class ArrayDataset:
-    """A small set, whole in memory: `images` uint8 (N, H, W, C), `labels` int64 (N,)."""
+    """A small set, whole in memory: `images` uint8 (N, H, W, C), `labels` int64 (N,).
+
+    Example:
+        >>> from xnorpp.data import load_dataset
+        >>> digits = load_dataset("digits", split="test")
+        >>> type(digits).__name__, digits.images.shape, digits.labels.dtype
+        ('ArrayDataset', (359, 8, 8, 1), dtype('int64'))
+    """
 
     info: DatasetInfo
     split: str
@@ -206,9 +251,14 @@ class ArrayDataset:
 class StreamDataset:
     """A set too large for memory: images are read and decoded when they are needed.
 
-    `groups` (None, or one integer per sample) says which samples lie together in one file; the loader then
+    `groups` (None, or one integer per sample) states which samples lie together in one file; the loader then
     shuffles groups, and samples within a few groups, instead of all samples, so that reading stays nearly
     sequential.
+
+    Example:
+        >>> from xnorpp.data import FolderDataset, ShardDataset, StreamDataset
+        >>> issubclass(FolderDataset, StreamDataset), issubclass(ShardDataset, StreamDataset)
+        (True, True)
     """
 
     info: DatasetInfo
@@ -243,7 +293,18 @@ class StreamDataset:
 
 @dataclass
 class FolderDataset(StreamDataset):
-    """One file per image. `paths` are relative to `root`."""
+    """One file per image. `paths` are relative to `root`.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> from xnorpp.data import FolderDataset, dataset_info
+        >>> labels, paths = np.array([0, 1]), ["cat/1.jpg", "dog/1.jpg"]
+        >>> info, classes = dataset_info("imagenet"), ("cat", "dog")
+        >>> data = FolderDataset(info, "train", classes, labels, Path("images"), paths)
+        >>> len(data), data.sample_name(1)
+        (2, 'images/dog/1.jpg')
+    """
 
     root: Path
     paths: list[str]
@@ -262,6 +323,13 @@ class FolderDataset(StreamDataset):
 
 
 Dataset = ArrayDataset | StreamDataset
+"""A data set of this package: whole in memory, or read when needed.
+
+Example:
+    >>> from xnorpp.data import Dataset, load_dataset
+    >>> isinstance(load_dataset("digits"), Dataset)
+    True
+"""
 
 
 def _check_labels(labels: Int64Array, samples: int, classes: int) -> None:

@@ -55,7 +55,7 @@ def fetch(archive: Archive, folder: Path, *, timeout: float = 60.0) -> Path:
     except (urllib.error.URLError, OSError, EOFError) as error:
         kept = part.stat().st_size if part.exists() else 0
         raise DownloadError(
-            f"download of {archive.url} failed ({error}); {kept:,} bytes are kept for the next try"
+            f"download of {archive.url} failed ({error}); {kept:,} bytes are stored for the next attempt"
         ) from error
     found = _md5(part)
     if found != archive.md5:

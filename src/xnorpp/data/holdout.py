@@ -13,6 +13,13 @@ def holdout_split(labels: Int64Array, fraction: float, seed: int = 0) -> tuple[I
 
     Choices (a learning rate, a scale's start, the epoch to keep) are made on `held`; the test set is for the
     final number.
+
+    Example:
+        >>> import numpy as np
+        >>> from xnorpp.data import holdout_split
+        >>> fit, held = holdout_split(np.array([0] * 8 + [1] * 4), fraction=0.25)
+        >>> len(fit), len(held)
+        (9, 3)
     """
     if not 0 < fraction < 1:
         raise ValueError(f"`holdout` (={fraction}) must lie between 0 and 1")

@@ -40,6 +40,14 @@ class IndexedDataset:
     `shape` and `pixels` (whether images are uint8) are those of the first sample. `indices` chooses some of
     the items; `labels` are known without reading the images, or None; `numbers` renumbers the classes;
     `limit` is the number of outputs that labels must stay below.
+
+    Example:
+        >>> import numpy as np
+        >>> from xnorpp.data import as_dataset
+        >>> samples = [(np.zeros((8, 8, 1), np.uint8), 0), (np.ones((8, 8, 1), np.uint8), 1)]
+        >>> data = as_dataset(samples, classes=["dark", "bright"])
+        >>> type(data).__name__, len(data), data.shape
+        ('IndexedDataset', 2, (1, 8, 8))
     """
 
     info: DatasetInfo
@@ -77,7 +85,17 @@ class IndexedDataset:
 
 @dataclass
 class BatchesDataset:
-    """An opaque source of batches, such as a torch `DataLoader`: only its own iteration gives its samples."""
+    """An opaque source of batches, such as a torch `DataLoader`: only its own iteration gives its samples.
+
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> from xnorpp.data import as_dataset
+        >>> samples = TensorDataset(torch.zeros(6, 1, 8, 8), torch.tensor([0, 1, 0, 1, 0, 1]))
+        >>> data = as_dataset(DataLoader(samples, batch_size=2), classes=["dark", "bright"])
+        >>> type(data).__name__, len(data)
+        ('BatchesDataset', 6)
+    """
 
     info: DatasetInfo
     split: str
@@ -121,13 +139,13 @@ def as_dataset(
     name: str = OWN,
     argument: str | None = None,
 ) -> AnyDataset:
-    """A user's data as a data set of ours.
+    """Your own data as a data set of this package.
 
     Args:
         data: A pair (images, labels) of numpy arrays or torch tensors; anything with `__len__` and
             `__getitem__` whose entries are (image, label), such as a map-style torch `Dataset`; a torch
-            `DataLoader` or another sized iterable of batches; or a data set of ours, which is returned as it
-            is.
+            `DataLoader` or another sized iterable of batches; or a data set of this package, which is
+            returned as it is.
         split: "train" or "test".
         classes: The names of the classes; None: what the data itself has as `classes`.
         name: The name that the card gets.
@@ -136,6 +154,13 @@ def as_dataset(
     Raises:
         TypeError: The data is none of these.
         DatasetError: It is, but what it holds cannot be used.
+
+    Example:
+        >>> import numpy as np
+        >>> from xnorpp.data import as_dataset
+        >>> images = np.zeros((4, 8, 8, 3), np.uint8)
+        >>> as_dataset((images, np.array([0, 1, 0, 1])), classes=["cat", "dog"]).classes
+        ('cat', 'dog')
     """
     where = argument or f"`{split}_data`"
     if isinstance(data, (ArrayDataset, StreamDataset, IndexedDataset, BatchesDataset)):

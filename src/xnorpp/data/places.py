@@ -1,4 +1,4 @@
-"""Where data sets are looked for, and where decoded copies of them are kept."""
+"""Where data sets are looked for, and where decoded copies of them are stored."""
 
 from __future__ import annotations
 

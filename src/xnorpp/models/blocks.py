@@ -33,10 +33,25 @@ from xnorpp.runtime.choices import check_choice
 Size = tuple[int, int]
 
 ACTIVATIONS = ("prelu", "relu", "hardtanh", "rprelu", "identity")
+"""The activations that `Options` takes.
+
+Example:
+    >>> from xnorpp.models import ACTIVATIONS
+    >>> ACTIVATIONS
+    ('prelu', 'relu', 'hardtanh', 'rprelu', 'identity')
+"""
 SHORTCUTS = ("block", "conv")
 DOWNSAMPLES = ("binary", "real")
 # The block of the paper's tables, where it differs from the defaults.
 PAPER_BLOCK = {"shortcut": "block", "downsample": "binary"}
+"""The block of the paper's tables, where it differs from the defaults.
+
+Example:
+    >>> from xnorpp.models import PAPER_BLOCK, create_model
+    >>> model = create_model("small", input_size=8, in_channels=1, **PAPER_BLOCK)
+    >>> model.config["shortcut"], model.config["downsample"]
+    ('block', 'binary')
+"""
 # Our networks know their sizes when they are built, so they use the paper's Case 4 where a lone layer, which
 # does not, has one factor per channel.
 DEFAULT = Binarization(scale=ChannelHeightWidthScale)
@@ -58,6 +73,12 @@ class Options:
         norm_after: A further batch norm after each inner layer, before its activation, as in the public
             network of Bethge et al. Without scales, it is what brings the sums of a binary convolution to the
             size of the shortcut they are added to.
+
+    Example:
+        >>> from xnorpp.models import Options
+        >>> options = Options.of("xnor", activation="relu")
+        >>> options.binarization.method, options.activation, options.shortcut
+        ('xnor', 'relu', 'conv')
     """
 
     binarization: Binarization = DEFAULT

@@ -34,6 +34,12 @@ class Network:
         input_size: The side of the images it is usually used with; 0: there is no usual one.
         num_classes: Its usual number of classes; 0: there is no usual one.
         summary: What it is, in a few words.
+
+    Example:
+        >>> from xnorpp.models import NETWORKS
+        >>> network = NETWORKS["small"]
+        >>> network.num_classes, network.takes("in_channels"), "width" in network.own_options()
+        (10, True, True)
     """
 
     build: Callable[..., Any]
@@ -66,6 +72,13 @@ def _origin(network: Network) -> str:
 
 
 NETWORKS: Registry[Network] = Registry("name", _check_network, _origin)
+"""The registered networks by name; `register_model` adds one.
+
+Example:
+    >>> from xnorpp.models import NETWORKS
+    >>> NETWORKS["resnet18"].input_size
+    224
+"""
 
 Builder = TypeVar("Builder", bound=Callable[..., Any])
 
@@ -167,9 +180,8 @@ def create_model(
         num_classes: By default the network's usual number.
         in_channels: Channels of an image.
         **options: The other fields of `xnorpp.models.Options` and `xnorpp.Binarization`, and the network's
-            own
-            options: `stem` ("auto", "7x7", "3x3") and `stem_pool` of the ResNets, `dropout` and `hidden` of
-            alexnet, `width` and `stem_pool` of small.
+            own options: `stem` ("auto", "7x7", "3x3") and `stem_pool` of the ResNets, `dropout` and `hidden`
+            of alexnet, `width` and `stem_pool` of small.
 
     Returns:
         The network. Its `config` is a plain dictionary that JSON can hold, and `create_model(**config)`

@@ -1,7 +1,7 @@
 """ResNets with pre-activation blocks: resnet18, resnet34 (ImageNet) and resnet20 (CIFAR).
 
 Weights and multiply-adds of the convolutions and the classifier are those of He et al. (and of torchvision):
-only the order inside a block, what the shortcuts go around, and the average pooling in front of a 1x1
+only the order inside a block, what the shortcuts go around, and the average pooling before a 1x1
 shortcut in place of its stride, differ.
 """
 

@@ -297,3 +297,10 @@ _PRESETS = {
 }
 # The built-in scales of each method, its default first.
 METHOD_SCALES: dict[str, tuple[str, ...]] = {method: scales_of(method) for method in METHODS}
+"""The names of the scales that each method can use, its default first.
+
+Example:
+    >>> from xnorpp.nn import METHOD_SCALES
+    >>> METHOD_SCALES["xnor"]
+    ('alpha', 'alpha_k')
+"""

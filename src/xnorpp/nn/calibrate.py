@@ -32,6 +32,13 @@ def calibrate_scales(model: nn.Module, batch: Tensor) -> dict[str, Any]:
     on the model and batch alone. With an initialised process group the sums are added over all processes,
     which makes the factors equal on all of them. Call it before wrapping (DistributedDataParallel) or
     compiling the model.
+
+    Example:
+        >>> import torch
+        >>> from xnorpp.nn import BinaryConv2d, calibrate_scales
+        >>> record = calibrate_scales(BinaryConv2d(16, 32, 3), torch.randn(4, 16, 8, 8))
+        >>> record["method"], record["samples"]
+        ('least_squares', 4)
     """
     if isinstance(model, nn.parallel.DistributedDataParallel) or hasattr(model, "_orig_mod"):
         raise ValueError("`model` must be calibrated before it is wrapped or compiled; pass the inner module")

@@ -14,7 +14,15 @@ from xnorpp.nn.scales import LearnedScale
 
 
 def binary_layers(model: nn.Module) -> Iterator[tuple[str, BinaryLayer]]:
-    """The model's binary layers with their paths; those of method 'real' are not among them."""
+    """The model's binary layers with their paths; those of method 'real' are not among them.
+
+    Example:
+        >>> from torch import nn
+        >>> from xnorpp.nn import BinaryConv2d, binary_layers
+        >>> net = nn.Sequential(nn.Conv2d(3, 16, 3), BinaryConv2d(16, 32, 3))
+        >>> [path for path, _ in binary_layers(net)]
+        ['1']
+    """
     for path, module in model.named_modules():
         if isinstance(module, BinaryLayer) and not module.binarization.is_real:
             yield path, module
@@ -36,13 +44,28 @@ def set_stage(model: nn.Module, *, weights_binary: bool) -> None:
     """Two-stage training: False for the first stage (binary activations, real weights), True for the second.
 
     In the first stage W / mean|W| stands for sign(W). A compiled model recompiles once.
+
+    Example:
+        >>> from xnorpp.nn import BinaryConv2d, set_stage
+        >>> layer = BinaryConv2d(16, 32, 3)
+        >>> set_stage(layer, weights_binary=False)
+        >>> layer.weights_are_binary
+        False
     """
     for _, layer in binary_layers(model):
         layer.binarize_weights = weights_binary
 
 
 def set_progress(model: nn.Module, fraction: float) -> None:
-    """Sets the finished fraction of training, 0 to 1, for quantizers that anneal (`tanh`)."""
+    """Sets the finished fraction of training, 0 to 1, for quantizers that anneal (`tanh`).
+
+    Example:
+        >>> from xnorpp.nn import BinaryConv2d, set_progress
+        >>> layer = BinaryConv2d(16, 32, 3, config={"inputs": "tanh"})
+        >>> set_progress(layer, 0.5)
+        >>> layer.progress
+        tensor(0.5000)
+    """
     if not 0.0 <= fraction <= 1.0:
         raise ValueError(f"`fraction` (={fraction}) must lie between 0 and 1")
     found = [layer.progress for _, layer in binary_layers(model)]
@@ -53,7 +76,13 @@ def set_progress(model: nn.Module, fraction: float) -> None:
 
 def anneals(model: nn.Module) -> bool:
     """Whether a quantizer of the model changes with the progress of training, so that `set_progress`
-    matters."""
+    matters.
+
+    Example:
+        >>> from xnorpp.nn import BinaryConv2d, anneals
+        >>> anneals(BinaryConv2d(16, 32, 3)), anneals(BinaryConv2d(16, 32, 3, config={"inputs": "tanh"}))
+        (False, True)
+    """
     return any(layer.binarization.anneals for _, layer in binary_layers(model))
 
 
@@ -62,6 +91,15 @@ def clip_latent_weights_(model: nn.Module) -> None:
     """Clips the latent weights of layers with `clip_weights` to [-1, 1]; call it after each optimiser step.
 
     Beyond 1 the straight-through gradient is zero, so a weight that gets there could never come back.
+
+    Example:
+        >>> from torch import nn
+        >>> from xnorpp.nn import BinaryLinear, clip_latent_weights_
+        >>> layer = BinaryLinear(64, 10, config={"clip_weights": True})
+        >>> _ = nn.init.constant_(layer.weight, 3.0)
+        >>> clip_latent_weights_(layer)
+        >>> layer.weight.max().item()
+        1.0
     """
     for _, layer in binary_layers(model):
         if layer.clip_weights:
@@ -69,7 +107,17 @@ def clip_latent_weights_(model: nn.Module) -> None:
 
 
 def reset_scales(model: nn.Module) -> None:
-    """Starts every learned scale again from its `scale_init` and the present weights."""
+    """Starts every learned scale again from its `scale_init` and the present weights.
+
+    Example:
+        >>> from torch import nn
+        >>> from xnorpp.nn import BinaryLinear, reset_scales
+        >>> layer = BinaryLinear(64, 10)
+        >>> _ = nn.init.constant_(layer.weight, 0.5)
+        >>> reset_scales(layer)
+        >>> round(layer.scale.tensor().max().item(), 4)
+        0.4
+    """
     for _, layer in binary_layers(model):
         layer.reset_scale()
 
@@ -84,9 +132,17 @@ def parameter_groups(
 
     - "weights": convolution and linear weights, `weight_decay`;
     - "norms": everything else (batch norm, biases, activation slopes and shifts), `norm_weight_decay`, by
-      default `weight_decay` too: torch's own convention, and what the paper's single figure says;
+      default `weight_decay` too: torch's own convention, and what the paper's single figure means;
     - "scales": learned scale factors, `scale_weight_decay`, by default none: decay pulls a scale towards
       zero, where a weight's sign would not change.
+
+    Example:
+        >>> import torch
+        >>> from xnorpp.nn import BinaryConv2d, parameter_groups
+        >>> groups = parameter_groups(BinaryConv2d(16, 32, 3), weight_decay=1e-4)
+        >>> [(group["name"], group["weight_decay"]) for group in groups]
+        [('weights', 0.0001), ('norms', 0.0001), ('scales', 0.0)]
+        >>> optimizer = torch.optim.SGD(groups, lr=0.1)
     """
     scales = {id(p) for m in model.modules() if isinstance(m, LearnedScale) for p in m.parameters()}
     groups: dict[str, list[nn.Parameter]] = {"weights": [], "norms": [], "scales": []}

@@ -48,6 +48,13 @@ def binary_conv2d(
         inputs: The quantizer of the input; `Identity()` leaves it real.
         weights: The quantizer of the weight.
         progress: The finished fraction of training, for quantizers that anneal.
+
+    Example:
+        >>> import torch
+        >>> from xnorpp.nn import binary_conv2d
+        >>> x, weight = torch.full((1, 2, 3, 3), 0.1), torch.full((4, 2, 3, 3), 0.3)
+        >>> binary_conv2d(x, weight, scales=(torch.tensor(0.5),)).flatten()
+        tensor([9., 9., 9., 9.])
     """
     x = inputs(x, progress)
     weight = weights(weight, progress)
@@ -87,7 +94,14 @@ def binary_linear(
     weights: Quantizer = STE,
     progress: Progress = 0.0,
 ) -> Tensor:
-    """(inputs(x) weights(weight)^T) . scale + bias; the arguments are those of `binary_conv2d`."""
+    """(inputs(x) weights(weight)^T) . scale + bias; the arguments are those of `binary_conv2d`.
+
+    Example:
+        >>> import torch
+        >>> from xnorpp.nn import binary_linear
+        >>> binary_linear(torch.tensor([[0.2, -3.0]]), torch.tensor([[0.1, 0.1], [0.1, -0.1]]))
+        tensor([[0., 2.]])
+    """
     y = F.linear(inputs(x, progress), weights(weight, progress))
     for scale in scales:
         y = y * scale.to(y.dtype)

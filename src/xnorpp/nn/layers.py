@@ -22,15 +22,9 @@ from torch import Tensor, nn
 
 from xnorpp.nn.binarization import Binarization
 from xnorpp.nn.functional import Pads, binary_conv2d
+from xnorpp.nn.means import filter_means, input_scale
 from xnorpp.nn.quantizers import Identity, Quantizer
-from xnorpp.nn.scales import (
-    ANALYTIC_INPUT_MEAN,
-    AnalyticScale,
-    LearnedScale,
-    create_scale,
-    filter_means,
-    input_scale,
-)
+from xnorpp.nn.scales import ANALYTIC_INPUT_MEAN, AnalyticScale, LearnedScale, Scale
 from xnorpp.runtime.choices import check_choice
 
 IntOrPair = int | tuple[int, int]
@@ -40,8 +34,29 @@ _REAL = Identity()
 VARIANCE_FLOOR = 1e-10  # of a filter whose weights are all alike
 
 
+def _create_scale(
+    kind: type[Scale] | None, out_channels: int, output_size: tuple[int, int] | None = None
+) -> LearnedScale | AnalyticScale | None:
+    """A scale for a layer with `out_channels` channels; None for a layer without one."""
+    if kind is None:
+        return None
+    if issubclass(kind, LearnedScale):
+        return kind(out_channels, output_size)
+    assert issubclass(kind, AnalyticScale)
+    return kind()
+
+
 class BinaryLayer(nn.Module):
-    """What the binary layers share: the binarization, the latent weight and the scale."""
+    """What the binary layers share: the binarization, the latent weight and the scale.
+
+    Example:
+        >>> from xnorpp.nn import BinaryConv2d, BinaryLayer
+        >>> layer = BinaryConv2d(16, 32, 3)
+        >>> isinstance(layer, BinaryLayer), layer.method, layer.scale_name
+        (True, 'xnor++', 'channel')
+        >>> layer.binary_weight().unique()
+        tensor([-1.,  1.])
+    """
 
     weight: Tensor
     bias: Any
@@ -58,7 +73,7 @@ class BinaryLayer(nn.Module):
 
     def _make_scale(self, output_size: tuple[int, int] | None) -> None:
         with self.weight.device:  # a parameter without a size cannot be moved to the meta device
-            scale = create_scale(self.binarization.scale, self._filters(self.weight).shape[0], output_size)
+            scale = _create_scale(self.binarization.scale, self._filters(self.weight).shape[0], output_size)
         self.scale = scale.to(self.weight.dtype) if scale is not None else None
         self.reset_scale()
 
@@ -92,7 +107,7 @@ class BinaryLayer(nn.Module):
     def reset_scale(self) -> None:
         """Starts the learned scale again from `scale_init` and the weights as they are now.
 
-        Call it whenever the weights were set anew; `analytic` is alpha = 0.8 * mean|W| of each filter and
+        Call it whenever the weights were replaced; `analytic` is alpha = 0.8 * mean|W| of each filter and
         ones elsewhere.
         """
         if isinstance(self.scale, LearnedScale) and not self.weight.is_meta:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from xnorpp.nn.binarization import Binarization
 from xnorpp.nn.functional import binary_linear
 from xnorpp.nn.layers import BinaryLayer, Config
-from xnorpp.nn.scales import at_least_float32, exact_mean
+from xnorpp.nn.means import at_least_float32, exact_mean
 
 
 class BinaryLinear(nn.Linear, BinaryLayer):

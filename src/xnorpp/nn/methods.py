@@ -13,5 +13,12 @@ loads.
 from __future__ import annotations
 
 METHODS = ("real", "binaryconnect", "bnn", "xnor", "xnor++")
+"""The names of the paper's methods, which recipes and `Binarization.preset` take.
+
+Example:
+    >>> from xnorpp.nn import METHODS
+    >>> METHODS
+    ('real', 'binaryconnect', 'bnn', 'xnor', 'xnor++')
+"""
 # The methods whose layers take the sign of their input.
 BINARY_INPUT_METHODS = ("bnn", "xnor", "xnor++")

@@ -40,6 +40,12 @@ def hard_sign(x: Tensor) -> Tensor:
 
     As `threshold(torch.sign(x))`, two vectorised passes: a tenth of the time of `torch.where` with two
     constants.
+
+    Example:
+        >>> import torch
+        >>> from xnorpp.nn import hard_sign
+        >>> hard_sign(torch.tensor([-0.5, 0.0, 0.5]))
+        tensor([-1., -1.,  1.])
     """
     return torch.threshold(torch.sign(x.detach()), 0.0, -1.0)
 
@@ -50,6 +56,14 @@ def sign(x: Tensor, progress: Progress = 0.0) -> Tensor:
     forward:   sign(x) = +1 if x > 0 else -1
     gradient:  d/dx = 1 if |x| <= 1 else 0
     paper:     Courbariaux et al. 2016, "Binarized Neural Networks", https://arxiv.org/abs/1602.02830
+
+    Example:
+        >>> import torch
+        >>> from xnorpp.nn import sign
+        >>> x = torch.tensor([-2.0, -0.5, 0.5], requires_grad=True)
+        >>> sign(x).sum().backward()
+        >>> x.grad
+        tensor([0., 1., 1.])
     """
     if _plain_operations():
         carrier = torch.where(x.abs() <= 1, x, 0.0)
@@ -58,7 +72,16 @@ def sign(x: Tensor, progress: Progress = 0.0) -> Tensor:
 
 
 def sign_with_slope(x: Tensor, slope: Tensor) -> Tensor:
-    """sign(x) with derivative `slope`. Where that is 0 the carrier is 0 too: 0 * inf never appears."""
+    """sign(x) with derivative `slope`. Where that is 0 the carrier is 0 too: 0 * inf never appears.
+
+    Example:
+        >>> import torch
+        >>> from xnorpp.nn import sign_with_slope
+        >>> x = torch.tensor([-2.0, 0.5], requires_grad=True)
+        >>> sign_with_slope(x, torch.tensor([0.25, 0.75])).sum().backward()
+        >>> x.grad
+        tensor([0.2500, 0.7500])
+    """
     if _plain_operations():
         carrier = torch.where((slope > 0) | (slope < 0), x * slope.detach(), 0.0)  # not where NaN
         return hard_sign(x) + (carrier - carrier.detach())
@@ -118,6 +141,13 @@ def _check_quantizer(kind: type[Quantizer]) -> None:
 
 
 QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer", _check_quantizer)
+"""The quantizers by name; `register_quantizer` adds one.
+
+Example:
+    >>> from xnorpp.nn import QUANTIZERS
+    >>> QUANTIZERS["ste"].__name__
+    'Sign'
+"""
 
 Kind = TypeVar("Kind", bound=type[Quantizer])
 
@@ -171,6 +201,12 @@ class Sign(Quantizer):
 
     gradient:  d/dx = 1 if |x| <= 1 else 0
     paper:     Courbariaux et al. 2016, "Binarized Neural Networks", https://arxiv.org/abs/1602.02830
+
+    Example:
+        >>> import torch
+        >>> from xnorpp.nn import Sign
+        >>> Sign().slope(torch.tensor([-2.0, 0.5]), progress=0.0)
+        tensor([0., 1.])
     """
 
     fused = True
@@ -188,6 +224,12 @@ class PolynomialSign(Quantizer):
 
     gradient:  d/dx = 2 - 2|x| if |x| <= 1 else 0
     paper:     Liu et al. 2018, "Bi-Real Net", https://arxiv.org/abs/1808.00278
+
+    Example:
+        >>> import torch
+        >>> from xnorpp.nn import PolynomialSign
+        >>> PolynomialSign().slope(torch.tensor([-2.0, 0.5]), progress=0.0)
+        tensor([0., 1.])
     """
 
     def slope(self, x: Tensor, progress: Progress) -> Tensor:
@@ -206,6 +248,12 @@ class TanhSign(Quantizer):
     Attributes:
         start: t at the start of training.
         end: t at its end.
+
+    Example:
+        >>> from xnorpp.nn import BinaryConv2d, TanhSign
+        >>> layer = BinaryConv2d(16, 32, 3, config={"inputs": TanhSign(end=20.0)})
+        >>> str(layer.binarization.inputs)
+        'tanh(end=20.0)'
     """
 
     anneals = True
@@ -238,6 +286,13 @@ class WindowSign(Quantizer):
     Attributes:
         start: The window c at the start of training.
         end: The window at its end; equal to `start` for one that stays.
+
+    Example:
+        >>> import torch
+        >>> from xnorpp.nn import WindowSign
+        >>> quantizer, x = WindowSign(start=3.0, end=1.0), torch.tensor([2.5])
+        >>> quantizer.slope(x, progress=0.0), quantizer.slope(x, progress=1.0)
+        (tensor([1.]), tensor([0.]))
     """
 
     anneals = True
@@ -272,6 +327,11 @@ class RectifiedClampSign(Quantizer):
     Attributes:
         start: The quantile t at the start of training.
         end: The quantile at its end.
+
+    Example:
+        >>> from xnorpp.nn import Binarization, RectifiedClampSign
+        >>> Binarization(weights=RectifiedClampSign(end=0.95), standardize_weights=True).anneals
+        True
     """
 
     anneals = True
@@ -296,7 +356,14 @@ class RectifiedClampSign(Quantizer):
 
 @register_quantizer("real")
 class Identity(Quantizer):
-    """No quantization: the real tensor, whose gradient is 1."""
+    """No quantization: the real tensor, whose gradient is 1.
+
+    Example:
+        >>> import torch
+        >>> from xnorpp.nn import Identity
+        >>> Identity()(torch.tensor([-0.5, 2.0]))
+        tensor([-0.5000,  2.0000])
+    """
 
     encoding = None
 
@@ -305,12 +372,26 @@ class Identity(Quantizer):
 
 
 def polynomial_sign(x: Tensor, progress: Progress = 0.0) -> Tensor:
-    """`PolynomialSign` as a function."""
+    """`PolynomialSign` as a function.
+
+    Example:
+        >>> import torch
+        >>> from xnorpp.nn import polynomial_sign
+        >>> polynomial_sign(torch.tensor([-0.5, 0.0, 0.5]))
+        tensor([-1., -1.,  1.])
+    """
     return PolynomialSign()(x, progress)
 
 
 def tanh_sign(x: Tensor, progress: Progress = 0.0) -> Tensor:
-    """`TanhSign` as a function."""
+    """`TanhSign` as a function.
+
+    Example:
+        >>> import torch
+        >>> from xnorpp.nn import tanh_sign
+        >>> tanh_sign(torch.tensor([-0.5, 0.0, 0.5]), progress=0.5)
+        tensor([-1., -1.,  1.])
+    """
     return TanhSign()(x, progress)
 
 

@@ -9,13 +9,9 @@ Learned (XNOR-Net++, Eq. 3 to 7): one factor Gamma, built in four ways, named he
 
 Analytic (XNOR-Net, Eq. 2): alpha = mean |W| of each filter, optionally times K, the box-filtered mean |I|.
 
-A scale of your own states what its factors span; parameters, start, resizing and packing follow from that:
-
-    @register_scale("channel_width")
-    class ChannelWidthScale(LearnedScale):
-        spans = {"alpha": "c", "gamma": "w"}
-
-`kernel` names the fused CUDA kernel that computes the product; without one the layer takes the unfused path.
+A scale of your own (`register_scale`) states what its factors span; parameters, start, resizing and packing
+follow from that. `kernel` names the fused CUDA kernel that computes the product; without one the layer takes
+the unfused path.
 """
 
 from __future__ import annotations
@@ -28,9 +24,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter, is_lazy
 
+from xnorpp.nn.means import filter_means, multiplied
 from xnorpp.runtime.registry import Registry
 
 SCALE_INITS = ("analytic", "ones")
+"""How a learned scale starts: from the weights, or at one.
+
+Example:
+    >>> from xnorpp.nn import SCALE_INITS, Binarization
+    >>> [Binarization(scale_init=name).scale_init for name in SCALE_INITS]
+    ['analytic', 'ones']
+"""
 
 ANALYTIC_INPUT_MEAN = 0.8  # E|I| = sqrt(2/pi) for a standard normal input, which a batch norm delivers
 
@@ -47,17 +51,6 @@ Size = tuple[int, int]
 _PRODUCTS = {"": "c", "c": "c", "h": "h", "w": "w", "hw": "hw", "ch": "chw", "cw": "chw", "chw": "chw"}
 
 
-def at_least_float32(x: Tensor) -> Tensor:
-    """`x` in its own dtype, half precision raised to float32: means are not taken in half precision."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def filter_means(weight: Tensor) -> Tensor:
-    """mean |W| of each filter: (o, c/g, kh, kw) -> (o,1,1), and (o, i) -> (o,) for a linear layer."""
-    means = at_least_float32(weight).abs().mean(tuple(range(1, weight.dim())))
-    return means.reshape(-1, 1, 1) if weight.dim() > 2 else means
-
-
 class Scale(nn.Module):
     """What every scale has. Subclass `LearnedScale` or `AnalyticScale`, not this class.
 
@@ -65,6 +58,11 @@ class Scale(nn.Module):
         spatial: Whether a factor spans rows or columns, so that the scale is bound to one output size.
         uses_input: Whether the layer multiplies by XNOR-Net's K as well.
         kernel: The fused CUDA kernel for this product, a key of `KERNELS`; None: not fused.
+
+    Example:
+        >>> from xnorpp.nn import ChannelHeightWidthScale, Scale
+        >>> issubclass(ChannelHeightWidthScale, Scale), ChannelHeightWidthScale.spatial
+        (True, True)
     """
 
     spatial: ClassVar[bool] = False
@@ -86,6 +84,13 @@ def _check_scale(kind: type[Scale]) -> None:
 
 
 SCALES: Registry[type[Any]] = Registry("scale", _check_scale)
+"""The scales by name; `register_scale` adds one.
+
+Example:
+    >>> from xnorpp.nn import SCALES
+    >>> SCALES["channel"].__name__
+    'ChannelScale'
+"""
 
 Kind = TypeVar("Kind", bound=type[Scale])
 
@@ -126,8 +131,15 @@ class LearnedScale(Scale):
         spans: Name of each parameter -> the axes it spans, a subset of "chw" (channel, row, column) in this
             order; "" is one number. The first one that spans the channels takes the analytic start.
 
-    A subclass that computes its factors from its parameters (their exponential, say) overrides `factors`, in
-    the order of `spans`, and `start_`.
+    A subclass that computes its factors from its parameters (their exponential, for example) overrides
+    `factors`, in the order of `spans`, and `start_`.
+
+    Example:
+        >>> from xnorpp.nn import LearnedScale
+        >>> class ChannelWidthScale(LearnedScale):
+        ...     spans = {"alpha": "c", "gamma": "w"}
+        >>> tuple(ChannelWidthScale(64, output_size=(7, 7)).tensor().shape)
+        (64, 1, 7)
     """
 
     spans: ClassVar[Mapping[str, str]] = {}
@@ -214,9 +226,9 @@ class LearnedScale(Scale):
         if "c" in products:
             parts["mult"] = products["c"].flatten()
         if "chw" in products:
-            parts["full"] = _multiplied(products, "chw", "hw", "h", "w").expand(self._shape("chw"))
+            parts["full"] = multiplied(products, "chw", "hw", "h", "w").expand(self._shape("chw"))
         elif "hw" in products:
-            parts["map"] = _multiplied(products, "hw", "h", "w")[0]
+            parts["map"] = multiplied(products, "hw", "h", "w")[0]
         elif "h" in products or "w" in products:
             like = next(iter(products.values()))
             height, width = self.output_size or (1, 1)
@@ -229,7 +241,7 @@ class LearnedScale(Scale):
         if not self.spatial:
             return (self.tensor(),)
         products = self._products()
-        pixel = _multiplied(products, "chw", "hw", "h", "w")
+        pixel = multiplied(products, "chw", "hw", "h", "w")
         return (pixel, products["c"]) if "c" in products else (pixel,)
 
     @torch.no_grad()
@@ -267,10 +279,8 @@ class LearnedScale(Scale):
             factor = getattr(self, name)
             _, rows, columns = factor.shape
             target = (size[0] if "h" in axes else rows, size[1] if "w" in axes else columns)
-            resized = F.interpolate(factor[None].float(), size=target, mode="bilinear", align_corners=False)[
-                0
-            ]
-            setattr(self, name, nn.Parameter(resized.to(factor.dtype), requires_grad=factor.requires_grad))
+            resized = F.interpolate(factor[None].float(), size=target, mode="bilinear", align_corners=False)
+            setattr(self, name, nn.Parameter(resized[0].to(factor.dtype), requires_grad=factor.requires_grad))
         self.output_size = size
 
     def check_size(self, size: Size) -> None:
@@ -311,16 +321,6 @@ class LearnedScale(Scale):
         return f"{self.out_channels}" + (f", output_size={self.output_size}" if self.spatial else "")
 
 
-def _multiplied(products: dict[str, Tensor], *keys: str) -> Tensor:
-    """The product of those that there are, in this order, which packing and evaluation must share."""
-    result: Tensor | None = None
-    for key in keys:
-        if key in products:
-            result = products[key] if result is None else result * products[key]
-    assert result is not None
-    return result
-
-
 def _checked(size: Size) -> Size:
     if len(size) != 2 or min(size) < 1:
         raise ValueError(f"`output_size` (={size}) must be two sizes of at least 1")
@@ -332,6 +332,12 @@ class AnalyticScale(Scale):
 
     It owns no parameter: the layer passes its latent weight. A subclass may override `factors`; the result
     spans the channels, (o,1,1), or (o,) for a linear layer.
+
+    Example:
+        >>> import torch
+        >>> from xnorpp.nn import AnalyticScale
+        >>> AnalyticScale().tensor(torch.tensor([[[[2.0, -4.0]]]]))
+        tensor([[[3.]]])
     """
 
     def factors(self, weight: Tensor) -> tuple[Tensor, ...]:
@@ -359,7 +365,13 @@ class AnalyticScale(Scale):
 
 @register_scale("channel")
 class ChannelScale(LearnedScale):
-    """Case 1: one learned factor per output channel."""
+    """Case 1: one learned factor per output channel.
+
+    Example:
+        >>> from xnorpp.nn import ChannelScale
+        >>> tuple(ChannelScale(64).tensor().shape)
+        (64, 1, 1)
+    """
 
     spans: ClassVar = {"alpha": "c"}
     kernel = "channel"
@@ -367,7 +379,13 @@ class ChannelScale(LearnedScale):
 
 @register_scale("dense")
 class DenseScale(LearnedScale):
-    """Case 2: one learned factor per output value."""
+    """Case 2: one learned factor per output value.
+
+    Example:
+        >>> from xnorpp.nn import DenseScale
+        >>> tuple(DenseScale(64, output_size=(7, 7)).tensor().shape)
+        (64, 7, 7)
+    """
 
     spans: ClassVar = {"alpha": "chw"}
     kernel = "dense"
@@ -375,7 +393,13 @@ class DenseScale(LearnedScale):
 
 @register_scale("channel_spatial")
 class ChannelSpatialScale(LearnedScale):
-    """Case 3: one factor per channel times one factor per pixel."""
+    """Case 3: one factor per channel times one factor per pixel.
+
+    Example:
+        >>> from xnorpp.nn import ChannelSpatialScale
+        >>> [tuple(factor.shape) for factor in ChannelSpatialScale(64, output_size=(7, 7)).factors()]
+        [(64, 1, 1), (1, 7, 7)]
+    """
 
     spans: ClassVar = {"alpha": "c", "beta": "hw"}
     kernel = "channel_map"
@@ -383,7 +407,13 @@ class ChannelSpatialScale(LearnedScale):
 
 @register_scale("channel_height_width")
 class ChannelHeightWidthScale(LearnedScale):
-    """Case 4: one factor per channel times one factor per row times one factor per column."""
+    """Case 4: one factor per channel times one factor per row times one factor per column.
+
+    Example:
+        >>> from xnorpp.nn import ChannelHeightWidthScale
+        >>> [tuple(factor.shape) for factor in ChannelHeightWidthScale(64, output_size=(7, 7)).factors()]
+        [(64, 1, 1), (1, 7, 1), (1, 1, 7)]
+    """
 
     spans: ClassVar = {"alpha": "c", "beta": "h", "gamma": "w"}
     kernel = "channel_row_column"
@@ -395,6 +425,12 @@ class AlphaScale(AnalyticScale):
     mean term of XNOR-Net's weight gradient in its exact form.
 
     paper: Rastegari et al. 2016, "XNOR-Net", https://arxiv.org/abs/1603.05279
+
+    Example:
+        >>> from xnorpp.nn import BinaryConv2d
+        >>> layer = BinaryConv2d(16, 32, 3, config="xnor")
+        >>> type(layer.scale).__name__, tuple(layer.scale.tensor(layer.weight).shape)
+        ('AlphaScale', (32, 1, 1))
     """
 
     kernel = "channel"
@@ -402,49 +438,12 @@ class AlphaScale(AnalyticScale):
 
 @register_scale("alpha_k")
 class AlphaKScale(AlphaScale):
-    """XNOR-Net's alpha times K, the box-filtered mean |I| (Eq. 2)."""
+    """XNOR-Net's alpha times K, the box-filtered mean |I| (Eq. 2).
+
+    Example:
+        >>> from xnorpp.nn import Binarization
+        >>> Binarization.preset("xnor", scale="alpha_k").scale.uses_input
+        True
+    """
 
     uses_input = True
-
-
-def create_scale(
-    kind: type[Scale] | None, out_channels: int, output_size: Size | None = None
-) -> LearnedScale | AnalyticScale | None:
-    """A scale for a layer with so many channels; None for a layer without one."""
-    if kind is None:
-        return None
-    if issubclass(kind, LearnedScale):
-        return kind(out_channels, output_size)
-    assert issubclass(kind, AnalyticScale)
-    return kind()
-
-
-def input_scale(
-    x: Tensor,
-    kernel_size: Size,
-    stride: Size,
-    pads: tuple[int, int, int, int],
-    dilation: Size,
-    groups: int,
-    *,
-    exact: bool = False,
-) -> Tensor:
-    """K of Eq. 2: A = mean of |I| over the channels (of each group), averaged over the kernel's window.
-
-    Outside of the image A is 0 and counts, so the divisor is always kh * kw. `pads` is (left, right, top,
-    bottom). Gives (N, groups, h_out, w_out) in float32. With `exact` both means are summed in float64 and
-    rounded once, as in a packed network.
-    """
-    channels, height, width = x.shape[-3:]
-    sizes = at_least_float32(x).abs().reshape(*x.shape[:-3], groups, channels // groups, height, width)
-    taps = kernel_size[0] * kernel_size[1]
-    means = exact_mean(sizes, -3) if exact else sizes.mean(-3)
-    wide = means.double() if exact else means
-    box = wide.new_full((groups, 1, *kernel_size), 1.0 if exact else 1.0 / taps)
-    total = F.conv2d(F.pad(wide, pads), box, None, stride, 0, dilation, groups)
-    return (total / taps).to(means.dtype) if exact else total
-
-
-def exact_mean(x: Tensor, dim: int) -> Tensor:
-    """The mean, summed in float64 and rounded once: the same number in whatever order it is summed."""
-    return (x.sum(dim, dtype=torch.float64) / x.shape[dim]).to(x.dtype)

@@ -20,7 +20,7 @@ AMP_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @contextlib.contextmanager
 def autocast(amp: str, device: torch.device, *, cache: bool = True) -> Iterator[None]:
-    """Autocast to `amp` (off, bf16 or fp16). Without `cache` a weight is cast anew at each use, as a step
+    """Autocast to `amp` (off, bf16 or fp16). Without `cache` a weight is cast again at each use, as a step
     that is recorded needs it.
     """
     if amp == "off":
@@ -64,8 +64,8 @@ def evaluate(
     Args:
         model: The network; data goes to the device its parameters are on.
         data: A loader that `make_loader` made, or what `train` takes as `test_data`: a torch `Dataset` or
-            anything indexable, a `DataLoader`, a pair of arrays (images, labels), a data set of ours, or the
-            path of a folder.
+            anything indexable, a `DataLoader`, a pair of arrays (images, labels), a data set of this package,
+            or the path of a folder.
         amp: Autocast: "off", "bf16" or "fp16".
         world: The processes over which to sum; None: this one alone.
         batch_size: Samples at a time, where `data` is not a loader.

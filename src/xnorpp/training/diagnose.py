@@ -12,7 +12,14 @@ from xnorpp.runtime.errors import FAILED, XnorppError
 
 
 class NonFiniteLoss(XnorppError, RuntimeError):
-    """Training cannot go on; says the step, the layer and the last good checkpoint."""
+    """The loss is not finite; the message gives the step, the layer and the last good checkpoint.
+
+    Example:
+        >>> from xnorpp.training import NonFiniteLoss
+        >>> error = NonFiniteLoss(float("nan"), 7, 1, "it appeared first in the layer `conv1`", None)
+        >>> error.step, error.epoch
+        (7, 1)
+    """
 
     exit_code = FAILED
 
@@ -25,7 +32,7 @@ class NonFiniteLoss(XnorppError, RuntimeError):
 def first_bad_layer(model: nn.Module, images: Tensor, run: Any) -> str:
     """Run `run(images)` with a hook on every layer and describe the first whose output is not finite.
 
-    The layer's own parameters and its input tell whether it is the cause or was handed the fault.
+    The layer's own parameters and its input show whether it is the cause or received bad values.
     """
     if not torch.isfinite(images).all():
         return "the images of the batch are not finite"

@@ -1,4 +1,4 @@
-"""Many processes: what torchrun's environment says, the process group, and the few collectives training
+"""Many processes: what torchrun's environment states, the process group, and the few collectives training
 needs.
 
 `torchrun --nproc-per-node N -m xnorpp train ...` starts N of us with RANK, LOCAL_RANK and WORLD_SIZE set.
@@ -91,7 +91,7 @@ def join_world(device: str = "auto") -> Iterator[World]:
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:
-    """Whether a collective failed because another process is gone; gloo says so in words alone."""
+    """Whether a collective failed because another process is gone; gloo reports it in the message alone."""
     signs = (
         "Connection closed",
         "Connection reset",

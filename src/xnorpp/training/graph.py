@@ -55,7 +55,7 @@ def check_graph(recipe: Recipe, device: torch.device, world_size: int) -> str | 
 class GraphStep:
     """`update` for batches of one shape, replayed once it has been recorded.
 
-    `required`: an error where it cannot be recorded; otherwise the run goes on step by step, and `say` gets
+    `required`: an error where it cannot be recorded; otherwise the run continues step by step, and `say` gets
     the reason. The optimiser's learning rate becomes a tensor, which `optimizer.set_learning_rate` fills.
     """
 
@@ -132,7 +132,7 @@ class GraphStep:
 
 
 def make_capturable(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """The learning rate as one tensor on the device, which a recorded step reads anew each time.
+    """The learning rate as one tensor on the device, which a recorded step reads again each time.
 
     Fused optimisers keep all else on the device already; Adam's `capturable` states that.
     """
@@ -169,6 +169,6 @@ def _record(call: Callable[[], Tensor], device: torch.device) -> tuple[Callable[
         with torch.cuda.device(device), torch.cuda.graph(graph):
             result = call()
     except BaseException:  # pragma: cuda only
-        torch.cuda.set_stream(main)  # a recording that fails would leave its own stream behind
+        torch.cuda.set_stream(main)  # a recording that fails would leave its own stream current
         raise
     return graph.replay, result  # pragma: cuda only

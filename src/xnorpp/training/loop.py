@@ -128,13 +128,13 @@ class _Run(Outcome):
                     loader.close()
 
     def _find_checkpoint(self, resume: bool) -> Checkpoint | None:
-        """The checkpoint to go on from, after refusing to overwrite a run or to continue it with another
+        """The checkpoint to continue from, after refusing to overwrite a run or to continue it with another
         recipe.
         """
         if not resume:
             if list_checkpoints(self.out) or (self.out / FINAL_NAME).exists():
                 raise RecipeError(
-                    f"`out` (={str(self.out)!r}) already holds a run; pass --resume to go on with it, "
+                    f"`out` (={str(self.out)!r}) already holds a run; pass --resume to continue it, "
                     "or choose another folder."
                 )
             return None
@@ -399,7 +399,7 @@ class _Run(Outcome):
         )
 
     def _end_of_epoch(self, journal: Journal, epoch: int) -> None:
-        """Evaluate where the recipe says so, tell, save."""
+        """Evaluate where the recipe asks for it, report, save."""
         recipe, last = self.recipe, self.at.step == self.total
         due = (epoch + 1) % recipe.run.eval_epochs == 0 or last
         network = self.model if self.averaged is None else self.averaged.network()

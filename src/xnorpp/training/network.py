@@ -2,7 +2,7 @@
 
 A checkpoint holds the network's configuration. Of our own networks it is all that `create_model` needs. Of a
 user's it is a description only: reading a checkpoint imports and calls nothing that the file names, so the
-reader has to give the module, or say which function makes it.
+reader has to give the module, or name the function that makes it.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def rebuild(config: Mapping[str, Any], path: Path, source: Source | None) -> nn.
     Args:
         config: What the checkpoint holds as `model`.
         path: The checkpoint, for the error message.
-        source: The user's module or what makes it; None for networks of ours.
+        source: The user's module or what makes it; None for networks of this package.
 
     Raises:
         ValueError: The network is a user's and `source` is None.
@@ -172,7 +172,7 @@ def rebuild(config: Mapping[str, Any], path: Path, source: Source | None) -> nn.
         )
     if is_reference(name):
         raise ValueError(
-            f"{path} holds a network made by {name}, which a checkpoint may not call by itself; say so: "
+            f"{path} holds a network made by {name}, which a checkpoint may not call by itself; name it: "
             f"load_model(path, model={name!r}), or --network {name} of eval and pack"
         )
     with without_imports():  # scales and quantizers that a file names are not imported either

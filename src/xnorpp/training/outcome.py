@@ -1,4 +1,4 @@
-"""What a run leaves behind: checkpoints on the way, and at its end the result, its summary and the curves."""
+"""What a run writes: checkpoints on the way, and at its end the result, its summary and the curves."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Outcome:
         meta = self.meta()
         self._name_skipped(journal, merge_over_world(self.skipped, self.world))
         summary = {
-            **meta, "out": str(self.out), "skipped_pictures": len(self.skipped), "skipped": self.skipped,
+            **meta, "out": str(self.out), "skipped_images": len(self.skipped), "skipped": self.skipped,
         }  # fmt: skip
         if self.world.leader:
             save_checkpoint(self.out / FINAL_NAME, self.model.state_dict(), meta)

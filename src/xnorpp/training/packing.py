@@ -27,8 +27,8 @@ def pack_checkpoint(
 
     `half` and `real` are those of `pack`. `labels` takes the place of the class names that the checkpoint
     has; `prepare` may change the network before it is packed; `model` is the network where it is a user's
-    (see `load_model`). The file's meta says where the network came from: its configuration, data set, recipe,
-    epoch, metrics and commit. A checkpoint at `output` is never overwritten.
+    (see `load_model`). The file's meta records where the network came from: its configuration, data set,
+    recipe, epoch, metrics and commit. A checkpoint at `output` is never overwritten.
     """
     if file_kind(output) is FileKind.CHECKPOINT:
         raise ValueError(

@@ -248,7 +248,7 @@ def _shape(part: DataPart, dataset: Any) -> tuple[int, ...]:
 
 
 def _preprocess(part: DataPart, dataset: Any) -> Preprocess | None:
-    """None for what is no image of ours, such as one of five channels."""
+    """None for what is not an image, such as one of five channels."""
     info, shape = dataset.info, _shape(part, dataset)
     try:
         if info.image_size or part.size:

@@ -1,4 +1,4 @@
-"""Batch norm's statistics, measured anew when training is over.
+"""Batch norm's statistics, measured again when training is over.
 
 While a network trains, a batch norm's running mean and variance follow batch by batch, and what they hold at
 the end is the mean over the last few tens of batches, of weights that still moved. In a binary network the

@@ -1,7 +1,7 @@
 """Distillation: the loss, and the real-valued teacher it learns from.
 
-A teacher is one of our checkpoints, or a state_dict of a torchvision ResNet (18, 34, 50, 101, 152; told by
-its names). Torchvision itself is not needed: the network its names describe is built here.
+A teacher is one of our checkpoints, or a state_dict of a torchvision ResNet (18, 34, 50, 101, 152;
+recognised by its names). Torchvision itself is not needed: the network its names describe is built here.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def missing_teacher(recipe: Recipe) -> str | None:
     """A line of warning where a recipe asks for distillation and names no teacher.
 
     `loss.distill_weight` has a value in every recipe; one that differs from the default was meant. Recipes of
-    real-valued twins share it with the networks that they teach.
+    real-valued baselines share it with the networks that they teach.
     """
     loss = recipe.loss
     if (

@@ -54,7 +54,7 @@ def load(info: DatasetInfo, root: str | Path | None, split: str) -> ArrayDataset
         raise DatasetError(f"{path} is not scikit-learn's table of digits ({error})") from error
     if table.shape[1] != 65 or table.min() < 0 or table[:, :64].max() > 16:
         raise DatasetError(
-            f"{path} (shape {table.shape}) must have 64 grey levels from 0 to 16 and a label a line"
+            f"{path} (shape {table.shape}) must have 64 grey levels from 0 to 16 and one label per line"
         )
     images = np.rint(table[:, :64] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
     labels = table[:, 64].astype(np.int64)

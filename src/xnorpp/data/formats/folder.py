@@ -1,4 +1,4 @@
-"""Images in class folders: any images of one's own, without a line of code.
+"""Images in class folders: your own images, without a line of code.
 
     ROOT/train/CLASS/*.jpg           and ROOT/val/CLASS/*.jpg (or validation/, valid/, test/)
     ROOT/CLASS/*.jpg                 one tree; a share of it is held out for testing (`data.holdout`)
@@ -7,8 +7,8 @@ A class is a folder with images in it, at any depth below it; classes are number
 their names, which travel into checkpoints and packed files. Every format is taken that Pillow decodes.
 
 Without a `size` the images get the size they have, at most 224: the median of the shorter sides of 64 of
-them. A set of up to 512 MiB of decoded pixels is decoded once, kept beside the data (or in XNORPP_CACHE) and
-held in memory; a larger one is streamed, resized to 8/7 of the size and cropped, as ImageNet is.
+them. A set of up to 512 MiB of decoded pixels is decoded once, stored beside the data (or in XNORPP_CACHE)
+and held in memory; a larger one is streamed, resized to 8/7 of the size and cropped, as ImageNet is.
 """
 
 from __future__ import annotations

@@ -117,6 +117,6 @@ def read_idx(path: Path) -> UInt8Array:
     shape = tuple(int(n) for n in np.frombuffer(data[4 : 4 + 4 * rank], ">u4"))
     values = np.frombuffer(data, np.uint8, offset=min(4 + 4 * rank, len(data)))
     if len(shape) != rank or len(values) != int(np.prod(shape, dtype=np.int64)):
-        raise DatasetError(f"{path} says shape {shape} but holds {len(values)} values")
+        raise DatasetError(f"{path} states the shape {shape} but holds {len(values)} values")
     pixels: UInt8Array = values.reshape(shape).copy()
     return pixels

@@ -5,10 +5,10 @@ A key is a member's path up to the first dot of its file name; the rest is the e
 .jpeg, .png, .webp or .npy (a raw uint8 array); the label is the integer in .cls, or where there is none,
 "label" or "cls" in .json.
 
-The shards' headers are read once and the index of offsets is kept, so that a sample is one seek and one read,
-any rank can compute what every rank sees, and a run can resume anywhere. Training reads shards in random
-order, shuffles samples within windows of several shards (see `order.SHUFFLE_WINDOW`), and gives each rank a
-contiguous part of that stream: a rank reads its own shards only, except at the seams.
+The shards' headers are read once and the index of offsets is stored, so that a sample is one seek and one
+read, any rank can compute what every rank sees, and a run can resume anywhere. Training reads shards in
+random order, shuffles samples within windows of several shards (see `order.SHUFFLE_WINDOW`), and gives each
+rank a contiguous part of that stream: a rank reads its own shards only, except at the seams.
 """
 
 from __future__ import annotations
@@ -69,7 +69,17 @@ _SPLIT_WORDS = {"train": ("train", "training"), "test": ("val", "valid", "valida
 
 @dataclass
 class ShardDataset(StreamDataset):
-    """`shards[shard_of[i]]` holds sample i in `sizes[i]` bytes from `offsets[i]` on."""
+    """`shards[shard_of[i]]` holds sample i in `sizes[i]` bytes from `offsets[i]` on.
+
+    Example:
+        >>> import tempfile
+        >>> from xnorpp.data import load_dataset, write_shards
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     shards = write_shards(load_dataset("digits", split="test"), folder, format="npy")
+        ...     data = load_dataset("shards", root=folder, split="test")
+        >>> type(data).__name__, len(data)
+        ('ShardDataset', 359)
+    """
 
     shards: list[str]
     shard_of: Int64Array
@@ -106,9 +116,10 @@ def load(
     classes: int | None = None,
 ) -> ShardDataset:
     """`root`: a folder with `train-*.tar` and `val-*.tar` (or `test-*.tar`), or a pattern with braces or
-    wildcards, of whose files those named for the split are taken (all, if no name says a split).
+    wildcards, of whose files those named for the split are used (all, if no name contains a split).
 
-    The number of classes is `classes`, or what the folder's dataset.json says, or the largest label plus one.
+    The number of classes is `classes`, or what the folder's dataset.json states, or the largest label plus
+    one.
     """
     paths = _shard_paths(info, root, split)
     card = read_card(Path(paths[0]).parent)
@@ -160,7 +171,8 @@ def _shard_paths(info: DatasetInfo, root: str | Path | None, split: str) -> list
 
 
 def _of_split(info: DatasetInfo, root: str | Path, paths: list[str], split: str) -> list[str]:
-    """The files whose names say `split`: a pattern of training shards must not become the test set too."""
+    """The files whose names contain `split`: a pattern of training shards must not become the test set
+    too."""
     words = [set(re.findall("[a-z]+", Path(path).name.lower())) for path in paths]
     named = {kind: [bool(found & set(_SPLIT_WORDS[kind])) for found in words] for kind in _SPLIT_WORDS}
     if not any(named["train"]) and not any(named["test"]):
@@ -191,7 +203,7 @@ def expand_braces(pattern: str) -> list[str]:
 def _index(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Labels, offsets, sizes and keys of one shard.
 
-    Kept beside it, for as long as its size and time stay the same.
+    Stored beside it, valid for as long as its size and time stay the same.
     """
     status = path.stat()
     mark = hashlib.sha256(f"1 {path.name} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
@@ -286,6 +298,15 @@ def write_shards(
     again at `quality` without chroma subsampling. The order is shuffled by a fixed seed, so that a shard
     holds all kinds of classes. Unreadable images are named in a warning and left out, at most `max_skipped`
     of them. Returns the shards' paths.
+
+    Example:
+        >>> import tempfile
+        >>> from xnorpp.data import load_dataset, write_shards
+        >>> digits = load_dataset("digits", split="test")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     shards = write_shards(digits, folder, format="npy", samples_per_shard=200)
+        >>> [path.name for path in shards]
+        ['val-000000.tar', 'val-000001.tar']
     """
     if format not in ("jpg", "npy"):
         raise ValueError(f'`format` (="{format}") must be "jpg" or "npy"')

@@ -6,7 +6,7 @@
     tiny-imagenet-200/val/images/*.JPEG, val/val_annotations.txt (file TAB wnid TAB box)
 
 The official test set has no labels; as everywhere, the validation set is the test set here. The images are
-decoded once and kept (see `cache`).
+decoded once and stored (see `cache`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Batches of a user's own loader (a torch `DataLoader`, or another sized iterable), taken as they come.
 
-Nothing is known about the samples behind it, so a run resumes at the start of an epoch. Before each epoch of
+Nothing is known about its samples, so a run resumes at the start of an epoch. Before each epoch of
 training the global generators of `random`, numpy and torch are seeded by (seed, epoch), and `set_epoch` of
 the loader's sampler is called: a loader whose randomness comes from those gives the same batches again.
 """

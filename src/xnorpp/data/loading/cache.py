@@ -1,8 +1,8 @@
-"""Decoding a folder of small images once, in parallel, and keeping the result beside the data.
+"""Decoding a folder of small images once, in parallel, and storing the result beside the data.
 
-The kept file is safetensors: `images`, `labels`, and in its metadata the list's fingerprint and a checksum of
-the pixels. It is written under a temporary name and renamed, and checked when read: a damaged or outdated one
-is made anew.
+The stored file is safetensors: `images`, `labels`, and in its metadata the list's fingerprint and a checksum
+of the pixels. It is written under a temporary name and renamed, and checked when read: a damaged or outdated
+one is replaced.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def load_decoded(
 ) -> ArrayDataset:
     """`source` as an array of `size` x `size` images.
 
-    From the kept file if it is sound, else decoded and then kept. `by_time`: the kept file is also outdated
-    when an image's size or time of change is another one, for folders that people edit. A kept file that
-    left more images out than `max_skipped` allows is refused as decoding would be.
+    From the stored file if it is sound, else decoded and then stored. `by_time`: the stored file is also
+    outdated when an image's size or time of change is another one, for folders that people edit. A stored
+    file that left more images out than `max_skipped` allows is refused as decoding would be.
     """
     path = cache_path(source.root, f"{source.split}-{size}.safetensors")
     fingerprint = _fingerprint(source, size, by_time)
@@ -192,7 +192,7 @@ def _checksum(images: UInt8Array, labels: Int64Array) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process decodes, the others on this machine wait and then find the kept file.
+    """One process decodes, the others on this machine wait and then find the stored file.
 
     Where the lock file cannot be made, on a full disk for one, each of them decodes.
     """

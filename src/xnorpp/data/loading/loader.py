@@ -24,7 +24,15 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Loader(Protocol):
-    """`epoch(epoch, start_step)` yields the batches of that epoch from that step on."""
+    """`epoch(epoch, start_step)` yields the batches of that epoch from that step on.
+
+    Example:
+        >>> from xnorpp.data import load_dataset, make_loader
+        >>> loader = make_loader(load_dataset("digits", split="test"), batch_size=100, train=False)
+        >>> loader.samples, loader.steps_per_epoch
+        (359, 4)
+        >>> loader.close()
+    """
 
     skipped: list[Skipped]
     batch_size: int
@@ -70,6 +78,13 @@ def make_loader(
     decoding processes (0: decode in this one), `prefetch` batches ahead, `fast_decode` (see `decode`), and
     `max_skipped`, how many unreadable images are tolerated (default 1 %, from 1 to 100). A user's own
     indexable data is read by `workers` processes too; a user's own loader gives the batches it has.
+
+    Example:
+        >>> from xnorpp.data import load_dataset, make_loader
+        >>> loader = make_loader(load_dataset("digits"), batch_size=64, train=True, seed=1)
+        >>> images, labels = next(loader.epoch(0))
+        >>> images.shape, labels.shape
+        (torch.Size([64, 1, 8, 8]), torch.Size([64]))
     """
     if isinstance(dataset, (IndexedDataset, BatchesDataset)):
         return _own_loader(

@@ -1,7 +1,7 @@
 """Images decoded and resized once, before the first epoch, instead of in every one.
 
 Decoding ImageNet's JPEG files takes a core 3 milliseconds per image, and a fast GPU wants twenty thousand a
-second. The paper resizes every image to 256x256 before it crops, so those pixels can be kept: as shards of
+second. The paper resizes every image to 256x256 before it crops, so those pixels can be stored: as shards of
 raw images, which a core reads more than ten times as fast. 192 KiB per image, 250 GB for ImageNet.
 """
 

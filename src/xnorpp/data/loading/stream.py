@@ -121,14 +121,16 @@ class StreamLoader:
                         self._settle(pool, answer)
                 yield self._collect(pool, batch)
                 if self._running is not token:
-                    raise RuntimeError("this epoch cannot go on: another one of the same loader was started")
+                    raise RuntimeError(
+                        "this epoch cannot continue: another one of the same loader was started"
+                    )
         finally:
             if self._running is token:
                 self._running = None
                 self._settle_all(pool)
 
     def _settle_all(self, pool: WorkerPool) -> None:
-        """Leaves no task of a former epoch behind."""
+        """Discards the tasks of an earlier epoch."""
         self._tasks.clear()
         if pool.closed:  # a process died: the next epoch starts new ones
             self._pool = None

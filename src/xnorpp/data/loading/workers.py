@@ -2,7 +2,7 @@
 parent.
 
 They are processes of their own rather than copies of the caller's, so a script needs no `__main__` guard, no
-torch or CUDA state is inherited, and the shared memory has no name that could be left behind: it is gone with
+torch or CUDA state is inherited, and the shared memory has no name that could outlive them: it is gone with
 the last process.
 """
 
@@ -28,7 +28,7 @@ _WORKER = "from xnorpp.data.loading.worker import main; main()"
 
 
 class WorkerDiedError(XnorppError, RuntimeError):
-    """A decoding process ended; the message says how."""
+    """A decoding process ended; the message gives the cause."""
 
     exit_code = FAILED
 

@@ -3,10 +3,10 @@
 - forward, a unit: one pass for the batch statistics (none where the tensor's maker left its moments), one
   that reads the source and writes the signs with their bits, and the convolution. Gamma and the activation
   have no pass of their own inside a chain: whoever reads the dot products next applies them on the way.
-- XNOR-Net's K: the pass that takes the signs leaves the mean of |u| a pixel, a box filter makes K of it, and
-  who reads the dot products multiplies. Backward, the gradient of K comes back to u the same way.
-- kept for the backward pass: the chain's input, the dot products (2 bytes), one bit a sign, one bit a clip
-  mask. With `recompute` the dot products are not kept but computed again from the sign bits.
+- XNOR-Net's K: the pass that takes the signs leaves the mean of |u| per pixel, a box filter makes K of it,
+  and who reads the dot products multiplies. Backward, the gradient of K comes back to u the same way.
+- saved for the backward pass: the chain's input, the dot products (2 bytes), one bit per sign, one bit per
+  clip mask. With `recompute` the dot products are not saved but computed again from the sign bits.
 - backward, a unit: the signs unpacked, the two products of the convolution, one pass for batch norm's sums,
   and one that goes through sign, batch norm, activation and Gamma to the dot products before.
 
@@ -80,7 +80,7 @@ def moments_left_on(x: Tensor) -> ops.Moments | None:
 
 
 class _Chain(torch.autograd.Function):
-    """The module's text says what it keeps."""
+    """The module's docstring lists what is saved for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, x: Tensor, shortcut: Tensor | None, *tensors: Tensor | None) -> Tensor:

@@ -148,7 +148,7 @@ def _side_backward(
 
 
 class _Closed(torch.autograd.Function):
-    """The module's text says what it keeps."""
+    """The module's docstring lists what is saved for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, x: Tensor, shortcut: Tensor | None, *tensors: Tensor | None) -> Tensor:

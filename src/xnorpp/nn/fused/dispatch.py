@@ -28,13 +28,20 @@ from xnorpp.nn.scales import KERNELS, AnalyticScale, LearnedScale
 from xnorpp.runtime.choices import check_choice
 
 BACKENDS = ("auto", "fused", "reference")
+"""How chains of binary layers can train on CUDA; see `set_backend`.
+
+Example:
+    >>> from xnorpp.nn import BACKENDS
+    >>> BACKENDS
+    ('auto', 'fused', 'reference')
+"""
 PRODUCT_DTYPE = torch.float16
 GRADIENT_DTYPE = torch.bfloat16
 # as the kernels number them
 ACTIVATIONS: dict[type, int] = {type(None): 0, nn.Identity: 0, nn.ReLU: 1, nn.PReLU: 2}
 
 # Python starts the kernels of a fused block more slowly than those of plain layers, so outside of a CUDA
-# graph fusing pays for large inputs alone. ResNet-18, batch 256, H200, milliseconds a step: at 224 pixels
+# graph fusing pays for large inputs alone. ResNet-18, batch 256, H200, milliseconds per step: at 224 pixels
 # (51 million elements into the first block) 22.9 fused against 36.6 plain, at 64 (4 million) 25.8 against
 # 13.8; as a graph 11.1 and 4.5. The bound lies between the two inputs.
 LARGE_INPUT = 1 << 24
@@ -52,19 +59,39 @@ _state = {
 def set_backend(name: str) -> None:
     """Chooses how chains of binary layers train on CUDA.
 
-    `auto`: fused where it is supported and pays (`pays`), plain PyTorch elsewhere; `fused`: an error says why
-    where it is not supported; `reference`: plain PyTorch always.
+    `auto`: fused where it is supported and pays (`pays`), plain PyTorch elsewhere; `fused`: raises where
+    it is not supported, with the reason; `reference`: plain PyTorch always.
+
+    Example:
+        >>> from xnorpp.nn import get_backend, set_backend
+        >>> set_backend("reference")
+        >>> get_backend()
+        'reference'
+        >>> set_backend("auto")
     """
     check_choice("name", name, BACKENDS)
     _state["backend"] = name
 
 
 def get_backend() -> str:
+    """The present choice of `set_backend`.
+
+    Example:
+        >>> from xnorpp.nn import get_backend
+        >>> get_backend()
+        'auto'
+    """
     return str(_state["backend"])
 
 
 def set_recompute(enabled: bool) -> None:
-    """Whether fused chains compute their dot products again in the backward pass instead of keeping them."""
+    """Whether fused chains compute their dot products again in the backward pass instead of storing them.
+
+    Example:
+        >>> from xnorpp.nn import set_recompute
+        >>> set_recompute(True)  # less memory, more time
+        >>> set_recompute(False)
+    """
     _state["recompute"] = bool(enabled)
 
 
@@ -147,7 +174,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Side:
-    """A unit that stands in the shortcut, behind a 2x2 average pooling where `pool` is set."""
+    """A unit that stands in the shortcut, after a 2x2 average pooling where `pool` is set."""
 
     unit: Unit
     pool: bool

@@ -2,7 +2,7 @@
 and the one that closes a post-activation block: batch norm, shortcut and ReLU in one pass.
 
 Layout and names as in `kernels`. For the stem, v is the convolution's output, z = weight * xhat + bias
-the batch norm's, pooled = max over 3x3 windows (stride 2, padding 1) of act(z). `taps` holds a byte an
+the batch norm's, pooled = max over 3x3 windows (stride 2, padding 1) of act(z). `taps` holds one byte per
 output: which of the window's positions, counted row by row, had the maximum (the first of equals, as
 PyTorch); `peaks` holds v there.
 """
@@ -85,10 +85,10 @@ def norm_activation_sums_kernel(
     images, pixels, channels, images_each, rows, grad_scale,
     ACTIVATION: tl.constexpr, PER_IMAGE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Sums a channel of g, g * xhat and, for the slope, grad * z where z <= 0; g = grad * act'(z).
+    """Sums per channel of g, g * xhat and, for the slope, grad * z where z <= 0; g = grad * act'(z).
 
     `source` is v where the gradient arrives: every pixel, or a window's winner. With PER_IMAGE the gradient
-    is one value an image and channel, the same for all pixels.
+    is one value per image and channel, the same for all pixels.
     """
     _p, c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
     center = _channel(mean, c, channels)
@@ -195,7 +195,7 @@ def average_pool_kernel(
     x, pooled, partial, images, height, width, channels, images_each, rows,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """The mean of 2x2 pixels (height and width even), and its moments for the batch norm behind it."""
+    """The mean of 2x2 pixels (height and width even), and its moments for the batch norm after it."""
     out_width = width // 2
     pixels = (height // 2) * out_width
     p, c, offset, inside, row = _tile(pixels, channels, BLOCK_P, BLOCK_C)
@@ -280,7 +280,7 @@ def space_to_depth_kernel(
     x, out, height, width, out_height, out_width, sn, sc, sh, sw,
     CHANNELS: tl.constexpr, DEPTH: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
-    """out[n, i, j, (dy, dx, c)] = x[n, c, 2(i-2)+dy, 2(j-2)+dx], zero outside the picture and in the channels
+    """out[n, i, j, (dy, dx, c)] = x[n, c, 2(i-2)+dy, 2(j-2)+dx], zero outside the image and in the channels
     that fill up to DEPTH."""
     p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     n = tl.program_id(1).to(tl.int64)
@@ -288,8 +288,8 @@ def space_to_depth_kernel(
     y = ((p // out_width) * 2 - 4)[:, None] + (d // CHANNELS // 2)[None, :]
     z = ((p % out_width) * 2 - 4)[:, None] + (d // CHANNELS % 2)[None, :]
     exists = (p[:, None] < out_height * out_width) & (d[None, :] < 4 * CHANNELS)
-    picture = exists & (y >= 0) & (y < height) & (z >= 0) & (z < width)
-    value = tl.load(x + n * sn + (d % CHANNELS)[None, :] * sc + y * sh + z * sw, mask=picture, other=0.0)
+    image = exists & (y >= 0) & (y < height) & (z >= 0) & (z < width)
+    value = tl.load(x + n * sn + (d % CHANNELS)[None, :] * sc + y * sh + z * sw, mask=image, other=0.0)
     at = (n * out_height * out_width + p[:, None]) * DEPTH + d[None, :]
     inside = (p[:, None] < out_height * out_width) & (d[None, :] < DEPTH)
     tl.store(out + at, value.to(out.dtype.element_ty), mask=inside)

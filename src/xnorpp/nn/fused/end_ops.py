@@ -20,11 +20,11 @@ from xnorpp.nn.fused.ops import (
 )
 from xnorpp.nn.fused.weights import ceil_div
 
-DEPTH = 16  # channels of a picture after `space_to_depth`: a multiple of what tensor cores read at once
+DEPTH = 16  # channels of an image after `space_to_depth`: a multiple of what tensor cores read at once
 
 
 def _slope_or(slope: Tensor | None, channels: int, unused: Tensor) -> Tensor:
-    """A slope a channel; `unused` stands where there is none."""
+    """One slope per channel; `unused` stands where there is none."""
     if slope is None:
         return unused
     return slope if slope.numel() == channels else slope.expand(channels).contiguous()
@@ -55,7 +55,7 @@ def norm_pool(
     statistics: tuple[Tensor, ...],
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Moments]:
-    """3x3 max pooling (stride 2, padding 1) of act(batch norm): the maxima, x there, a byte that says where,
+    """3x3 max pooling (stride 2, padding 1) of act(batch norm): the maxima, x there, a byte for the position,
     and the maxima's moments. `statistics`: mean, 1/std, weight and bias of the batch norm."""
     images, channels, height, width = x.shape
     shape = (images, channels, ceil_div(height, 2), ceil_div(width, 2))
@@ -158,7 +158,7 @@ def norm_mean_backward(
 
 
 def space_to_depth(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Each 2x2 square of pixels as one pixel of `DEPTH` channels, two of zeros before and one behind."""
+    """Each 2x2 square of pixels as one pixel of `DEPTH` channels, two of zeros before and one after."""
     images, channels, height, width = x.shape
     size = (height // 2 + 3, width // 2 + 3)
     out = torch.empty((images, DEPTH, *size), dtype=dtype, device=x.device, memory_format=torch.channels_last)

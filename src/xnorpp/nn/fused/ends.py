@@ -1,11 +1,11 @@
 """The real ends of a network in few passes on CUDA: stem convolution, stem end, head.
 
-stem_conv    a 7x7 convolution with stride 2 on a picture of few channels is, exactly, a 4x4 convolution with
-             stride 1 on the picture whose 2x2 squares became channels; tensor cores read 16 channels at once,
+stem_conv    a 7x7 convolution with stride 2 on an image of few channels is, exactly, a 4x4 convolution with
+             stride 1 on the image whose 2x2 squares became channels; tensor cores read 16 channels at once,
              so the second form wastes far less.
 stem_end     batch norm, activation and 3x3 max pooling as one autograd node. The stem's output is the largest
-             tensor of a ResNet. Kept are that tensor as the convolution wrote it, and for each output its
-             winner and a byte that says where that was; the normalised and the activated tensor are never
+             tensor of a ResNet. Saved are that tensor as the convolution wrote it, and for each output its
+             winner and a byte with its position; the normalised and the activated tensor are never
              written.
 head         batch norm, activation and the mean over all pixels as one node.
 halve        2x2 average pooling: PyTorch's own took a tenth of a real ResNet-18's step on CIFAR-10.

@@ -40,7 +40,7 @@ def _tile(pixels, channels, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
 
 @triton.jit
 def _channel(pointer, c, channels):
-    """One float a channel, shaped to broadcast over the pixels of a tile."""
+    """One float per channel, shaped to broadcast over the pixels of a tile."""
     return tl.load(pointer + c, mask=c < channels, other=0.0).to(tl.float32)[None, :]
 
 
@@ -71,7 +71,7 @@ def _gamma(channel, rows, columns, p, c, pixels, channels, width, KIND: tl.const
 
 @triton.jit
 def _at_pixels(numbers, n, p, images, pixels):
-    """One float a pixel of image n, shaped to broadcast over the channels of a tile."""
+    """One float per pixel of image n, shaped to broadcast over the channels of a tile."""
     at = n.to(tl.int64) * pixels + p
     return tl.load(numbers + at, mask=(p < pixels) & (n < images), other=0.0)[:, None]
 
@@ -122,7 +122,7 @@ def _activation_slope(z, slope, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def _store_moments(partial, shift, total, square, row, rows, c, channels):
-    """Rows of sums of v - shift and of its square, and `shift` itself behind them."""
+    """Rows of sums of v - shift and of its square, and `shift` itself after them."""
     tl.store(partial + row * channels + c, tl.sum(total, 0), mask=c < channels)
     tl.store(partial + (rows + row) * channels + c, tl.sum(square, 0), mask=c < channels)
     tl.store(partial + 2 * rows * channels + c, tl.sum(shift, 0), mask=(c < channels) & (row == 0))

@@ -1,8 +1,8 @@
 """The steps of the fused training path as functions of tensors, each one launch of a kernel.
 
-Activations are (N,C,H,W) tensors in channels_last order. `Rescale` says what turns dot products into a batch
-norm's input or a block's output: v = act(Gamma * dot); None in its place means that the source is a real
-tensor already. XNOR-Net's K, (N, pixels), multiplies the dot products of a `Rescale` that has it.
+Activations are (N,C,H,W) tensors in channels_last order. `Rescale` states what turns dot products into a
+batch norm's input or a block's output: v = act(Gamma * dot); None in its place means that the source is a
+real tensor already. XNOR-Net's K, (N, pixels), multiplies the dot products of a `Rescale` that has it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Tiling:
 
     @property
     def rows(self) -> int:
-        """Rows of partial channel sums, one a program along a channel."""
+        """Rows of partial channel sums, one per program along a channel."""
         return self.tiles_p * self.parts
 
     @property
@@ -102,7 +102,7 @@ class Tiling:
 
 @functools.lru_cache(maxsize=512)
 def tiling(images: int, pixels: int, channels: int, elements: int, programs: int) -> Tiling:
-    """Tiles of about `elements` values; as few images a program as keep the number below `programs`."""
+    """Tiles of about `elements` values; as few images per program as keep the number below `programs`."""
     block_c = min(64, 1 << (channels - 1).bit_length())
     block_p = max(1, elements // block_c)
     tiles_p = ceil_div(pixels, block_p)
@@ -124,7 +124,7 @@ def tiling_of(x: Tensor) -> Tiling:
 
 
 def _sizes(x: Tensor, t: Tiling) -> tuple[int, ...]:
-    """images, pixels, channels, width and groups a program, as every kernel takes them."""
+    """images, pixels, channels, width and groups per program, as every kernel takes them."""
     return (*shape_of(x), x.shape[3], t.groups_each)
 
 
@@ -293,7 +293,7 @@ def norm_backward_sums(
     inverse_std: Tensor,
     sizes: SizesGradient | None = None,
 ) -> Tensor:
-    """(2, rows, channels) partial sums of the gradient behind sign and of its product with xhat. Without
+    """(2, rows, channels) partial sums of the gradient after the sign and of its product with xhat. Without
     `mask_bits` every gradient counts."""
     t = tiling_of(source)
     partial = torch.empty((2, t.rows, source.shape[1]), dtype=torch.float32, device=source.device)

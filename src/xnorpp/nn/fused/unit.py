@@ -261,7 +261,7 @@ class UnitTensors:
         return dots, kept.without_products() if recompute else kept
 
     def dots_again(self, kept: Kept, shape: torch.Size) -> Tensor:
-        """The dot products, kept or computed again from the sign bits."""
+        """The dot products, saved or computed again from the sign bits."""
         if kept.dots is not None:
             return kept.dots
         signs = weight_signs(self.latent, DTYPES)

@@ -32,8 +32,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
+from xnorpp.nn.means import filter_means, input_scale
 from xnorpp.nn.quantizers import hard_sign
-from xnorpp.nn.scales import ANALYTIC_INPUT_MEAN, SCALES, filter_means, input_scale
+from xnorpp.nn.scales import ANALYTIC_INPUT_MEAN, SCALES
 from xnorpp.runtime.choices import check_choice
 
 CHANNELS, SIZE, REPETITIONS, BATCH = 64, 16, 100, 10

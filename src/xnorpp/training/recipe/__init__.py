@@ -1,1 +1,1 @@
-"""Recipes: what they may say, where they are found, the learning rate they mean."""
+"""Recipes: their keys, where they are found, and the learning rate they define."""

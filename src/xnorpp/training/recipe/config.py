@@ -28,7 +28,16 @@ else:  # pragma: no cover
 
 
 class RecipeError(XnorppError, ValueError):
-    """A recipe that cannot be used; the message is one sentence that names the key."""
+    """A recipe that cannot be used; the message is one sentence that names the key.
+
+    Example:
+        >>> from xnorpp.training import RecipeError, load_recipe
+        >>> try:
+        ...     load_recipe("digits-small-case4", ["schedule.epochs=-1"])
+        ... except RecipeError as error:
+        ...     print("schedule.epochs" in str(error))
+        True
+    """
 
 
 def _key(
@@ -100,7 +109,7 @@ class DataPart:
         metadata={"doc": "options that only this data set has, such as imagenet's labels"},
     )
     prepare: str = _key(
-        "", "folder to keep streamed images in, decoded and resized once; empty: decode in each epoch"
+        "", "folder to store streamed images in, decoded and resized once; empty: decode in each epoch"
     )
 
 
@@ -140,13 +149,13 @@ class SchedulePart:
     warmup_epochs: float = _key(0.0, "linear warm-up from zero", low=0)
     first_stage_epochs: int = _key(
         0,
-        "two stages: so many epochs with binary activations and real weights come first; 0: one stage",
+        "two stages: number of first epochs with binary activations and real weights; 0: one stage",
         low=0,
     )
-    max_steps: int = _key(0, "end after so many steps; 0: after the epochs", low=0)
+    max_steps: int = _key(0, "end after this many steps; 0: after the epochs", low=0)
     statistics_batches: int = _key(
         0,
-        "batch norm's statistics measured anew at the end, in float32, over so many batches; 0: as they are",
+        "measure batch norm's statistics again at the end, in float32, over this many batches; 0: do not",
         low=0,
     )
 
@@ -171,11 +180,11 @@ class RunPart:
         choices=("auto", "on", "off"),
     )
     cudnn_benchmark: bool = _key(True, "on a GPU, cuDNN times its algorithms for a shape and keeps the best")
-    accumulate: int = _key(1, "parts a batch is taken in, gradients added up", low=1)
+    accumulate: int = _key(1, "parts that a batch is split into; their gradients are added", low=1)
     sync_batch_norm: bool = _key(False, "batch norm over all GPUs (CUDA only)")
     save_epochs: int = _key(1, "epochs between checkpoints", low=1)
     save_steps: int = _key(0, "steps between checkpoints inside an epoch; 0: only at its end", low=0)
-    keep: int = _key(2, "checkpoints kept; the previous one is the way back from a damaged one", low=2)
+    keep: int = _key(2, "number of checkpoints stored; an earlier one replaces a damaged one", low=2)
     eval_train: bool = _key(
         False, "at the end, evaluate on training images too (as many as the test set has), not augmented"
     )
@@ -187,10 +196,19 @@ class RunPart:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training run. `to_dict` and `from_dict` are inverse to each other."""
+    """One training run. `to_dict` and `from_dict` are inverse to each other.
+
+    Example:
+        >>> from xnorpp.training import Recipe, load_recipe
+        >>> recipe = load_recipe("digits-small-case4").replace(schedule__epochs=3)
+        >>> recipe.model.name, recipe.schedule.epochs
+        ('small', 3)
+        >>> Recipe.from_dict(recipe.to_dict()) == recipe
+        True
+    """
 
     name: str = _key("unnamed", "the recipe's name")
-    about: str = _key("", "one line that says what it is")
+    about: str = _key("", "one-line description")
     paper: PaperRow = field(default_factory=PaperRow)
     model: ModelPart = field(default_factory=ModelPart)
     data: DataPart = field(default_factory=DataPart)
@@ -280,7 +298,7 @@ _WORDS = {
 
 
 def _checked(key: str, value: Any, kind: Any, rules: Mapping[str, Any]) -> Any:
-    """`value` as the type `kind`, or an error that says what is allowed."""
+    """`value` as the type `kind`, or an error that lists what is allowed."""
     origin = get_origin(kind) or kind
     if origin is tuple:
         item = get_args(kind)[0]

@@ -1,8 +1,8 @@
 """Where recipes are found, and how a name becomes a `Recipe`.
 
-A file `FAMILY.toml` holds what a data set and a network share, and one entry a row in `[variants]`; the
+A file `FAMILY.toml` holds what a data set and a network share, and one entry per row in `[variants]`; the
 recipe `FAMILY-VARIANT` is the two laid over the defaults. A file without variants is a recipe itself. The
-rows of the paper's tables are names too (`table1-case4`): the recipe says which rows it stands for.
+rows of the paper's tables are names too (`table1-case4`): the recipe lists the rows it stands for.
 """
 
 from __future__ import annotations
@@ -60,12 +60,24 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def list_recipes() -> tuple[str, ...]:
-    """The names of the shipped recipes."""
+    """The names of the shipped recipes.
+
+    Example:
+        >>> from xnorpp.training import list_recipes
+        >>> "digits-small-case4" in list_recipes()
+        True
+    """
     return tuple(sorted(_tables()))
 
 
 def paper_rows() -> dict[str, str]:
-    """Every row of the paper's Tables 1 and 3, and the ImageNet recipe that stands for it."""
+    """Every row of the paper's Tables 1 and 3, and the ImageNet recipe that stands for it.
+
+    Example:
+        >>> from xnorpp.training import paper_rows
+        >>> paper_rows()["table1-case4"]
+        'imagenet-resnet18-case4'
+    """
     return {row: name for name in list_recipes() for row in _tables()[name].get("paper", {}).get("rows", ())}
 
 

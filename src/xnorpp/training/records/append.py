@@ -49,5 +49,5 @@ class AppendedFile:
     def _failed(self, error: OSError) -> CheckpointWriteError:
         return CheckpointWriteError(
             f"{self.path} could not be written: {error.strerror or error}; "
-            "`--resume` goes on from the last checkpoint."
+            "`--resume` continues from the last checkpoint."
         )

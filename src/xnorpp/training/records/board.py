@@ -43,7 +43,8 @@ class Board:
 
 
 def open_board(folder: Path, from_step: int) -> Board | None:
-    """The event file of a run that begins or goes on after `from_step`; None if TensorBoard is not installed.
+    """The event file of a run that begins or continues after `from_step`; None if TensorBoard is not
+    installed.
 
     Raises:
         CheckpointWriteError: The file cannot be written.

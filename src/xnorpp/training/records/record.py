@@ -58,7 +58,20 @@ def describe_hardware(device: Any = None, threads: int | None = None) -> dict[st
 
 
 def record_result(path: str | Path, summary: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Append a training summary as one row and return the row. `more` adds fields, such as `note`."""
+    """Append a training summary as one row and return the row. `more` adds fields, such as `note`.
+
+    Example:
+        >>> import tempfile
+        >>> from xnorpp.training import load_recipe, record_result
+        >>> summary = {
+        ...     "recipe": load_recipe("digits-small-case4").to_dict(),
+        ...     "model": "small", "metrics": {"top1": 98.9}, "seconds": 9.5, "commit": "0.2", "hardware": {},
+        ... }
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     row = record_result(f"{folder}/mine.jsonl", summary, note="an example")
+        >>> row["recipe"], row["metrics"]
+        ('digits-small-case4', {'top1': 98.9})
+    """
     recipe = summary["recipe"]
     row = {
         "kind": "train",

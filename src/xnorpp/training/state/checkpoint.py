@@ -2,8 +2,8 @@
 
 A file holds the weights as `model/NAME`, their moving average (of a run that has one and is not over) as
 `average/NAME`, the optimiser's tensors as `optimizer/NAME/KEY`, and in its metadata a JSON text with
-everything else. A checksum over names, types, shapes, bytes and the JSON tells a damaged file. Random numbers
-need no state: each one is a function of the seed and the step (see `loop.py`).
+everything else. A checksum over names, types, shapes, bytes and the JSON reveals a damaged file. Random
+numbers need no state: each one is a function of the seed and the step (see `loop.py`).
 
 The writer fills a temporary file, flushes it to the disk, and renames it over its final name; whatever
 moment the process dies at, a reader finds the old set of files or the new one.
@@ -37,7 +37,16 @@ BEST_NAME = "best.safetensors"
 
 
 class CheckpointError(XnorppError, RuntimeError):
-    """A checkpoint that cannot be read; the message is one sentence for the user."""
+    """A checkpoint that cannot be read; the message is one sentence for the user.
+
+    Example:
+        >>> from xnorpp.training import CheckpointError, load_checkpoint
+        >>> try:
+        ...     load_checkpoint("no-such-run/model.safetensors")
+        ... except CheckpointError as error:
+        ...     print("no-such-run" in str(error))
+        True
+    """
 
 
 class CheckpointWriteError(CheckpointError):
@@ -48,7 +57,20 @@ class CheckpointWriteError(CheckpointError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file holds. `model_config` recreates the network through `create_model`."""
+    """What a file holds. `model_config` recreates the network through `create_model`.
+
+    Example:
+        >>> import tempfile
+        >>> from xnorpp.models import create_model
+        >>> from xnorpp.training import load_checkpoint, save_checkpoint
+        >>> model = create_model("small", input_size=8, in_channels=1)
+        >>> weights, meta = model.state_dict(), {"model": model.config}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = save_checkpoint(f"{folder}/mine.safetensors", weights, meta)
+        ...     checkpoint = load_checkpoint(path)
+        >>> checkpoint.model_config["name"], len(checkpoint.weights) == len(weights)
+        ('small', True)
+    """
 
     path: Path
     model_config: dict[str, Any]
@@ -70,7 +92,18 @@ def save_checkpoint(
     optimizer: Mapping[str, Tensor] | None = None,
     average: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write one file atomically; `meta` must be plain JSON and have `model`, the network's configuration."""
+    """Write one file atomically; `meta` must be plain JSON and have `model`, the network's configuration.
+
+    Example:
+        >>> import tempfile
+        >>> from xnorpp.models import create_model
+        >>> from xnorpp.training import save_checkpoint
+        >>> model = create_model("small", input_size=8, in_channels=1)
+        >>> weights, meta = model.state_dict(), {"model": model.config}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_checkpoint(f"{folder}/mine.safetensors", weights, meta).name
+        'mine.safetensors'
+    """
     path = Path(path)
     tensors = {f"model/{name}": _plain(tensor) for name, tensor in weights.items()}
     tensors.update({f"optimizer/{name}": _plain(tensor) for name, tensor in (optimizer or {}).items()})
@@ -111,6 +144,18 @@ def write_atomically(path: Path, content: bytes) -> None:
 def load_checkpoint(path: str | Path) -> Checkpoint:
     """Read and verify a checkpoint file, or a run's folder: its final model, else its newest checkpoint
     that verifies.
+
+    Example:
+        >>> import tempfile
+        >>> from xnorpp.models import create_model
+        >>> from xnorpp.training import load_checkpoint, save_checkpoint
+        >>> model = create_model("small", input_size=8, in_channels=1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = f"{folder}/mine.safetensors"
+        ...     _ = save_checkpoint(path, model.state_dict(), {"model": model.config})
+        ...     weights = load_checkpoint(path).weights
+        >>> bool((weights["fc.weight"] == model.fc.weight).all())
+        True
     """
     path = Path(path)
     if not path.is_dir():

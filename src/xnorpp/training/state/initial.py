@@ -1,5 +1,5 @@
-"""Starting from weights that exist: our own checkpoints, a real-valued twin's state_dict, or torchvision's
-ResNet.
+"""Starting from weights that exist: our own checkpoints, a real-valued baseline's state_dict, or
+torchvision's ResNet.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from xnorpp.training.state.checkpoint import (
 )
 
 # torchvision's name (a pattern) -> ours. Its block is conv1 bn1 relu conv2 bn2; ours is bn1 conv1 act1 bn2
-# conv2 act2. So its bn1, between the two convolutions, is our bn2; its bn2, behind the second one, and our
+# conv2 act2. So its bn1, between the two convolutions, is our bn2; its bn2, after the second one, and our
 # bn1 have no partner.
 _TORCHVISION = (
     (r"conv1\.weight|bn1\..+|fc\..+|layer\d\.\d+\.conv[12]\.weight", r"\g<0>"),
@@ -91,7 +91,8 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
 
 
 def translate_torchvision(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """torchvision's names turned into ours; what has no partner keeps its name behind `torchvision.`."""
+    """torchvision's names turned into ours; what has no partner keeps its name with the prefix
+    `torchvision.`."""
     translated: dict[str, Tensor] = {}
     for name, tensor in state.items():
         ours = f"torchvision.{name}"
@@ -108,6 +109,19 @@ def initialise(model: nn.Module, path: str | Path) -> InitialReport:
     """Copy every tensor of the file at `path` that has a place of the same name and shape in `model`.
 
     Learned scales that the file does not have start again from the new weights.
+
+    Example:
+        >>> import tempfile
+        >>> from safetensors.torch import save_file
+        >>> from xnorpp.models import create_model
+        >>> from xnorpp.training import initialise
+        >>> real = create_model("small", method="real", input_size=8, in_channels=1)
+        >>> binary = create_model("small", input_size=8, in_channels=1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_file(real.state_dict(), f"{folder}/real.safetensors")
+        ...     report = initialise(binary, f"{folder}/real.safetensors")
+        >>> "fc.weight" in report.loaded
+        True
     """
     checkpoint = load_checkpoint(path) if is_checkpoint(path) else None
     state = read_state_dict(path) if checkpoint is None else checkpoint.result

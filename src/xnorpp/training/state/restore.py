@@ -34,7 +34,7 @@ def stored_recipe(found: Checkpoint) -> Recipe:
 def check_resumable(
     found: Checkpoint, total: int, model: nn.Module, optimizer: torch.optim.Optimizer, *, scaled: bool = False
 ) -> None:
-    """Check that a checkpoint has all that a run needs to go on.
+    """Check that a checkpoint has all that a run needs to continue.
 
     Args:
         found: The checkpoint.

@@ -1,5 +1,5 @@
-"""What lets a run go on as if it had never stopped: its random numbers are a function of what they are for,
-and its recipe is the one it was started with.
+"""What lets a run continue as if it had never stopped: its random numbers are a function of what they are
+for, and its recipe is the one it was started with.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ def check_same_network(new: dict[str, Any], old: dict[str, Any], out: Path) -> N
                 )
             raise RecipeError(
                 f"`model.options.{key}` is {new[key]!r} here and {old[key]!r} in the run in {out}; "
-                f"to go on with the network it was started with, add --set model.options.{key}={old[key]}."
+                f"to continue with the network it was started with, add --set model.options.{key}={old[key]}."
             )
 
 
 def check_same_data(new: int, old: int, out: Path) -> None:
-    """A `RecipeError` where the data gives another number of steps an epoch than in the run in `out`."""
+    """A `RecipeError` where the data gives another number of steps per epoch than in the run in `out`."""
     if new != old:
         raise RecipeError(
-            f"The data gives {new} steps an epoch here and gave {old} in the run in {out}; a run is resumed "
+            f"The data gives {new} steps per epoch here and gave {old} in the run in {out}; a run is resumed "
             "with the data it was started with."
         )
 

@@ -98,7 +98,7 @@ def test_a_wrong_checksum_leaves_nothing(server: Server, tmp_path: Path) -> None
 def test_an_interrupted_fetch_continues(server: Server, tmp_path: Path, ranges: bool) -> None:
     archive = server.archive("a.bin", DATA)
     server.cut, server.ranges = 4000, ranges
-    with pytest.raises(DownloadError, match=r"failed .*early.*4,000 bytes are kept"):
+    with pytest.raises(DownloadError, match=r"failed .*early.*4,000 bytes are stored"):
         fetch(archive, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin.part"]
     server.cut = None

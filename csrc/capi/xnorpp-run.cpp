@@ -58,7 +58,7 @@ std::string printable(const std::string &text) {
     return out;
 }
 
-struct Picture {
+struct Image {
     std::vector<unsigned char> bytes;
     size_t begin = 0, width = 0, height = 0, channels = 0;
 };
@@ -89,7 +89,7 @@ size_t next_number(const std::vector<unsigned char> &bytes, size_t &at) {
     return value;
 }
 
-const char *read_ppm(Picture &p) {
+const char *read_ppm(Image &p) {
     std::vector<unsigned char> &b = p.bytes;
     if (b.size() < 2 || b[0] != 'P' || (b[1] != '6' && b[1] != '5')) return "it is neither a PPM (P6) nor a PGM (P5) file; give bytes with --raw";
     p.channels = b[1] == '6' ? 3 : 1;
@@ -118,7 +118,7 @@ int fail(const std::string &message) {
 
 // The classes of one image; null, or why there are none.
 const char *classify(const xnorpp_model *model, const char *name, bool raw, std::vector<xnorpp_guess> &guesses, xnorpp_error &error) {
-    Picture p;
+    Image p;
     if (const char *why = read_all(name, p.bytes)) return why;
     const xnorpp_value input = xnorpp_input(model);
     if (raw) {

@@ -1,11 +1,11 @@
-// Border cases. A convolution's outputs differ at the border in which taps lie inside the picture; output rows
+// Border cases. A convolution's outputs differ at the border in which taps lie inside the image; output rows
 // with the same set of inside kernel rows share a case, columns likewise. Per case and filter one constant:
 //
 // bits, padding 0: a tap outside reads bits 0, so it counts popcount(w_tap) differing bits that should not count,
 //     dot = n_inside - 2*(differing - sum_outside popcount(w_tap)) = base - 2*differing,
 //     base = n_inside + 2*sum_outside popcount(w_tap).
 //   Padding -1 or +1 is a real bit: base = n, one case.
-// picture: whole-numbered filters (runtime/picture.py), of which the part that stands for the mean depends on the case:
+// image: whole-numbered filters (runtime/stem.py), of which the part that stands for the mean depends on the case:
 //     y = scale*(sum_inside q*x + 255*sum_inside m + rest) + bias.
 #include "conv_build.h"
 
@@ -24,7 +24,7 @@ int windows(int size, int kernel, int stride, int padding, int dilation) {
     return (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1;
 }
 
-// The taps inside the picture are an interval of the kernel's rows (or columns).
+// The taps inside the image are an interval of the kernel's rows (or columns).
 struct Inside {
     int begin, end;
     bool operator<(const Inside &other) const { return begin != other.begin ? begin < other.begin : end < other.end; }
@@ -80,7 +80,7 @@ void take_geometry(Conv &k, const ConvSpec &s) {
 
 void check_scratch(const ConvSpec &s, size_t bytes) {
     if (bytes > kMostScratch)
-        throw std::length_error("a convolution over a " + std::to_string(s.h) + "x" + std::to_string(s.w) + " picture of " +
+        throw std::length_error("a convolution over a " + std::to_string(s.h) + "x" + std::to_string(s.w) + " image of " +
                                 std::to_string(s.c) + " channels needs more memory than the engine allows");
 }
 
@@ -99,7 +99,7 @@ ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Sou
     k.words = (k.fan + 31) / 32;
     k.units = (k.fan + t.unit_channels - 1) / t.unit_channels;
     size_t row_units = (size_t)k.cols * s.groups * k.units;
-    if (source == Source::PicturePair) row_units = 2 * round_up(row_units + 24, 32);  // numbers, then differences
+    if (source == Source::ImagePair) row_units = 2 * round_up(row_units + 24, 32);  // numbers, then differences
     const size_t least_rows = (size_t)(s.kh - 1) * s.dh + 1;
     check_scratch(s, row_units * least_rows * 4);
     check_scratch(s, ((size_t)k.cols + s.sw + 1) * s.groups * k.words * 4);
@@ -112,15 +112,15 @@ ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Sou
     while (k.band < k.oh && ((size_t)k.band * s.sh + least_rows) * row_units * t.unit_bytes <= 24 * 1024) k.band++;
     const int bands = (k.oh + k.band - 1) / k.band;
     k.band = (k.oh + bands - 1) / bands;
-    if (source == Source::PicturePair && k.band < 2 && k.oh > 1) k.band = 2;  // two rows share most of what is prepared
+    if (source == Source::ImagePair && k.band < 2 && k.oh > 1) k.band = 2;  // two rows share most of what is prepared
 
     const bool whole_rows = s.groups == 1 && s.dw == 1;
-    if (source == Source::PicturePair) {
+    if (source == Source::ImagePair) {
         for (int i = 0; i < s.kh; i++) store.segments.push_back({i * s.dh * k.row_units, kPairUnits});
         store.segments.push_back({k.row_units / 2, 0});
         k.total_units = (long)s.kh * kPairUnits;
     }
-    for (int i = 0; i < s.kh && source != Source::PicturePair; i++)
+    for (int i = 0; i < s.kh && source != Source::ImagePair; i++)
         for (int j = 0; j < (whole_rows ? 1 : s.kw); j++) {
             int length = whole_rows ? s.kw * k.units : k.units;
             if (t.even) length = (length + 1) / 2 * 2;
@@ -176,8 +176,8 @@ const DotTraits &traits_of(const Kernels &kernels, Source source) {
         case Source::Bits: return kernels.bits;
         case Source::Float:
         case Source::Grouped: return kernels.real;
-        case Source::Picture: return kernels.picture;
-        default: return kernels.picture_pair;
+        case Source::Image: return kernels.image;
+        default: return kernels.image_pair;
     }
 }
 
@@ -186,8 +186,8 @@ ConvFunction function_of(const Kernels &kernels, Source source) {
         case Source::Bits: return kernels.conv_bits;
         case Source::Float: return kernels.conv_float;
         case Source::Grouped: return kernels.conv_grouped;
-        case Source::Picture: return kernels.conv_picture;
-        default: return kernels.conv_picture_pair;
+        case Source::Image: return kernels.conv_image;
+        default: return kernels.conv_image_pair;
     }
 }
 
@@ -238,7 +238,7 @@ ConvStore build_float_conv(const Kernels &kernels, Budget &budget, const ConvSpe
 
 namespace {
 
-// The numbers that one filter's row of the kernel is multiplied with, in the order of picture_pair.inl; `w` is
+// The numbers that one filter's row of the kernel is multiplied with, in the order of image_pair.inl; `w` is
 // [channel][kh][7]. False where one does not fit into 16 bits.
 template <class Tap>
 bool pair_products(const Tap *w, int kh, std::vector<int16_t> &out) {
@@ -262,7 +262,7 @@ bool pair_products(const Tap *w, int kh, std::vector<int16_t> &out) {
     return fit;
 }
 
-// The same for two rows of outputs at once (picture_quad.inl).
+// The same for two rows of outputs at once (image_quad.inl).
 bool quad_products(const int16_t *w, std::vector<int16_t> &out) {
     int sums[3 * kQuadSums * 7];
     for (int ch = 0; ch < 3; ch++) {
@@ -290,13 +290,13 @@ bool has_room_for_pairs(const ConvSpec &s, const int16_t *taps) {
 
 }  // namespace
 
-ConvStore build_picture_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, const PictureSpec &p, const float *bias) {
+ConvStore build_image_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, const ImageSpec &p, const float *bias) {
     const bool pairs = s.c == 3 && s.kw == 7 && s.sw == 2 && has_room_for_pairs(s, p.taps);
     const size_t taps = (size_t)s.kh * s.kw, inputs = taps * s.c;
     bool quad = pairs && s.kh == 7 && s.sh == 2 && s.dh == 1;
     std::vector<int16_t> quads;
     for (int o = 0; o < s.o && quad; o++) quad = quad_products(p.taps + (size_t)o * inputs, quads);
-    ConvStore store = lay_out(kernels, budget, s, pairs ? Source::PicturePair : Source::Picture, quad);
+    ConvStore store = lay_out(kernels, budget, s, pairs ? Source::ImagePair : Source::Image, quad);
     Conv &k = store.conv;
     const auto rows = cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, false, store.row_case);
     const auto cols = cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, false, store.col_case);
@@ -321,9 +321,9 @@ ConvStore build_picture_conv(const Kernels &kernels, Budget &budget, const ConvS
                 store.offset.as<int32_t>()[(r * cols.size() + c) * k.channels_padded + o] =
                     (int32_t)(255.0 * mean.inside(rows[r], cols[c])) + p.rest[o];
     }
-    if (quad) kernels.pack_picture_quad(k, quads.data(), store.weights.as());
-    if (pairs) kernels.pack_picture_pair(k, products.data(), store.weights.as());
-    else kernels.pack_picture(k, p.taps, store.weights.as());
+    if (quad) kernels.pack_image_quad(k, quads.data(), store.weights.as());
+    if (pairs) kernels.pack_image_pair(k, products.data(), store.weights.as());
+    else kernels.pack_image(k, p.taps, store.weights.as());
     return store;
 }
 

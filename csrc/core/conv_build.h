@@ -11,7 +11,7 @@ struct ConvStore {
     Source source = Source::Float;
     std::vector<Segment> segments;
     std::vector<uint16_t> row_case, col_case;
-    Buffer weights, base, scale, offset;  // a picture's: scale and bias, shift; of floats: the bias
+    Buffer weights, base, scale, offset;  // an image's: scale and bias, shift; of floats: the bias
 };
 
 struct ConvSpec {
@@ -22,19 +22,18 @@ struct ConvSpec {
 ConvStore build_bit_conv(const Kernels &, Budget &, const ConvSpec &, const uint8_t *weight);
 // Floats: weight [o][c/groups][kh][kw], bias [o] or null.
 ConvStore build_float_conv(const Kernels &, Budget &, const ConvSpec &, const float *weight, const float *bias);
-// Whole-numbered filters over the bytes of a picture, as runtime/picture.py makes them: taps [o][c][kh][kw], each tap's
+// Whole-numbered filters over the bytes of an image, as runtime/stem.py makes them: taps [o][c][kh][kw], each tap's
 // part of the mean [o][kh][kw], what is left of it [o], and the factor [o].
-struct PictureSpec {
+struct ImageSpec {
     const int16_t *taps;
     const int32_t *mean, *rest;
     const float *scale;
 };
-// A uint8 picture; groups 1, no dilation along a row; bias [o] or null.
-ConvStore build_picture_conv(const Kernels &, Budget &, const ConvSpec &, const PictureSpec &, const float *bias);
+// A uint8 image; groups 1, no dilation along a row; bias [o] or null.
+ConvStore build_image_conv(const Kernels &, Budget &, const ConvSpec &, const ImageSpec &, const float *bias);
 // Scratch bytes one thread needs for a convolution.
 size_t scratch_of(const Kernels &, const ConvStore &);
 const DotTraits &traits_of(const Kernels &, Source);
-using ConvFunction = decltype(Kernels::conv_bits);
 ConvFunction function_of(const Kernels &, Source);
 
 }  // namespace xnorpp

@@ -124,7 +124,7 @@ void Engine::gather_weights() {
     std::vector<ConvStore *> stores;
     size_t bytes = 0;
     for (Step &step : steps_)
-        for (ConvStore *conv : {step.picture.get(), step.conv.get()})
+        for (ConvStore *conv : {step.image.get(), step.conv.get()})
             if (conv && !conv->weights.has_pages()) stores.push_back(conv), bytes += round_up(conv->weights.size(), kLine) + kLine;
     weights_ = Buffer(bytes);
     char *to = weights_.as();
@@ -143,7 +143,7 @@ size_t Engine::scratch_bytes(size_t index) const {
     size_t bytes = round_up((size_t)step.w * (pools && wide > stride ? wide : stride) * 4, kLine) + kLine;
     if (step.kind == StepKind::Flatten || step.kind == StepKind::Softmax) bytes = round_up(stride * 4, kLine) + kLine;
     if (step.kind == StepKind::Plain) bytes = round_up((size_t)step.plain.grain * stride * 4, kLine) + round_up(step.plain.scratch, kLine) + kLine;
-    for (const auto *conv : {step.conv.get(), step.picture.get()})
+    for (const auto *conv : {step.conv.get(), step.image.get()})
         if (conv) {
             const size_t need = scratch_of(kernels_, *conv);
             bytes = need > bytes ? need : bytes;
@@ -194,7 +194,7 @@ size_t Engine::memory() const {
         bytes += own.made * (arena_bytes_ + (size_t)threads_ * scratch_bytes_);
     }
     for (const Step &step : steps_) {
-        for (const auto *conv : {step.conv.get(), step.picture.get()})
+        for (const auto *conv : {step.conv.get(), step.image.get()})
             if (conv) bytes += conv->weights.size() + conv->base.size() + conv->offset.size() + conv->scale.size();
         bytes += step.limits.size() + step.turn.size() + step.toward.size();
         for (const StageSpec &s : step.stages) bytes += s.a.size() + s.b.size() + s.map.size() + s.full.size() + s.flip.size();
@@ -238,12 +238,12 @@ void Engine::answer(const Call &call) const {
     }
 }
 
-// The first convolution may read the bytes of a picture themselves.
-bool Engine::brings_in(const Call &call) const { return !call.picture || !table_.empty(); }
+// The first convolution may read the bytes of an image themselves.
+bool Engine::brings_in(const Call &call) const { return !call.bytes || !table_.empty(); }
 
 // The way through the network of a thread by itself.
 void Engine::walk(const Call &call) const {
-    if (brings_in(call)) picture_in(call, Pieces(splits_.back().count));
+    if (brings_in(call)) image_in(call, Pieces(splits_.back().count));
     for (size_t i = 0; i < steps_.size(); i++) run_step(call, i, 0, Pieces(splits_[i].count));
     answer(call);
 }
@@ -252,7 +252,7 @@ void Engine::walk(const Call &call) const {
 void Engine::walk_together(const Call &call, int thread) const {
     Board &board = *call.context->board;
     const int steps = (int)steps_.size();
-    if (brings_in(call)) picture_in(call, Pieces(board, steps, splits_.back().count, thread));
+    if (brings_in(call)) image_in(call, Pieces(board, steps, splits_.back().count, thread));
     for (int i = 0; i < steps; i++) {
         run_step(call, (size_t)i, thread, Pieces(board, i, splits_[(size_t)i].count, thread));
         if (call.times && thread == 0) call.times[i] = wall();
@@ -260,9 +260,9 @@ void Engine::walk_together(const Call &call, int thread) const {
     if (thread == 0) answer(call);
 }
 
-// How many threads so many pictures are worth.
-int Engine::threads_for(long pictures) const {
-    const double worth = share_ * (double)pictures;
+// How many threads so many images are worth.
+int Engine::threads_for(long images) const {
+    const double worth = share_ * (double)images;
     return worth >= threads_ ? threads_ : worth >= 1 ? (int)worth : 1;
 }
 
@@ -282,11 +282,11 @@ bool Engine::run_together(const Call &call, int most) {
     return threads->run(work, &job, most);
 }
 
-std::vector<double> Engine::step_seconds(const void *x, bool picture) {
+std::vector<double> Engine::step_seconds(const void *x, bool bytes) {
     auto context = take_context();
-    const Call call{context.get(), picture, x, nullptr};
+    const Call call{context.get(), bytes, x, nullptr};
     std::vector<double> seconds;
-    if (brings_in(call)) picture_in(call, Pieces(splits_.back().count));
+    if (brings_in(call)) image_in(call, Pieces(splits_.back().count));
     for (size_t i = 0; i < steps_.size(); i++) {
         const double start = processor_time();
         run_step(call, i, 0, Pieces(splits_[i].count));
@@ -296,50 +296,50 @@ std::vector<double> Engine::step_seconds(const void *x, bool picture) {
     return seconds;
 }
 
-std::vector<double> Engine::step_seconds_together(const void *x, bool picture) {
+std::vector<double> Engine::step_seconds_together(const void *x, bool bytes) {
     std::vector<double> times(steps_.size());
     std::vector<std::vector<float>> out;
     std::vector<float *> y;
     for (size_t i = 0; i < outputs_.size(); i++) out.emplace_back(output_elements(i)), y.push_back(out.back().data());
     auto context = take_context();
     const double start = wall();
-    const bool together = run_together({context.get(), picture, x, y.data(), 0, times.data()}, threads_);
+    const bool together = run_together({context.get(), bytes, x, y.data(), 0, times.data()}, threads_);
     give_context(std::move(context));
-    if (!together) return step_seconds(x, picture);
+    if (!together) return step_seconds(x, bytes);
     for (size_t i = times.size(); i-- > 0;) times[i] -= i ? times[i - 1] : start;
     return times;
 }
 
-void Engine::run(const void *x, bool picture, long n, float *const *y) {
-    const size_t in_bytes = input_elements() * (picture ? 1 : 4);
+void Engine::run(const void *x, bool as_bytes, long n, float *const *y) {
+    const size_t in_bytes = input_elements() * (as_bytes ? 1 : 4);
     struct Batch {
         Engine *engine;
         const char *x;
         float *const *y;
         size_t in_bytes;
         long n;
-        bool picture;
+        bool as_bytes;
         std::atomic<long> next{0};
     };
     const char *bytes = (const char *)x;
     const int one = threads_for(1), all = threads_for(n), most = one == 1 && n < all ? (int)n : all;
-    if (ThreadPool *threads = most > 1 && n >= most ? pool() : nullptr) {  // enough pictures: each thread takes whole ones
+    if (ThreadPool *threads = most > 1 && n >= most ? pool() : nullptr) {  // enough images: each thread takes whole ones
         std::vector<std::unique_ptr<Context>> ready;  // made here, where running out of memory can be reported
         for (int i = 0; i < most; i++) ready.push_back(take_context());
         for (auto &context : ready) give_context(std::move(context));
-        Batch batch{this, bytes, y, in_bytes, n, picture};
+        Batch batch{this, bytes, y, in_bytes, n, as_bytes};
         const auto work = [](void *argument, int) {
             Batch &b = *(Batch *)argument;
             auto context = b.engine->take_context();
             for (long i; (i = b.next.fetch_add(1)) < b.n;)
-                b.engine->walk({context.get(), b.picture, b.x + (size_t)i * b.in_bytes, b.y, i});
+                b.engine->walk({context.get(), b.as_bytes, b.x + (size_t)i * b.in_bytes, b.y, i});
             b.engine->give_context(std::move(context));
         };
         if (threads->run(work, &batch, most)) return;
     }
     auto context = take_context();
     for (long i = 0; i < n; i++) {
-        const Call call{context.get(), picture, bytes + (size_t)i * in_bytes, y, i};
+        const Call call{context.get(), as_bytes, bytes + (size_t)i * in_bytes, y, i};
         if (!run_together(call, one)) walk(call);
     }
     give_context(std::move(context));

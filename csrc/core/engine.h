@@ -39,7 +39,7 @@ struct Step {
     int in = -1;
     int c = 0, h = 0, w = 0;  // shape of the register
     std::vector<StageSpec> stages;
-    std::unique_ptr<ConvStore> conv, picture;
+    std::unique_ptr<ConvStore> conv, image;
     Buffer limits, turn, toward;  // of Epilogue
     Pool pool{};
     int pad[6] = {};          // front, back, top, bottom, left, right
@@ -81,7 +81,7 @@ struct Resources {
 
 class Engine {
   public:
-    // `share` is how many threads the work of one picture is worth; a call takes as many as its pictures are, at most
+    // `share` is how many threads the work of one image is worth; a call takes as many as its images are, at most
     // `threads`. `memory` is how many bytes it may hold: weights, constants and the working memory of one call.
     Engine(const std::string &isa, int threads, double share, size_t memory);
     ~Engine();
@@ -93,18 +93,18 @@ class Engine {
     int threads() const { return threads_; }
     Budget &budget() { return budget_; }
     // `table` [256][c], or [256] where all channels have the same: the float of each uint8 value, for programs that read
-    // the picture as floats; else empty.
+    // the image as floats; else empty.
     void finish(int input, std::vector<int> outputs, size_t arena_bytes, std::vector<float> table);
     // Starts the threads; throws where the system does not give them. Calls in a forked child start theirs when they need
     // them, and work alone where there are none to be had.
     void start();
     // n images, uint8 [h][w][c] or float [c][h][w] each -> for each output in y, float [c][h][w] each.
-    void run(const void *x, bool picture, long n, float *const *y);
+    void run(const void *x, bool bytes, long n, float *const *y);
 
-    // Processor seconds of each step for one picture on one thread; a step that runs with the next has the time of both.
-    std::vector<double> step_seconds(const void *x, bool picture);
+    // Processor seconds of each step for one image on one thread; a step that runs with the next has the time of both.
+    std::vector<double> step_seconds(const void *x, bool bytes);
     // The same by the clock on the wall, on all threads together.
-    std::vector<double> step_seconds_together(const void *x, bool picture);
+    std::vector<double> step_seconds_together(const void *x, bool bytes);
 
     size_t input_elements() const { return (size_t)values_[(size_t)input_].c * values_[(size_t)input_].pixels(); }
     size_t outputs() const { return outputs_.size(); }
@@ -117,7 +117,7 @@ class Engine {
     // One image on its way through the network.
     struct Call {
         Context *context;
-        bool picture;
+        bool bytes;        // whether x is the bytes of an image, or floats
         const void *x;
         float *const *y;  // of each output, for the first image of the batch
         long image = 0;   // in the batch
@@ -131,13 +131,13 @@ class Engine {
     void give_context(std::unique_ptr<Context> context);
     Epilogue resolve(const Step &step, char *arena, std::vector<Stage> &stages) const;
     Split split_of(size_t index) const;
-    void picture_in(const Call &call, Pieces pieces) const;
+    void image_in(const Call &call, Pieces pieces) const;
     void walk(const Call &call) const;
     void walk_together(const Call &call, int thread) const;
     void answer(const Call &call) const;
     bool brings_in(const Call &call) const;
     bool run_together(const Call &call, int most);
-    int threads_for(long pictures) const;
+    int threads_for(long images) const;
     void run_step(const Call &call, size_t index, int thread, Pieces pieces) const;
     void run_conv(const Call &call, size_t index, int thread, Pieces &pieces) const;
     void run_conv_pool(const Call &call, size_t index, int thread, Pieces &pieces) const;
@@ -158,7 +158,7 @@ class Engine {
     std::vector<float> table_;
     Buffer weights_;                // of all convolutions
     std::vector<bool> fused_pool_;  // step i runs with step i+1
-    std::vector<Split> splits_;     // of every step, and of bringing the picture in
+    std::vector<Split> splits_;     // of every step, and of bringing the image in
     int input_ = -1;
     std::vector<int> outputs_;
     size_t arena_bytes_ = 0, scratch_bytes_ = 0;
@@ -174,7 +174,7 @@ bool never_falls(const StageSpec &stage, int channels);
 // The number that such a stage makes of v in channel c, rounded as the epilogue rounds it.
 float after(const StageSpec &stage, int c, float v);
 
-// Fills `toward` of a convolution over a picture where the max pool behind it may take whole sums in place of floats.
+// Fills `toward` of a convolution over an image where the max pool behind it may take whole sums in place of floats.
 void make_toward(Step &step, const Step &pool);
 
 // Whether the stages are v*map, v*mult + add, act, + value, v*mult + add, act, store, sign, each at most once and in this

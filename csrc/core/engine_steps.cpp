@@ -8,14 +8,14 @@ namespace xnorpp {
 
 constexpr size_t kMostViews = 4;  // without memory of their own
 
-// One picture from the caller's layout to ours.
-void Engine::picture_in(const Call &call, Pieces pieces) const {
+// One image from the caller's layout to ours.
+void Engine::image_in(const Call &call, Pieces pieces) const {
     const ValueSpec &v = values_[(size_t)input_];
     float *to = (float *)(call.context->arena.as() + v.offset);
     for (Share rows; pieces.next(rows, v.h);)
         for (int y = rows.begin; y < rows.end; y++) {
             float *row = to + (size_t)y * v.w * v.stride;
-            if (!call.picture) {
+            if (!call.bytes) {
                 transpose((const float *)call.x + (size_t)y * v.w, (size_t)v.pixels(), v.c, v.w, row, (size_t)v.stride);
                 continue;
             }
@@ -30,10 +30,10 @@ void Engine::picture_in(const Call &call, Pieces pieces) const {
 
 void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces) const {
     const Step &step = steps_[index];
-    const bool picture = call.picture && step.picture;
-    const ConvStore &store = picture ? *step.picture : *step.conv;
+    const bool from_bytes = call.bytes && step.image;
+    const ConvStore &store = from_bytes ? *step.image : *step.conv;
     const Conv &k = store.conv;
-    const void *in = picture ? call.x : call.context->arena.as() + values_[(size_t)step.in].offset;
+    const void *in = from_bytes ? call.x : call.context->arena.as() + values_[(size_t)step.in].offset;
     const Epilogue &e = call.context->epilogues[index];
     char *scratch = call.context->scratch[(size_t)thread].as();
     const ConvFunction run = function_of(kernels_, store.source);
@@ -69,10 +69,10 @@ void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces
 // Rows of the convolution go to a small ring, and each row of the pool is taken from it at once.
 void Engine::run_conv_pool(const Call &call, size_t index, int thread, Pieces &pieces) const {
     const Step &step = steps_[index], &next = steps_[index + 1];
-    const bool picture = call.picture && step.picture;
-    const ConvStore &store = picture ? *step.picture : *step.conv;
+    const bool from_bytes = call.bytes && step.image;
+    const ConvStore &store = from_bytes ? *step.image : *step.conv;
     const Conv &k = store.conv;
-    const void *in = picture ? call.x : call.context->arena.as() + values_[(size_t)step.in].offset;
+    const void *in = from_bytes ? call.x : call.context->arena.as() + values_[(size_t)step.in].offset;
     const int stride = (int)round_up((size_t)step.c, 16), ring = next.pool.kh;
     char *scratch = (char *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
     float *lines = (float *)scratch;
@@ -97,12 +97,12 @@ void Engine::run_conv_pool(const Call &call, size_t index, int thread, Pieces &p
         }
 }
 
-// The same over a picture, where the pool takes the maxima of whole sums: two rows of the convolution at a time, which
+// The same over an image, where the pool takes the maxima of whole sums: two rows of the convolution at a time, which
 // the ring of four lines holds side by side.
 void Engine::run_pooled_sums(const Call &call, size_t index, int thread, Pieces &pieces) const {
     constexpr int kRing = 4;
     const Step &step = steps_[index], &next = steps_[index + 1];
-    const Conv &k = step.picture->conv;
+    const Conv &k = step.image->conv;
     const int stride = (int)round_up((size_t)step.c, 16);
     char *scratch = (char *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
     int32_t *lines = (int32_t *)scratch;
@@ -222,7 +222,7 @@ void Engine::run_single(const Call &call, size_t index, int thread, Pieces &piec
 }
 
 void Engine::run_step(const Call &call, size_t index, int thread, Pieces pieces) const {
-    if (fused_pool_[index] && call.picture && steps_[index].toward.as()) return run_pooled_sums(call, index, thread, pieces);
+    if (fused_pool_[index] && call.bytes && steps_[index].toward.as()) return run_pooled_sums(call, index, thread, pieces);
     if (fused_pool_[index]) return run_conv_pool(call, index, thread, pieces);
     if (index > 0 && fused_pool_[index - 1]) return;
     switch (steps_[index].kind) {

@@ -85,8 +85,8 @@ class Builder {
         step.conv = std::make_unique<ConvStore>(build_float_conv(engine_.kernels(), engine_.budget(), s, real_filters(p_, o).data(), b));
         if (from.bytes) {
             const ByteFilters f = byte_filters(p_, from);
-            const PictureSpec spec{f.taps.data(), f.mean.data(), f.rest.data(), f.scale.data()};
-            step.picture = std::make_unique<ConvStore>(build_picture_conv(engine_.kernels(), engine_.budget(), s, spec, b));
+            const ImageSpec spec{f.taps.data(), f.mean.data(), f.rest.data(), f.scale.data()};
+            step.image = std::make_unique<ConvStore>(build_image_conv(engine_.kernels(), engine_.budget(), s, spec, b));
         }
     }
 

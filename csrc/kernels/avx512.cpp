@@ -253,10 +253,10 @@ void run_triples(const Run &given) {
 #include "epilogue.inl"
 #include "conv.inl"
 #include "real_grouped.inl"
-#include "picture_pair.inl"
-#include "picture_quad.inl"
+#include "stem/image_pair.inl"
+#include "stem/image_quad.inl"
 #include "pool.inl"
-#include "pooled.inl"
+#include "stem/pooled.inl"
 
 namespace {
 
@@ -349,34 +349,10 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
 
 }  // namespace
 
+#include "table.inl"
+
 const Kernels *avx512_kernels() {
-    static const Kernels kernels = {
-        "avx512",
-        {sizeof(Triple), 32, 4 * kBlock, 16, 0},
-        {4, 1, 4 * kBlock, 16, 0},
-        {2, 1, 2 * kBlock, 16, 1},
-        {2, 1, 2 * kBlock, 64, 1},
-        pack_bits,
-        pack_float,
-        pack_picture,
-        pack_picture_pair,
-        conv_bits,
-        conv_rows<FloatDot>,
-        conv_rows<PictureDot>,
-        conv_rows<PicturePairDot>,
-        pool_row,
-        conv_pooled,
-        pool_lines,
-        global_mean,
-        abs_mean,
-        float_product,
-        run_curve,
-        finish_pixels,
-        pack_grouped,
-        conv_grouped,
-        pack_picture_quad,
-        true,
-    };
+    static constexpr Kernels kernels = table("avx512", {sizeof(Triple), 32, 4 * kBlock, 16, 0}, conv_bits, true, 1);
     return &kernels;
 }
 

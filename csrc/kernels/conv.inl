@@ -1,13 +1,13 @@
-// One driver for every convolution: bits, floats and 8-bit pictures differ only in a trait `D` with
+// One driver for every convolution: bits, floats and 8-bit images differ only in a trait `D` with
 //   Unit, Result        what a prepared row is made of, and what a tile of results holds
 //   kTile, kPair        base pointers a tile, and pixels a base pointer (2 where one look-up serves two pixels)
-//   prepare(k, in, r, row, scratch)   row `r` of the padded picture (may lie outside) -> units
+//   prepare(k, in, r, row, scratch)   row `r` of the padded image (may lie outside) -> units
 //   dot(bases, n, segments, count, panel, result)   n base pointers (all kTile are readable) -> result[pixel][32]
 //   kBlocks             bits: blocks of filters that dot can take together. With 2 it also takes across(k), the distance of
 //                       two panels, the number of blocks (results: [block][kTile*kPair pixels][32]) and an Ahead
 //   kLimits             bits: whether there is below(counts, limits), which compares 32 counts
 //
-// A band of output rows needs the rows y0*s - p ... of the picture; they are brought into units once, with their
+// A band of output rows needs the rows y0*s - p ... of the image; they are brought into units once, with their
 // padding, and then used by every block of 32 output channels. For an output pixel its window is, for each
 // kernel row, one run of kw*units consecutive units (one a tap where dilated or grouped): the segments. No
 // window is ever copied.
@@ -126,8 +126,8 @@ struct FloatDot {
     }
 };
 
-// uint8 pictures as 16-bit numbers: neighbouring numbers in pairs, two products a 32-bit lane.
-struct PictureDot {
+// uint8 images as 16-bit numbers: neighbouring numbers in pairs, two products a 32-bit lane.
+struct ImageDot {
     using Unit = int16_t;
     using Result = int32_t;
     static constexpr int kTile = kFloatTile, kPair = 1, kSlack = 16;
@@ -310,7 +310,7 @@ void pair_below(const Conv &k, const typename D::Unit *rows, int count, typename
     }
 }
 
-// The rows of the picture that output rows top..bottom need. False where all of them lay ready.
+// The rows of the image that output rows top..bottom need. False where all of them lay ready.
 template <class D>
 bool bring_rows(const Conv &k, const void *in, int top, int bottom, typename D::Unit *rows, char *spare, Prepared *prepared) {
     const int count = (bottom - top - 1) * k.sh + (k.kh - 1) * k.dh + 1;
@@ -406,7 +406,7 @@ void pack_float(const Conv &k, const float *weight, void *panels) {  // weight [
     });
 }
 
-void pack_picture(const Conv &k, const int16_t *weight, void *panels) {  // rounded up to pairs a kernel row
+void pack_image(const Conv &k, const int16_t *weight, void *panels) {  // rounded up to pairs a kernel row
     const int taps = k.kh * k.kw, run = (k.kw * k.fan + 1) / 2 * 2;
     each_weight(k, panels, k.fan, [&](char *panel, int o, int lane, int tap, int j) {
         const size_t unit = (size_t)(tap / k.kw) * run + (tap % k.kw) * k.fan + j;

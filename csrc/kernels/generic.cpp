@@ -162,10 +162,10 @@ struct BitDot {
 #include "epilogue.inl"
 #include "conv.inl"
 #include "real_grouped.inl"
-#include "picture_pair.inl"
-#include "picture_quad.inl"
+#include "stem/image_pair.inl"
+#include "stem/image_quad.inl"
 #include "pool.inl"
-#include "pooled.inl"
+#include "stem/pooled.inl"
 
 namespace {
 
@@ -182,33 +182,10 @@ void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {
 
 }  // namespace
 
+#include "table.inl"
+
 const Kernels *generic_kernels() {
-    static const Kernels kernels = {
-        "generic",
-        {4, 32, 4 * kBlock, 16, 0},
-        {4, 1, 4 * kBlock, 16, 0},
-        {2, 1, 2 * kBlock, 16, 1},
-        {2, 1, 2 * kBlock, 64, 1},
-        pack_bits,
-        pack_float,
-        pack_picture,
-        pack_picture_pair,
-        conv_rows<BitDot>,
-        conv_rows<FloatDot>,
-        conv_rows<PictureDot>,
-        conv_rows<PicturePairDot>,
-        pool_row,
-        conv_pooled,
-        pool_lines,
-        global_mean,
-        abs_mean,
-        float_product,
-        run_curve,
-        finish_pixels,
-        pack_grouped,
-        conv_grouped,
-        pack_picture_quad,
-    };
+    static constexpr Kernels kernels = table("generic", {4, 32, 4 * kBlock, 16, 0}, conv_rows<BitDot>, false, 1);
     return &kernels;
 }
 

@@ -12,18 +12,18 @@ namespace xnorpp {
 
 constexpr int kBlock = 32;       // output channels a tile
 constexpr int kMaxTile = 32;     // most pixels a tile
-constexpr int kPairUnits = 34;   // products a kernel row of `Source::PicturePair` (see picture_pair.inl)
-constexpr int kQuadSums = 11;    // sums of a row for two rows of outputs (see picture_quad.inl)
+constexpr int kPairUnits = 34;   // products of a kernel row of `Source::ImagePair` (see stem/image_pair.inl)
+constexpr int kQuadSums = 11;    // sums of a row for two rows of outputs (see stem/image_quad.inl)
 constexpr size_t kLine = 64;     // a cache line: alignment of everything
 
-enum class Source : int { Bits, Float, Grouped, Picture, PicturePair };
+enum class Source : int { Bits, Float, Grouped, Image, ImagePair };
 
 // A run of consecutive units (nibbles, words, floats) in the prepared rows: `offset` from a pixel's first unit.
 struct Segment {
     int32_t offset, length;
 };
 
-// A convolution (a linear layer is one with a 1x1 picture). Prepared rows: the rows of the padded picture that
+// A convolution (a linear layer is one with a 1x1 image). Prepared rows: the rows of the padded image that
 // a band of output rows needs, as units an inner kernel consumes in order; `row_units` is their distance.
 struct Conv {
     int c, h, w, o, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw, groups;
@@ -32,27 +32,27 @@ struct Conv {
     int fan, og;               // c/groups, o/groups
     int words;                 // bits: 32-bit words of one group of one pixel
     int units;                 // units of one group of one pixel
-    int cols;                  // columns of the padded picture
+    int cols;                  // columns of the padded image
     int row_units;             // units from one prepared row to the next
     int band;                  // output rows prepared at a time
     int blocks_per_group;      // ceil(og/32)
     int blocks;                // parts of the channels that can be computed by themselves
     int tile;                  // grouped: pixels of a tile, 7 or 8
-    bool quad;                 // Source::PicturePair: panels of picture_quad.inl lie behind the others
+    bool quad;                 // Source::ImagePair: panels of stem/image_quad.inl lie after the others
     const Segment *segments;   // of group 0; group g adds g*units
     int segment_count;
     long total_units;          // sum of segment lengths
     const void *weights;       // [group][block] panels, each `panel_bytes`
     size_t panel_bytes;
     // Borders. The pixel (y, x) belongs to the case row_case[y]*col_cases + col_case[x].
-    // Bits: dot = base[case][o] - 2*differing. Picture: y = scale[o]*(sum + shift[case][o]) + bias[o], each step rounded.
+    // Bits: dot = base[case][o] - 2*differing. Image: y = scale[o]*(sum + shift[case][o]) + bias[o], each step rounded.
     // Float: y = sum + bias[o].
     const uint16_t *row_case, *col_case;
     int col_cases;
     int channels_padded;       // length of one row of base, shift; o rounded up to 32 (per group where grouped)
     const float *base;         // whole numbers
     const int32_t *shift;
-    const float *scale, *bias; // a picture's bias may be null
+    const float *scale, *bias; // an image's bias may be null
 };
 
 // Leaky: a PReLU whose slopes are all above 0 and at most 1, which is the greater one of v and slope*v.
@@ -94,13 +94,13 @@ struct Epilogue {
     // bit = (count < limits[case][c]) ^ turn. Null otherwise.
     const int16_t *limits;
     const uint32_t *turn;    // a word a block
-    // A convolution over a picture whose maxima are taken before they are floats (see engine/pooled_sums.cpp): the lines of
+    // A convolution over an image whose maxima are taken before they are floats (see core/pooled_sums.cpp): the lines of
     // maxima, of sums xor-ed with `toward`, which is -1 in channels where a greater sum is a smaller float.
     int32_t *sums;
     const int32_t *toward;
 };
 
-// What of a convolution's prepared rows lies ready in a thread's scratch: rows `first`.. of the picture.
+// What of a convolution's prepared rows lies ready in a thread's scratch: rows `first`.. of the image.
 struct Prepared {
     int first = 0, rows = 0;
 };
@@ -119,37 +119,48 @@ struct DotTraits {
     int even;            // segments are rounded up to an even length (pairs of 16-bit numbers)
 };
 
+// An entry of the table that must be given: there is no way to make one from nothing.
+template <class F>
+struct Entry {
+    F function;
+    constexpr Entry(F given) : function(given) {}
+    constexpr operator F() const { return function; }
+};
+
+// Output rows y0..y1 of the channel blocks b0..b1 (all blocks where groups > 1). Whoever comes back for other blocks of the
+// same rows, or for the rows after them, gives `prepared`: what lies ready in `scratch` is not made again.
+using ConvFunction = void (*)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch,
+                              Prepared *prepared);
+template <class T>
+using PackFunction = void (*)(const Conv &, const T *weight, void *panels);
+
+// What every instruction set has. Its one list of entries is in table.inl, which each file of kernels includes last: an entry
+// that is not listed there, or that a file does not define, does not compile.
 struct Kernels {
     const char *name;
-    DotTraits bits, real, picture, picture_pair;
-    void (*pack_bits)(const Conv &, const uint8_t *weight, void *panels);
-    void (*pack_float)(const Conv &, const float *weight, void *panels);
-    void (*pack_picture)(const Conv &, const int16_t *weight, void *panels);
-    void (*pack_picture_pair)(const Conv &, const int16_t *weight, void *panels);
-    // Output rows y0..y1 of the channel blocks b0..b1 (all blocks where groups > 1). Whoever comes back for other blocks of
-    // the same rows, or for the rows behind them, gives `prepared`: what lies ready in `scratch` is not made again.
-    void (*conv_bits)(const Conv &, const Epilogue &, const void *in, int y0, int y1, int b0, int b1, char *scratch,
-                      Prepared *prepared);
-    decltype(conv_bits) conv_float, conv_picture, conv_picture_pair;
+    DotTraits bits, real, image, image_pair;
+    bool limits;  // whether conv_bits looks at Epilogue::limits
+    int blocks;   // blocks of filters that conv_bits is fastest with
+    Entry<PackFunction<uint8_t>> pack_bits;
+    Entry<PackFunction<float>> pack_float;
+    Entry<PackFunction<int16_t>> pack_image, pack_image_pair, pack_image_quad;
+    Entry<PackFunction<float>> pack_grouped;
+    Entry<ConvFunction> conv_bits, conv_float, conv_image, conv_image_pair;
+    Entry<ConvFunction> conv_grouped;  // real, with many groups of few filters (real_grouped.inl)
     // One row of a pool into `row` (stride as the input's). `in` points at row 0; `ring` > 0: rows live in a ring of so many.
-    void (*pool_row)(const Pool &, const float *in, int stride, int ring, int y, float *row);
-    // A stem of Source::PicturePair together with its max pool (pooled.inl): rows y0..y1 into lines of maxima, and row y of
+    Entry<void (*)(const Pool &, const float *in, int stride, int ring, int y, float *row)> pool_row;
+    // A stem of Source::ImagePair together with its max pool (stem/pooled.inl): rows y0..y1 into lines of maxima, and row y of
     // the pool from a ring of lines.
-    void (*conv_pooled)(const Conv &, const Epilogue &, const void *in, int y0, int y1, char *scratch, Prepared *prepared);
-    void (*pool_lines)(const Pool &, const Conv &, const Epilogue &, const int32_t *lines, int stride, int ring, int y);
-    void (*global_mean)(const float *in, int pixels, int stride, int channels, float *out);
-    void (*abs_mean)(const float *in, int pixels, int stride, int channels, float *out, int out_stride);
+    Entry<void (*)(const Conv &, const Epilogue &, const void *in, int y0, int y1, char *scratch, Prepared *prepared)> conv_pooled;
+    Entry<void (*)(const Pool &, const Conv &, const Epilogue &, const int32_t *lines, int stride, int ring, int y)> pool_lines;
+    Entry<void (*)(const float *in, int pixels, int stride, int channels, float *out)> global_mean;
+    Entry<void (*)(const float *in, int pixels, int stride, int channels, float *out, int out_stride)> abs_mean;
     // out[i][j] = sum over k of a[i][k]*b[k][j], i < rows, k < inner, j < columns; steps are from one row to the next, and
     // columns, steps of b and of out are multiples of 16.
-    void (*product)(const float *a, int a_step, const float *b, int b_step, int rows, int inner, int columns, float *out, int out_step);
-    void (*curve)(int which, float parameter, float *values, int n);  // n a multiple of 16
+    Entry<void (*)(const float *a, int a_step, const float *b, int b_step, int rows, int inner, int columns, float *out, int out_step)> product;
+    Entry<void (*)(int which, float parameter, float *values, int n)> curve;  // n a multiple of 16
     // The epilogue over pixels first..first+n whose registers start as src[i*stride + channel].
-    void (*finish)(const Epilogue &, const float *src, int stride, int first, int n);
-    void (*pack_grouped)(const Conv &, const float *weight, void *panels);
-    decltype(conv_bits) conv_grouped;  // real, with many groups of few filters (real_grouped.inl)
-    void (*pack_picture_quad)(const Conv &, const int16_t *weight, void *panels);
-    bool limits = false;  // whether conv_bits looks at Epilogue::limits
-    int blocks = 1;       // blocks of filters that conv_bits is fastest with
+    Entry<void (*)(const Epilogue &, const float *src, int stride, int first, int n)> finish;
 };
 
 // Scratch bytes one thread needs for a convolution; the carving itself is in conv.inl.

@@ -255,10 +255,10 @@ struct BitDot {
 #include "../kernels/epilogue.inl"
 #include "../kernels/conv.inl"
 #include "../kernels/real_grouped.inl"
-#include "../kernels/picture_pair.inl"
-#include "../kernels/picture_quad.inl"
+#include "../kernels/stem/image_pair.inl"
+#include "../kernels/stem/image_quad.inl"
 #include "../kernels/pool.inl"
-#include "../kernels/pooled.inl"
+#include "../kernels/stem/pooled.inl"
 
 namespace {
 
@@ -291,6 +291,8 @@ void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {
 
 }  // namespace
 
+#include "../kernels/table.inl"
+
 bool wasm_fuses() {
 #if defined(__wasm_relaxed_simd__)
     // 1 + 2^-12 squared is 1 + 2^-11 + 2^-24, of which a product that is rounded by itself loses the last part.
@@ -303,38 +305,12 @@ bool wasm_fuses() {
 }
 
 const Kernels *wasm_kernels() {
-    static const Kernels kernels = {
 #if defined(__wasm_relaxed_simd__)
-        "wasm-relaxed",
+    constexpr const char *kName = "wasm-relaxed";
 #else
-        "wasm-simd",
+    constexpr const char *kName = "wasm-simd";
 #endif
-        {2, 4, kBlock, 16, 0},
-        {4, 1, 4 * kBlock, 16, 0},
-        {2, 1, 2 * kBlock, 16, 1},
-        {2, 1, 2 * kBlock, 64, 1},
-        pack_bits,
-        pack_float,
-        pack_picture,
-        pack_picture_pair,
-        conv_rows<BitDot>,
-        conv_rows<FloatDot>,
-        conv_rows<PictureDot>,
-        conv_rows<PicturePairDot>,
-        pool_row,
-        conv_pooled,
-        pool_lines,
-        global_mean,
-        abs_mean,
-        float_product,
-        run_curve,
-        finish_pixels,
-        pack_grouped,
-        conv_grouped,
-        pack_picture_quad,
-        true,
-        BitDot::kBlocks,
-    };
+    static constexpr Kernels kernels = table(kName, {2, 4, kBlock, 16, 0}, conv_rows<BitDot>, true, BitDot::kBlocks);
     return &kernels;
 }
 

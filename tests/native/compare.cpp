@@ -128,10 +128,10 @@ void compare_pooled(const Kernels &kernels, const Case &c, const ConvStore &plai
     Buffer floats[2] = {Buffer(pixels * stride * 4), Buffer(pixels * stride * 4)}, bits[2] = {Buffer(pixels * bytes), Buffer(pixels * bytes)};
 
     Buffer all((size_t)k.oh * k.ow * stride * 4), row((size_t)p.ow * stride * 4);
-    Buffer spare(conv_scratch(plain.conv, generic_kernels()->picture_pair, false));
+    Buffer spare(conv_scratch(plain.conv, generic_kernels()->image_pair, false));
     line.out = all.as<float>(), line.out_stride = (int)stride;
     tail.out = floats[0].as<float>(), tail.bits = bits[0].as<uint8_t>();
-    generic_kernels()->conv_picture_pair(plain.conv, line, in, 0, k.oh, 0, k.blocks_per_group, spare.as(), nullptr);
+    generic_kernels()->conv_image_pair(plain.conv, line, in, 0, k.oh, 0, k.blocks_per_group, spare.as(), nullptr);
     for (int y = 0; y < p.oh; y++) {
         generic_kernels()->pool_row(p, all.as<float>(), (int)stride, 0, y, row.as<float>());
         generic_kernels()->finish(tail, row.as<float>(), (int)stride, y * p.ow, p.ow);
@@ -140,7 +140,7 @@ void compare_pooled(const Kernels &kernels, const Case &c, const ConvStore &plai
     constexpr int kRing = 4;
     Buffer lines((size_t)kRing * p.ow * stride * 4), toward(round_up((size_t)k.o, kBlock) * 4);
     for (int o = 0; o < k.o; o++) toward.as<int32_t>()[o] = c.mult.as<float>()[o] < 0 ? -1 : 0;
-    Buffer scratch(conv_scratch(k, kernels.picture_pair, false));
+    Buffer scratch(conv_scratch(k, kernels.image_pair, false));
     Epilogue sums{};
     sums.channels = k.o, sums.out_stride = (int)stride, sums.toward = toward.as<int32_t>();
     tail.out = floats[1].as<float>(), tail.bits = bits[1].as<uint8_t>(), tail.toward = sums.toward;
@@ -188,7 +188,7 @@ void compare(const Kernels &kernels) {
     const Output fa = run(plain, c, build_float_conv(plain, budget, s, w.as<float>(), bias.as<float>()), x.as());
     const Output fb = run(kernels, c, build_float_conv(kernels, budget, s, w.as<float>(), bias.as<float>()), x.as());
     if (!close(fa, fb)) fail(kernels, "floats", c);
-    // Pictures: integer sums, then steps that are rounded one by one: equal. Half of them have the stem's shape.
+    // Images: integer sums, then steps that are rounded one by one: equal. Half of them have the stem's shape.
     if (draw(0, 1)) s.c = 3, s.kw = 7, s.sw = 2, s.w = draw(7, 20), s.groups = 1;
     if (s.kw == 7 && s.groups == 1 && draw(0, 1)) {  // two rows at once
         s.kh = 7, s.sh = 2, s.dh = 1, s.h = draw(7, 20);
@@ -206,16 +206,16 @@ void compare(const Kernels &kernels) {
         for (auto &v : means) v = draw(-100000, 100000);
         for (auto &v : rest) v = draw(-1000, 1000);
         const Buffer scale = reals(o);
-        Buffer picture(area * (size_t)s.c);
-        for (size_t i = 0; i < area * (size_t)s.c; i++) picture.as<uint8_t>()[i] = (uint8_t)draw(0, 255);
-        const PictureSpec spec{filters.data(), means.data(), rest.data(), scale.as<float>()};
-        const auto build = [&](const Kernels &k) { return build_picture_conv(k, budget, s, spec, bias.as<float>()); };
-        const Output pa = run(plain, c, build(plain), picture.as()), pb = run(kernels, c, build(kernels), picture.as());
+        Buffer image(area * (size_t)s.c);
+        for (size_t i = 0; i < area * (size_t)s.c; i++) image.as<uint8_t>()[i] = (uint8_t)draw(0, 255);
+        const ImageSpec spec{filters.data(), means.data(), rest.data(), scale.as<float>()};
+        const auto build = [&](const Kernels &k) { return build_image_conv(k, budget, s, spec, bias.as<float>()); };
+        const Output pa = run(plain, c, build(plain), image.as()), pb = run(kernels, c, build(kernels), image.as());
         if (pa.floats != pb.floats || pa.bits != pb.bits)
-            fail(kernels, "picture", c);
-        if (build(plain).source == Source::PicturePair) {  // whose steps are above 0
+            fail(kernels, "image", c);
+        if (build(plain).source == Source::ImagePair) {  // whose steps are above 0
             for (size_t i = 0; i < o; i++) scale.as<float>()[i] = std::fabs(scale.as<float>()[i]);
-            compare_pooled(kernels, c, build(plain), build(kernels), picture.as());
+            compare_pooled(kernels, c, build(plain), build(kernels), image.as());
         }
     }
 }

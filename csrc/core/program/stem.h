@@ -28,7 +28,7 @@ struct ByteFilters {
 };
 
 // Rounds real filters [o][c][kh][kw]. The scale leaves room for what an engine may add up in 16 bits: the sums of taps two
-// columns apart (csrc/kernels/picture_pair.inl), and for whole sums of 32 bits.
+// columns apart (csrc/kernels/stem/image_pair.inl), and for whole sums of 32 bits.
 ByteFilters round_filters(const std::vector<float> &weight, int64_t o, int64_t c, int64_t kh, int64_t kw,
                           const std::vector<double> &mean, const std::vector<double> &std, int64_t stride);
 

@@ -1,5 +1,5 @@
 // The stem of ImageNet networks together with its max pool, 3x3 with stride 2: maxima are taken of the whole sums, before
-// they are floats (engine/pooled_sums.cpp says when that is allowed). A window of the pool is three columns, of which the
+// they are floats (core/pooled_sums.cpp says when that is allowed). A window of the pool is three columns, of which the
 // stem makes the last two as one pair, and the third is the pair's before: so a line keeps one number a pair, the maximum of
 // the three, and a row of the pool is the maxima of three lines.
 
@@ -30,7 +30,7 @@ inline void put_maxima(const Conv &k, const Epilogue &e, const int32_t *const *s
 // Two rows from y on, whose nine rows of the image lie prepared: 2N filters after the other, so that their panel stays in the
 // first-level cache.
 void conv_pooled_quad(const Conv &k, const Epilogue &e, const int16_t *rows, int16_t *below, int y) {
-    using D = PictureQuadDot;
+    using D = ImageQuadDot;
     row_differences(k, rows, below);
     const int pairs = (k.ow + 1) / 2, channels = (e.channels + 15) / 16 * 16;
     const char *panels = (const char *)k.weights + (size_t)k.blocks_per_group * k.panel_bytes;
@@ -61,7 +61,7 @@ void conv_pooled_quad(const Conv &k, const Epilogue &e, const int16_t *rows, int
 
 // Rows y0..y1 of the stem: line y of `e.sums`, [pair][out_stride], gets the maxima along the row.
 void conv_pooled(const Conv &k, const Epilogue &e, const void *in, int y0, int y1, char *scratch, Prepared *prepared) {
-    using D = PicturePairDot;
+    using D = ImagePairDot;
     scratch = (char *)round_up((size_t)scratch, kLine);
     int32_t *result = (int32_t *)scratch;
     int16_t *rows = (int16_t *)(scratch + tile_bytes(k));

@@ -15,7 +15,7 @@
 
 namespace {
 
-struct PicturePairDot {
+struct ImagePairDot {
     using Unit = int16_t;
     using Result = int32_t;
     static constexpr int kTile = N == 16 ? 8 : 4, kPair = 2, kSlack = 64;  // 56 pairs a row divide by both
@@ -23,7 +23,7 @@ struct PicturePairDot {
 
     static void prepare(const Conv &k, const void *in, int row, int16_t *out, char *spare) {
         const int half = k.row_units / 2;
-        PictureDot::prepare(k, in, row, out, spare);
+        ImageDot::prepare(k, in, row, out, spare);
         for (int i = k.cols * 3; i < half; i++) out[i] = 0;
         for (int i = 0; i < half - 6; i++) out[half + i] = (int16_t)(out[i] - out[i + 6]);
         for (int i = half - 6; i < half; i++) out[half + i] = 0;
@@ -82,7 +82,7 @@ struct PicturePairDot {
 };
 
 // weight [o][kh][34]: 12 numbers of s, 12 of y0, 10 of y1, each in the order of the columns read.
-void pack_picture_pair(const Conv &k, const int16_t *weight, void *panels) {
+void pack_image_pair(const Conv &k, const int16_t *weight, void *panels) {
     constexpr int begin[3] = {0, 12, 24}, length[3] = {12, 12, 10};
     __builtin_memset(panels, 0, (size_t)k.blocks_per_group * k.panel_bytes);
     for (int o = 0; o < k.o; o++) {

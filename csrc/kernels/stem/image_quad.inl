@@ -1,4 +1,4 @@
-// The stem of ImageNet networks, 7x7 with stride 2, two rows of two neighbouring outputs at once: what picture_pair.inl does
+// The stem of ImageNet networks, 7x7 with stride 2, two rows of two neighbouring outputs at once: what image_pair.inl does
 // along columns, done along rows too. With the rows g0..g6 of the kernel and x0..x8 of the image, each a whole row's sum,
 //     s  = (g0+g2) x2 + (g1+g3) x3 + (g4+g6) x6 + g5 x7,
 //     y0 = s + g0 d0 + g1 d1 + g4 d4 + g5 d5,      y1 = s - g2 d2 - g3 d3 - g6 d6,      d_i = x_i - x_{i+2},
@@ -10,13 +10,13 @@ namespace {
 constexpr int kQuadPart[3] = {4, 4, 3};   // sums of a row in s, y0 and y1
 constexpr int kQuadRows[3][4] = {{2, 3, 6, 7}, {0, 1, 4, 5}, {2, 3, 6, 0}};  // rows of the image, or of the differences
 
-struct PictureQuadDot {
-    static constexpr int kTile = PicturePairDot::kTile;
+struct ImageQuadDot {
+    static constexpr int kTile = ImagePairDot::kTile;
 
     // One of s, y0 and y1: both columns of every pair, plus `before` where it is given, as [pair][column][2N].
     static const int16_t *part(int which, const int16_t *const *bases, long shift, long differences, int row, const int16_t *w,
                                const int32_t *before, int32_t *out) {
-        using D = PicturePairDot;
+        using D = ImagePairDot;
         Segment rows[4];
         const int count = kQuadPart[which];
         for (int i = 0; i < count; i++) rows[i] = Segment{kQuadRows[which][i] * row, 0};
@@ -65,8 +65,8 @@ inline void row_differences(const Conv &k, const int16_t *rows, int16_t *out) {
     for (size_t i = 0; i < n; i++) out[i] = (int16_t)(rows[i] - rows[i + two]);
 }
 
-// weight [o][11][34], as `pack_picture_pair` with the sums of a row in place of the kernel's rows; behind the pairs' panels.
-void pack_picture_quad(const Conv &k, const int16_t *weight, void *panels) {
+// weight [o][11][34], as `pack_image_pair` with the sums of a row in place of the kernel's rows; behind the pairs' panels.
+void pack_image_quad(const Conv &k, const int16_t *weight, void *panels) {
     constexpr int begin[3] = {0, 12, 24}, length[3] = {12, 12, 10};
     char *quads = (char *)panels + (size_t)k.blocks_per_group * k.panel_bytes;
     __builtin_memset(quads, 0, (size_t)k.blocks_per_group * quad_panel_bytes());

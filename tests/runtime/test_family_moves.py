@@ -35,7 +35,7 @@ def check(
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("sizes", [(19, 19), (16, 3, 5), (1, 32, 17, 2)])
+@pytest.mark.parametrize("sizes", [(19, 19), (16, 3, 5), (1, 32, 17, 2), (2, 1, 3, 1, 2, 5, 1, 4)])
 def test_concat(axis: int, sizes: tuple[int, ...]) -> None:
     shapes = [tuple(size if i == axis else n for i, n in enumerate((6, 4, 5))) for size in sizes]
     w = Writer((sum(int(np.prod(shape)) for shape in shapes), 1, 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cuda_host import families
+
 from xnorpp.packing.bounds import BOUNDS
 from xnorpp.runtime.cuda.operations import PRODUCERS
 from xnorpp.runtime.cuda.plain import ENTRY
@@ -25,6 +27,12 @@ def test_the_cpu_engine_covers_every_operation() -> None:
 
 def test_the_gpu_engine_covers_every_operation() -> None:
     assert (set(ENTRY) - {"pointwise"}) | set(PRODUCERS) | MOVES == set(operations())
+
+
+def test_a_real_gpu_is_tested_with_every_operation_of_set_2() -> None:
+    programs = [make()[0] for make in (*families.CASES.values(), *families.SUMS.values())]
+    used = {op.op for program in programs for op in program.ops}
+    assert used >= {name for name, rule in operations().items() if rule.since == 2}
 
 
 def test_packing_bounds_the_error_of_every_operation() -> None:

@@ -18,6 +18,7 @@ from xnorpp.runtime.cuda.chains import stem_chain
 from xnorpp.runtime.cuda.fuse import Unit, half_values, layouts, make_units
 from xnorpp.runtime.cuda.launch import Caller, Constant, Kernel, Launch, Local, by_pixel, extent
 from xnorpp.runtime.cuda.memory import Layout, Place, image_bytes, lay_out
+from xnorpp.runtime.cuda.operations.moves import in_short_joins
 from xnorpp.runtime.cuda.plain import plain_launch, plain_ways
 from xnorpp.runtime.cuda.source import ConvArguments, StemArguments
 from xnorpp.runtime.cuda.tiles import buildable_tiles
@@ -81,6 +82,7 @@ class Builder:
     wgmma: bool = True  # whether the first layer may take stem_wgmma.cu
 
     def __post_init__(self) -> None:
+        self.program = in_short_joins(self.program)
         self.steps = make_steps(self.program)
         # With a float32 stream the stem is the CPU's, bit for bit; with halves it is the faster one.
         self.taker = byte_step(self.program, self.steps, small=self.half)

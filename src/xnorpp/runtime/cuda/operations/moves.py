@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from xnorpp.runtime.cuda.launch import Array, extent
 from xnorpp.runtime.cuda.operations.producer import Keeper, Producer
+from xnorpp.runtime.format.program import Op, Program
 from xnorpp.runtime.plan import Step
 from xnorpp.runtime.reference import apply
 from xnorpp.runtime.reference.moves import taps
@@ -35,6 +37,25 @@ def _moved(keeper: Keeper, step: Step) -> dict[str, Any]:
     key = f"{step.index}.moved"
     channels = keeper.keep(f"{key}.channels", lambda: _tables(keeper, step)[0])
     return {"constant": (channels, keeper.keep(f"{key}.pixels", lambda: _tables(keeper, step)[1]))}
+
+
+MOST_PARTS = 4  # inputs of one launch
+
+
+def in_short_joins(program: Program) -> Program:
+    """The same program with concatenations of many values as chains of concatenations of few."""
+    if all(op.op != "concat" or len(op.inputs) <= MOST_PARTS for op in program.ops):
+        return program
+    ops: list[Op] = []
+    for op in program.ops:
+        while op.op == "concat" and len(op.inputs) > MOST_PARTS:
+            begun = f"{op.output} up to {len(op.inputs)}"
+            while begun in program.values:
+                begun += "'"
+            ops.append(replace(op, name=begun, inputs=op.inputs[:MOST_PARTS], output=begun))
+            op = replace(op, inputs=(begun, *op.inputs[MOST_PARTS:]))
+        ops.append(op)
+    return replace(program, ops=tuple(ops))
 
 
 def _concat(keeper: Keeper, step: Step) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     python -S compare_worker.py '{"site": ..., "paths": [...], "options": {...}}' [FILE CALLS]
 
 Only names that every version has are used; `pack` and `fused` have moved once. With FILE and CALLS, as under
-valgrind, it loads the file, warms up and calls it so many times.
+valgrind, it loads the file, warms up and calls it the given number of times.
 """
 
 from __future__ import annotations

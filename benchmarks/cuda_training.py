@@ -11,7 +11,7 @@ Parts, in the order they run:
               under autocast bfloat16 in channels_last
     profile   where the time of the fused step goes, by kernel, at each size
 
-Every variant is built, run and discarded alone; one that fails prints its error and the rest goes on. A
+Every variant is built, run and discarded alone; one that fails prints its error and the rest continues. A
 variant is skipped when less than its expected time is left of the budget. Everything is written to
 DIR/cuda_training.json, and one row a variant, as results/ keeps them, to DIR/cuda_training.jsonl.
 """

@@ -104,7 +104,7 @@ def clean() -> None:
 
 @contextlib.contextmanager
 def guarded(name: str, errors: dict[str, str]) -> Iterator[None]:
-    """Lets the rest go on when one part fails; keeps the end of its traceback."""
+    """Lets the rest continue when one part fails; keeps the end of its traceback."""
     try:
         yield
     except Exception:

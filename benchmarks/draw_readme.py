@@ -1,13 +1,13 @@
 """Draws the measured parts of README.md, docs/*.md and docs/plots from results/*.jsonl: no number is typed.
 
-    python benchmarks/draw_readme.py                 fill the blocks from what is kept
-    python benchmarks/draw_readme.py --run demo      run the demo first and keep what it prints
-    python benchmarks/draw_readme.py --run test      run the tests first and keep their last line
+    python benchmarks/draw_readme.py                 fill the blocks from the recorded results
+    python benchmarks/draw_readme.py --run demo      run the demo first and record what it prints
+    python benchmarks/draw_readme.py --run test      run the tests first and record their last line
     python benchmarks/draw_readme.py --check         status 1 if a document is out of date
 
 A block is what stands between `<!-- drawn: NAME -->` and `<!-- end -->`; the names are in `BLOCKS`, those of
-the paper's tables and figures in `xnorpp.paper.report`. The
-newest row of a kind counts, which is the last one in its file.
+the paper's tables and figures in `xnorpp.paper.report`. The newest row of a kind counts, which is the last
+one in its file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from xnorpp.bench.machine import describe_machine
-from xnorpp.paper import recorded as kept
+from xnorpp.paper import recorded
 from xnorpp.paper import report as paper
 from xnorpp.paper.layers.tables import machine as name_of
 from xnorpp.shipped.card import size_text
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 CAPTURED = RESULTS / "readme.jsonl"
 
-NOTHING = "Nothing is kept in `results/` yet."
+NOTHING = "Nothing is recorded in `results/` yet."
 
 Row = dict[str, Any]
 
@@ -43,8 +43,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 
 def read_rows(folder: Path = RESULTS) -> list[Row]:
-    """Every row of every kept file, files in alphabetical order, with the file's name as `kept_in`."""
-    return kept.read_rows(folder)
+    """Every row of every file of results, files in alphabetical order, with the file's name as `kept_in`."""
+    return recorded.read_rows(folder)
 
 
 def capture(name: str) -> Row:
@@ -74,7 +74,7 @@ def capture(name: str) -> Row:
 
 
 def captured(rows: Sequence[Row], name: str) -> str:
-    """`$ make NAME` and what it printed; nothing if no run is kept."""
+    """`$ make NAME` and what it printed; nothing if no run is recorded."""
     found = [row for row in rows if row.get("kind") == "captured" and row["name"] == name]
     if not found:
         return ""
@@ -85,7 +85,7 @@ def captured(rows: Sequence[Row], name: str) -> str:
 
 
 def trained(rows: Sequence[Row]) -> str:
-    """A line a recipe, number of epochs and seed."""
+    """One line per recipe, number of epochs and seed."""
     newest = {
         (row["dataset"], row["recipe"], row["epochs"], row["seed"]): row
         for row in rows
@@ -94,7 +94,7 @@ def trained(rows: Sequence[Row]) -> str:
     if not newest:
         return NOTHING
     lines = [
-        "| recipe | epochs | seed | top-1 % | top-5 % | minutes | on | kept in |",
+        "| recipe | epochs | seed | top-1 % | top-5 % | minutes | on | recorded in |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for (_, recipe, epochs, seed), row in sorted(newest.items()):
@@ -106,8 +106,8 @@ def trained(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def raced(rows: Sequence[Row]) -> str:
-    """One table a machine of what `xnorpp bench --append` kept."""
+def engines(rows: Sequence[Row]) -> str:
+    """One table per machine of what `xnorpp bench --append` recorded."""
     machines: dict[str, dict[tuple[str, ...], Row]] = {}
     for row in rows:
         if row.get("kind") == "bench" and isinstance(row.get("value"), (int, float)):
@@ -145,8 +145,8 @@ def newest_on_gpus(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     return sorted(found.items())
 
 
-def raced_on_gpu(rows: Sequence[Row]) -> str:
-    """One table a GPU of what `benchmarks/cuda_inference.py` kept."""
+def engines_on_gpu(rows: Sequence[Row]) -> str:
+    """One table per GPU of what `benchmarks/cuda_inference.py` recorded."""
     parts = []
     for machine, row in newest_on_gpus(rows):
         lines = [
@@ -220,7 +220,7 @@ def packed(rows: Sequence[Row]) -> str:
     keys = ("recipe", "name", "method", "scale", "dataset", "epochs", "seed", "pictures", "top1_trained")
     newest: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in found:
-        fed = row.get("fed", "floats")  # the oldest rows do not say it
+        fed = row.get("fed", "floats")  # the oldest rows do not have it
         newest.setdefault(tuple(str(row.get(key)) for key in keys), {})[fed] = row
     if not newest:
         return NOTHING
@@ -244,12 +244,13 @@ def packed(rows: Sequence[Row]) -> str:
 
 
 def _marked(share: float) -> str:
-    """Bold below the 99.9 % that are wanted."""
+    """Bold below the target of 99.9 %."""
     return f"{share:.2f}" if share >= 99.895 else f"**{share:.2f}**"
 
 
 def gpu_training(rows: Sequence[Row]) -> str:
-    """The training step of binary ResNet-18 against its real twin's fastest variant of the newest run."""
+    """The training step of binary ResNet-18 against the fastest variant of its real-valued baseline, of the
+    newest run."""
     steps = [row for row in rows if row.get("kind") == "cuda training" and row.get("what") == "step"]
     newest = {(row["size"], row["variant"]): row for row in steps if row["commit"] == steps[-1]["commit"]}
     if not newest:
@@ -265,9 +266,9 @@ def gpu_training(rows: Sequence[Row]) -> str:
     for size in sorted({size for size, _ in newest}, reverse=True):
         here = [row for (at, _), row in newest.items() if at == size]
         real = [row for row in here if row["variant"].startswith("real")]
-        twin = max(real, key=lambda row: float(row["images_per_second"]))
+        fastest = max(real, key=lambda row: float(row["images_per_second"]))
         for row in here:
-            speed, memory = (row[key] / twin[key] for key in ("images_per_second", "peak_bytes"))
+            speed, memory = (row[key] / fastest[key] for key in ("images_per_second", "peak_bytes"))
             lines.append(
                 f"| {size} | {row['variant']} | {row['images_per_second']:,.0f} ({speed:.2f}) | "
                 f"{row['peak_bytes'] / 1e6:,.0f} ({memory:.2f}) |"
@@ -296,11 +297,11 @@ def shipped_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def shipped(rows: Sequence[Row]) -> str:
-    """A line a model that ships, and the attempts that were refused."""
+    """One line per model that ships, and the attempts that were refused."""
     found = shipped_rows(rows)
     lines = [
         "| model | recipe, seed | top-1 % packed | torch | from bytes | top-5 % packed | torch's class % "
-        "| real twin, top-1 % | size | one picture, ms |",
+        "| real-valued baseline, top-1 % | size | one image, ms |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found:
@@ -321,7 +322,7 @@ def shipped(rows: Sequence[Row]) -> str:
     parts = ["\n".join(lines)] if found else [NOTHING]
     parts += [
         f"{row['name']} on {name_of(row['latency']['hardware'])}, {row['date']}: batch 1, one thread, "
-        f"{row['latency']['isa']}; accuracy on {row['accuracy']['pictures']:,} pictures."
+        f"{row['latency']['isa']}; accuracy on {row['accuracy']['pictures']:,} images."
         for row in found
     ]
     refused = [row for row in rows if row.get("kind") == "shipped" and row["refused"]]
@@ -339,7 +340,7 @@ def shipped_short(rows: Sequence[Row]) -> str:
         "",
         "These come with the package, each with its [model card](docs/shipped.md):",
         "",
-        "| model | test accuracy, packed | real-valued twin | size | one picture, one thread |",
+        "| model | test accuracy, packed | real-valued baseline | size | one image, one thread |",
         "|---|---|---|---|---|",
     ]
     for row in found:
@@ -354,7 +355,7 @@ def shipped_short(rows: Sequence[Row]) -> str:
         f"Times are medians on {name_of(found[0]['latency']['hardware'])}.",
         "",
         "```console",
-        f"$ xnorpp predict --model {name} picture.png",
+        f"$ xnorpp predict --model {name} photo.png",
         f"$ xnorpp models {name}",
         "```",
     ]
@@ -365,8 +366,8 @@ BLOCKS: dict[str, Callable[[Sequence[Row]], str]] = {
     "demo": lambda rows: captured(rows, "demo"),
     "test": lambda rows: captured(rows, "test"),
     "trained": trained,
-    "raced": raced,
-    "raced_on_gpu": raced_on_gpu,
+    "engines": engines,
+    "engines_on_gpu": engines_on_gpu,
     "gpu_layers": gpu_layers,
     "gpu_training": gpu_training,
     "packed": packed,
@@ -411,7 +412,7 @@ def main() -> int:
         draw_all()  # the tests that are captured next look whether the documents are up to date
     stale = draw_all(write=not given.check)
     if stale:
-        print(f"{'out of date' if given.check else 'drawn anew'}: {', '.join(stale)}")
+        print(f"{'out of date' if given.check else 'drawn again'}: {', '.join(stale)}")
     return 1 if given.check and stale else 0
 
 

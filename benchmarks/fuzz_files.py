@@ -289,7 +289,7 @@ def build_driver(folder: Path) -> Path:
 
 
 def run_driver(count: int, seed: int) -> str:
-    """What the sanitized program prints for so many cases; an error where it ended otherwise."""
+    """What the sanitized program prints for this many cases; an error where it ended otherwise."""
     with tempfile.TemporaryDirectory() as folder:
         driver = build_driver(Path(folder))
         with subprocess.Popen([driver], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=False) as process:

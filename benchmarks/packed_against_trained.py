@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("run")
     parser.add_argument("--data")
     parser.add_argument("--verify", type=int, default=200)
-    parser.add_argument("--count", type=int, help="the first so many test pictures (all)")
+    parser.add_argument("--count", type=int, help="number of test images, from the first (default: all)")
     parser.add_argument("--twice", action="store_true", help="torch without oneDNN too")
     parser.add_argument("--record")
     given = parser.parse_args()

@@ -5,8 +5,9 @@
 
 A few epochs are enough for activations as real training leaves them; the accuracies are not the networks'
 best. AlexNet sees the pictures enlarged to 112 pixels, the least its strides leave something of. The runs are
-a queue that goes on where it was (xnorpp.paper.accuracy.queue). What is compared: packed_against_trained.py,
-with the pictures as floats and as bytes; `--jobs` comparisons run at a time, while the next network trains.
+a queue that continues where it was (xnorpp.paper.accuracy.queue). What is compared:
+packed_against_trained.py, with the pictures as floats and as bytes; `--jobs` comparisons run at a time, while
+the next network trains.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def main() -> int:
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=0, help="stop after so many, for a look")
-    parser.add_argument("--count", type=int, help="compare the first so many test pictures (all)")
+    parser.add_argument("--steps", type=int, default=0, help="stop after this many, for a quick look")
+    parser.add_argument("--count", type=int, help="number of test images to compare (default: all)")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--record", help="file the comparisons are appended to")

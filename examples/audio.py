@@ -1,4 +1,4 @@
-"""Raw samples: a 1-D network with binary layers tells tones apart, trained, packed and run on sequences."""
+"""Raw samples: a 1-D network with binary layers distinguishes tones, trained, packed and run on sequences."""
 
 import math
 

@@ -8,7 +8,7 @@ from xnorpp import BinaryConv2d, create_model, list_models, register_model
 
 @register_model("tiny", input_size=8, num_classes=10)
 def tiny(num_classes, in_channels, options, width=16):
-    """Two convolutions, the second one binary as the options say."""
+    """Two convolutions, the second one binary as the options state."""
     return nn.Sequential(
         nn.Conv2d(in_channels, width, 3, padding=1),
         nn.BatchNorm2d(width),

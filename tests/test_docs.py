@@ -307,7 +307,7 @@ def test_tables_are_drawn_from_what_the_commands_keep(
     from xnorpp.training.records.record import append_rows, record_result
 
     assert drawing.read_rows(tmp_path) == []
-    assert drawing.trained([]) == drawing.raced([]) == drawing.raced_on_gpu([]) == drawing.NOTHING
+    assert drawing.trained([]) == drawing.engines([]) == drawing.engines_on_gpu([]) == drawing.NOTHING
     summary = json.loads((trained / "runs" / "digits" / "summary.json").read_text(encoding="utf-8"))
     record_result(tmp_path / "training.jsonl", summary)
     startup = Startup(0.25, 0.1, 0.1, 0.05, 50_000_000, 20_000_000, False, "avx2")
@@ -318,7 +318,7 @@ def test_tables_are_drawn_from_what_the_commands_keep(
     table = drawing.trained(rows)
     assert f"| digits-small-case4 | 15 | 0 | {summary['metrics']['top1']:.2f} |" in table
     assert "| training.jsonl |" in table
-    table = drawing.raced(rows)
+    table = drawing.engines(rows)
     assert "| model.xnor: first answer | xnorpp | 1 | 1 | 0.25 s |" in table
     assert "30 MB" in table
     gpu = {"engine": "xnorpp", "mode": "graph", "precision": "one bit", "batch": 8, "milliseconds": 0.5,
@@ -336,7 +336,7 @@ def test_tables_are_drawn_from_what_the_commands_keep(
     row = {"kind": "cuda inference", "hardware": {"gpu": "a GPU"}, "date": "2026-01-01",
            "rows": [gpu, quick], "metrics": metrics, "correctness": {"images": 10000},
            "layers": [layer], "layers_float16": [{**layer, "microseconds": 8.0}]}  # fmt: skip
-    table = drawing.raced_on_gpu([row])
+    table = drawing.engines_on_gpu([row])
     assert "| xnorpp | graph | one bit | 8 | 0.500 | 16,000 | 7 | default |" in table
     assert "| batch 256, times as fast | 5.50 | 6.50 |" in table
     assert "| peak memory of a call, batch 256 | 0.24 | 0.23 |" in table
@@ -383,4 +383,4 @@ def test_shipped_models_are_drawn(drawing: ModuleType) -> None:
     assert "Refused, 2026-01-01: a-model, because its top-1 differs." in table
     short = drawing.shipped_short([row, refused])
     assert "| `a-model` | 91.50 % | 94.00 % | 1.50 MB | 0.50 ms |" in short
-    assert "$ xnorpp predict --model a-model picture.png" in short
+    assert "$ xnorpp predict --model a-model photo.png" in short

@@ -72,8 +72,8 @@ def test_geometry_and_settings_are_taken_over() -> None:
 def test_the_report_reads_as_a_table() -> None:
     text = str(binarize(Network(), scale="channel_height_width", example=image()))
     assert "stem" in text.splitlines()[0]
-    assert "first layer, kept real" in text
-    assert "last layer, kept real" in text
+    assert "first layer, stays real-valued" in text
+    assert "last layer, stays real-valued" in text
     assert "method xnor++, scale channel_height_width" in text
     assert text.endswith("3 layers made binary, 2 left as they were")
 
@@ -110,9 +110,9 @@ def test_filter_and_overrides_choose_layer_by_layer() -> None:
     )
     rows = {row.path: row.reason for row in report.rows}
     assert rows == {
-        "stem": "first layer, kept real",
+        "stem": "first layer, stays real-valued",
         "body.1": "method xnor++, scale dense",
-        "body.3": "kept real on request",
+        "body.3": "stays real-valued on request",
         "mix": "excluded by the filter",
         "head": "method xnor, scale alpha",
     }
@@ -156,8 +156,8 @@ def test_all_input_and_output_layers_stay_real(example: Tensor | None) -> None:
     report = binarize(model, example=example)
     assert report.changed == ("body", "skip")
     rows = {row.path: row.reason for row in report.rows}
-    assert rows["left"] == rows["right"] == "input layer, kept real"
-    assert rows["label"] == rows["more"] == rows["map"] == "output layer, kept real"
+    assert rows["left"] == rows["right"] == "input layer, stays real-valued"
+    assert rows["label"] == rows["more"] == rows["map"] == "output layer, stays real-valued"
     assert example is None or not hasattr(example, "_xnorpp_origins")
 
 

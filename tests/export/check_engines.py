@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -253,3 +255,10 @@ def test_openvino_files_and_refusals(tmp_path: Path, capsys: pytest.CaptureFixtu
         ExportError, match=r"layer 'v1' \(binary_conv2d\) cannot be exported to openvino: .*eights"
     ):
         export_openvino(ties(0, channels=12))
+
+
+@pytest.mark.parametrize("name", ["onnx.model", "openvino", "qonnx"])
+def test_examples_of_the_docstrings(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"xnorpp.export.{name}"))
+    assert result.attempted
+    assert not result.failed

@@ -28,12 +28,15 @@ def ratio(precision: str, value: float, **more: Any) -> dict[str, Any]:
     return bench("xnorpp", "one bit", value, name=f"speedup_{precision}", against="someone", **more)
 
 
+WIDE = {"cpu": "AMD(R) EPYC Processor", "isa": ["avx2", "avx512f", "avx512_vpopcntdq"]}
 ROWS = [
     bench("xnorpp", "one bit", 9.0),
     bench("xnorpp", "one bit", 5.0),
     bench("xnorpp", "one bit", 4.0),
     bench("xnorpp", "one bit", 3.0, threads=2),
     bench("xnorpp", "one bit", 1.0, hardware={"cpu": "not masked"}),
+    bench("xnorpp", "one bit", 2.0, hardware=WIDE),
+    ratio("int8", 4.0, hardware=WIDE),
     bench("slow int8", "int8", 20.0),
     bench("quick int8", "int8", 15.0),
     bench("quick int8", "int8", 17.0),
@@ -63,14 +66,18 @@ ROWS = [
 
 
 def test_all_benchmarks_count_ours_first() -> None:
-    default, paper, gpu = speed_data(ROWS)
-    assert default == ["a CPU, AVX2, 1 thread, 1 image\ndefault block, one benchmark", [["xnorpp", 6.0]]]
+    default, paper, wide, gpu = speed_data(ROWS)
+    assert default == ["default block, AVX2, one benchmark\na CPU, 1 thread, 1 image", [["xnorpp", 6.0]]]
+    assert wide == [
+        "the paper's block, AVX-512, one benchmark\nAMD EPYC, 1 thread, 1 image",
+        [["xnorpp", 2.0]],
+    ]
     assert paper == [
-        "a CPU, AVX2, 1 thread, 1 image\nthe paper's block, medians of 3 benchmarks",
+        "the paper's block, AVX2, medians of 3 benchmarks\na CPU, 1 thread, 1 image",
         [["xnorpp", 5.0], ["quick int8", 16.0], ["slow int8", 20.0], ["torch.compile fp32", 40.0]],
     ]
     assert gpu == [
-        "a GPU, batch 256\nthe paper's block, latest benchmark",
+        "the paper's block, latest benchmark\na GPU, batch 256",
         [
             ["xnorpp", 0.7],
             ["xnorpp, float16 shortcuts", 0.5],
@@ -83,9 +90,10 @@ def test_all_benchmarks_count_ours_first() -> None:
 
 def test_the_section_has_medians_and_ranges_of_the_default_block_first() -> None:
     text = speed_block(ROWS)
-    default = "| default block | 1 | 6 ms | 5.00 times | not measured yet |"
-    paper = "| the paper's block | 3 | 5 ms | 8.00 times (6.00 to 10.00) | 3.00 times |"
-    assert f"{default}\n{paper}" in text
+    default = "| default block | AVX2 | 1 | 6 ms | 5.00 times | not measured yet |"
+    paper = "| the paper's block | AVX2 | 3 | 5 ms | 8.00 times (6.00 to 10.00) | 3.00 times |"
+    wide = "| the paper's block | AVX-512 | 1 | 2 ms | not measured yet | 4.00 times |"
+    assert f"{default}\n{paper}\n{wide}" in text
     assert "| 0.7 ms | torch.compile bfloat16, 2 ms | 2.86 times as fast |" in text
     assert speed_block([]) == "How fast: not measured yet."
 

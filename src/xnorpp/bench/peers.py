@@ -305,7 +305,7 @@ def quantise_openvino(task: Task, model: Any) -> Any:
 
 
 def openvino_settings(threads: int) -> dict[str, Any]:
-    """Latency hint, so many threads, and true float32 (a processor with AMX would be given bfloat16 else)."""
+    """Latency hint, the number of threads, and true float32 (with AMX, OpenVINO would choose bfloat16)."""
     return {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": threads,

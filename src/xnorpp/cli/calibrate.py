@@ -10,11 +10,11 @@ from xnorpp.cli.command import THREADS, Parser, at_least, check_data, engine_opt
 
 def calibrate(arguments: list[str]) -> int:
     """Fits the calibration temperature of a packed model and writes it into the file, so that `xnorpp
-    predict` prints probabilities that are right as often as they say. Guesses and accuracy do not change.
+    predict` prints probabilities that match how often it is right. Guesses and accuracy do not change.
 
     The images must be ones that training never saw: the share of the training set that the run held out
     (`data.holdout`; the packed file records it), or another data set (--dataset, --data). The test set can be
-    used (--split test), but its calibration error then says nothing any more.
+    used (--split test), but its calibration error is then no longer meaningful.
     """
     parser = Parser(
         "calibrate",

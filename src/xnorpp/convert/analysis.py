@@ -94,7 +94,7 @@ def _nothing() -> Iterator[None]:
 
 @contextmanager
 def _batch_statistics(model: nn.Module) -> Iterator[None]:
-    """Batch norms that were never trained use the batch's statistics: those they start with say nothing."""
+    """Batch norms that were never trained use the batch's statistics: those they start with mean nothing."""
     kinds = nn.modules.batchnorm._BatchNorm
     fresh = [
         module

@@ -78,9 +78,9 @@ def binarize(
         ...     nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 16, 10)
         ... )
         >>> print(binarize(net, example=torch.randn(2, 3, 8, 8)))
-        0  Conv2d  left    first layer, kept real
+        0  Conv2d  left    first layer, stays real-valued
         2  Conv2d  binary  method xnor++, scale channel
-        4  Linear  left    last layer, kept real
+        4  Linear  left    last layer, stays real-valued
         1 layer made binary, 2 left as they were
     """
     old = {name: settings.pop(name) for name in _OLD if name in settings}
@@ -152,7 +152,19 @@ def unbinarize(model: nn.Module) -> Report:
 
 def real_state_dict(model: nn.Module) -> dict[str, Tensor]:
     """The `state_dict` of a binarized network without its scales: what the same network loads before
-    `binarize`."""
+    `binarize`.
+
+    Example:
+        >>> from torch import nn
+        >>> import xnorpp
+        >>> from xnorpp.convert import real_state_dict
+        >>> net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3, bias=False), nn.Linear(16, 10))
+        >>> report = xnorpp.binarize(net)
+        >>> [name for name in net.state_dict() if name.startswith("1.")]
+        ['1.weight', '1.scale.alpha']
+        >>> [name for name in real_state_dict(net) if name.startswith("1.")]
+        ['1.weight']
+    """
     state = dict(model.state_dict())
     for path, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, BinaryLayer):
@@ -243,7 +255,7 @@ class _Plan:
             if "" in self.paths[layer]:
                 self.reasons[layer] = "the model itself, which cannot be replaced inside itself"
             elif match is not None and match.is_real:
-                self.reasons[layer] = "kept real on request"
+                self.reasons[layer] = "stays real-valued on request"
             elif match is None and filter is not None and not filter(self.paths[layer][0], layer):
                 self.reasons[layer] = "excluded by the filter"
             else:
@@ -289,7 +301,7 @@ class _Plan:
                 ends[layer] = "input layer" if len(inputs) > 1 else "first layer"
         for layer, what in ends.items():
             if layer not in self.named and layer not in self.reasons:
-                self.reasons[layer] = f"{what}, kept real"
+                self.reasons[layer] = f"{what}, stays real-valued"
 
     def keep_named(self, reasons: Mapping[str, str]) -> None:
         """Layers that an analysis of their inputs found unfit, by path."""

@@ -1,8 +1,8 @@
 """Which signs the result of a torch function can have: interval arithmetic for the analysis of `binarize`.
 
 A `Range` bounds the values of a tensor from what is known of the function, whatever the weights are. `zeros`
-tells ReLU's output, which is often exactly 0 and so keeps both bits (sign(0) = -1), from that of a sigmoid or
-of an average, which is 0 hardly anywhere.
+distinguishes ReLU's output, which is often exactly 0 and so keeps both bits (sign(0) = -1), from that of a
+sigmoid or of an average, which is 0 hardly anywhere.
 """
 
 from __future__ import annotations

@@ -15,6 +15,15 @@ class ReportRow:
         kind: The class it was.
         changed: Whether it was replaced.
         reason: Why, or why not.
+
+    Example:
+        >>> from torch import nn
+        >>> import xnorpp
+        >>> net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3), nn.Linear(16, 10))
+        >>> report = xnorpp.binarize(net)
+        >>> row = report.rows[1]
+        >>> row.path, row.kind, row.changed
+        ('1', 'Conv2d', True)
     """
 
     path: str
@@ -30,6 +39,14 @@ class Report:
     Attributes:
         rows: One per convolution or linear.
         obstacles: What would not pack and what to do about it, given an example; see `check_packable`.
+
+    Example:
+        >>> from torch import nn
+        >>> import xnorpp
+        >>> net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3), nn.Linear(16, 10))
+        >>> report = xnorpp.binarize(net)
+        >>> report.changed, report.left
+        (('1',), ('0', '2'))
     """
 
     rows: tuple[ReportRow, ...] = field(default_factory=tuple)

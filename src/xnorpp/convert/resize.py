@@ -37,8 +37,7 @@ def resize_scales(
 
     One dry run finds what each layer will see. Parameters that change size are replaced, so make the
     optimiser, the wrapping and the compilation afterwards. The `config` of a network from `create_model` gets
-    the new size
-    too: its checkpoints are then of that size, and are packed for it.
+    the new size too: its checkpoints are then of that size, and are packed for it.
 
     Args:
         model: Any module.
@@ -50,6 +49,14 @@ def resize_scales(
 
     Raises:
         ValueError: The model cannot run on that size; every scale is then as it was before.
+
+    Example:
+        >>> from xnorpp.convert import resize_scales
+        >>> from xnorpp.models import create_model
+        >>> model = create_model("small", input_size=8, in_channels=1)
+        >>> sizes = resize_scales(model, 16)
+        >>> sizes["blocks.0.conv1"]
+        (16, 16)
     """
     if example is None:
         if input_size is None:

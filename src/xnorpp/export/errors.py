@@ -6,7 +6,17 @@ from xnorpp.runtime.errors import XnorppError
 
 
 class ExportError(XnorppError, ValueError):
-    """A program, or a layer of it, that the target cannot express: the layer's name and the reason."""
+    """A program, or a layer of it, that the target cannot express: the layer's name and the reason.
+
+    Example:
+        >>> import xnorpp
+        >>> from xnorpp.export import ExportError, export_c
+        >>> try:
+        ...     export_c(xnorpp.load("cifar10-resnet20").program, name="8-bit")
+        ... except ExportError as error:
+        ...     print(error)
+        `name` (='8-bit') must be a C identifier: letters, digits and _, a letter first
+    """
 
 
 def refuse(name: str, op: str, target: str, reason: str) -> ExportError:

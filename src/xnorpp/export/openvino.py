@@ -33,6 +33,13 @@ def export_openvino(program: Program, *, batch: int = 1) -> Any:
 
     Raises:
         ExportError: a layer that cannot be expressed, or the package openvino is missing.
+
+    Example:
+        >>> import xnorpp
+        >>> from xnorpp.export import export_openvino
+        >>> model = export_openvino(xnorpp.load("cifar10-resnet20").program)
+        >>> list(model.input(0).shape)
+        [1, 3, 32, 32]
     """
     if batch < 1:
         raise ExportError(f"`batch` (={batch}) must be at least 1")

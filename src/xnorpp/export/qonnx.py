@@ -29,6 +29,13 @@ def export_qonnx(program: Program) -> Any:
 
     Raises:
         ExportError: a layer that cannot be expressed, or the package onnx is missing.
+
+    Example:
+        >>> import xnorpp
+        >>> from xnorpp.export import export_qonnx
+        >>> model = export_qonnx(xnorpp.load("cifar10-resnet20").program)
+        >>> any(node.op_type == "BipolarQuant" for node in model.graph.node)
+        True
     """
     graph = Graph()
     translator = _Bipolar(program, graph)

@@ -25,7 +25,14 @@ CHANNEL_WORD = 32  # the CPU engine rounds the channels of a pixel up to this ma
 
 @dataclass(frozen=True)
 class Geometry:
-    """The shape of a convolution; a linear layer is a 1x1 convolution of a 1x1 image."""
+    """The shape of a convolution; a linear layer is a 1x1 convolution of a 1x1 image.
+
+    Example:
+        >>> from xnorpp.inspect import Geometry
+        >>> shape = Geometry(64, 128, (56, 56), (28, 28), kernel=(3, 3), stride=(2, 2), padding=(1, 1))
+        >>> shape.describe(), shape.weights, shape.packed_bytes
+        ('conv 3x3 /2', 73728, 9216)
+    """
 
     inputs: int
     outputs: int
@@ -132,6 +139,13 @@ class Layer:
     """A layer with weights. `bytes` is what it takes packed (weights, and its scales, norms and slopes),
     `float_bytes` its weights in float32. `real_operations` counts multiply-adds of real numbers: all of a
     real layer, the scale (and K) of a binary one.
+
+    Example:
+        >>> from xnorpp.inspect import inspect_file
+        >>> from xnorpp.shipped import shipped_path
+        >>> layer = inspect_file(shipped_path("cifar10-resnet20")).layers[0]
+        >>> layer.state, layer.weight_bits
+        ('real', 32)
     """
 
     name: str
@@ -194,6 +208,13 @@ class Layer:
 class Inspection:
     """All layers in running order. `other_*` is what belongs to no layer; `total_bytes` is the file's size
     where there is a file, else an estimate without the header.
+
+    Example:
+        >>> from xnorpp.inspect import inspect_file
+        >>> from xnorpp.shipped import shipped_path
+        >>> report = inspect_file(shipped_path("cifar10-resnet20"))
+        >>> len(report.layers), sum(layer.state == "binary" for layer in report.layers)
+        (22, 18)
     """
 
     title: str
@@ -239,9 +260,9 @@ class Inspection:
 def place_in_network(index: int, count: int) -> str | None:
     """Why the outermost layers are real, in the words of the paper."""
     if index == 0:
-        return "first layer, kept real as in the paper"
+        return "first layer, real-valued as in the paper"
     if index == count - 1:
-        return "last layer, kept real as in the paper"
+        return "last layer, real-valued as in the paper"
     return None
 
 

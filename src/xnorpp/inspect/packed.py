@@ -40,6 +40,13 @@ def inspect_program(
 
     Returns:
         The layers with bits, bytes and operations, and warnings about layers that look binary but are not.
+
+    Example:
+        >>> import xnorpp
+        >>> from xnorpp.inspect import inspect_program
+        >>> report = inspect_program(xnorpp.load("cifar10-resnet20").program, title="mine")
+        >>> report.title, report.layers[1].state
+        ('mine', 'binary')
     """
     owner: dict[str, str] = {}  # value -> the weighted operation it comes from, by that one's output value
     extra_bytes: dict[str, int] = {}

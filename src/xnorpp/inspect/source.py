@@ -24,6 +24,12 @@ def is_packed(path: str | os.PathLike[str]) -> bool:
     Raises:
         FileNotFoundError: There is no such file or folder.
         ValueError: The file is something else, such as an image.
+
+    Example:
+        >>> from xnorpp.inspect import is_packed
+        >>> from xnorpp.shipped import shipped_path
+        >>> is_packed(shipped_path("cifar10-resnet20"))
+        True
     """
     kind = file_kind(path)
     if kind is FileKind.MISSING:
@@ -48,6 +54,12 @@ def inspect_file(path: str | os.PathLike[str]) -> Inspection:
     Raises:
         FileNotFoundError: There is no such file or folder.
         ValueError: It is neither a packed model nor a checkpoint.
+
+    Example:
+        >>> from xnorpp.inspect import inspect_file
+        >>> from xnorpp.shipped import shipped_path
+        >>> inspect_file(shipped_path("cifar10-resnet20")).title
+        'cifar10-resnet20.xnor'
     """
     place = Path(path)
     if is_packed(place):

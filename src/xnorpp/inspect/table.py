@@ -37,6 +37,13 @@ def render(found: Inspection) -> str:
 
     Returns:
         A table with one row per layer, the totals, and the warnings.
+
+    Example:
+        >>> import xnorpp
+        >>> from xnorpp.inspect import inspect_program, render
+        >>> text = render(inspect_program(xnorpp.load("cifar10-resnet20").program))
+        >>> text.splitlines()[1].split()[:3]
+        ['layer', 'kind', 'in']
     """
     head = ["layer", "kind", "in -> out", "state", "W/A bits", "bytes", "binary", "real", "padding", "theory"]
     timed = any(layer.measured for layer in found.layers)

@@ -47,6 +47,14 @@ def time_layers(
 
     Raises:
         ValueError: `against` or `isa` is unknown.
+
+    Example:
+        >>> import xnorpp
+        >>> from xnorpp.inspect import inspect_program, time_layers
+        >>> report = inspect_program(xnorpp.load("cifar10-resnet20").program)
+        >>> timed = time_layers(report, rounds=1, repeat=1, against="xnorpp")
+        >>> all(layer.measured for layer in timed.layers)
+        True
     """
     if against is None:
         against = "torch" if importlib.util.find_spec("torch") else "xnorpp"

@@ -80,8 +80,12 @@ def pack(
             the line and the remedy. `check_packable` lists all of them.
 
     Example:
-        >>> packed = xnorpp.pack(net, example=images[:2])            # doctest: +SKIP
-        >>> packed.save("net.xnor")                                  # doctest: +SKIP
+        >>> import numpy as np
+        >>> import xnorpp
+        >>> packed = xnorpp.pack(xnorpp.create_model("small", input_size=8), 8)
+        >>> packed(np.zeros((2, 8, 8, 3), np.uint8)).shape
+        (2, 10)
+        >>> size = packed.save("small.xnor")
     """
     program = pack_program(
         model,
@@ -109,7 +113,15 @@ def pack_program(
     any_size: bool | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Program:
-    """The packed program of a trained model, what a file contains; the arguments are those of `pack`."""
+    """The packed program of a trained model, what a file contains; the arguments are those of `pack`.
+
+    Example:
+        >>> from xnorpp.models import create_model
+        >>> from xnorpp.packing import pack_program
+        >>> program = pack_program(create_model("small", input_size=8), 8)
+        >>> program.input_shape, program.ops[0].op
+        ((3, 8, 8), 'conv2d')
+    """
     if not isinstance(model, nn.Module):
         raise ValueError(f"`model` is {type(model).__name__}; an nn.Module is needed")
     stored = check_real(real, half)
@@ -161,7 +173,16 @@ def _graph(
 def pack_to_file(
     model: nn.Module, input_size: int | Sequence[int] | None, path: str | os.PathLike[str], **options: Any
 ) -> Program:
-    """`pack_program` and write the file, whole or not at all."""
+    """`pack_program` and write the file, whole or not at all.
+
+    Example:
+        >>> import os
+        >>> from xnorpp.models import create_model
+        >>> from xnorpp.packing import pack_to_file
+        >>> program = pack_to_file(create_model("small", input_size=8), 8, "small.xnor")
+        >>> os.path.getsize("small.xnor") < 150_000
+        True
+    """
     program = pack_program(model, input_size, **options)
     write(program, path)
     return program

@@ -31,7 +31,7 @@ def assemble(
     meta: Mapping[str, Any] | None = None,
     free_axes: tuple[int, ...] = (),
 ) -> tuple[Program, dict[str, Node]]:
-    """The program of a folded graph, and the node behind each of its values."""
+    """The program of a folded graph, and the node that makes each of its values."""
     names: dict[int, str] = {}
     nodes: dict[str, Node] = {}
     ops: list[Op] = []

@@ -24,6 +24,13 @@ class Packability:
     Attributes:
         obstacles: What cannot be packed, in the order in which the model runs.
         parts: The largest submodules that can be packed, and those that cannot, with the reason.
+
+    Example:
+        >>> from torch import nn
+        >>> import xnorpp
+        >>> result = xnorpp.check_packable(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), 8)
+        >>> bool(result), str(result)
+        (True, 'packable: the whole model, 1 layers')
     """
 
     obstacles: tuple[Obstacle, ...]
@@ -75,8 +82,15 @@ def check_packable(model: nn.Module, example: Any) -> Packability:
         ValueError: If the model does not run on `example`.
 
     Example:
-        >>> found = xnorpp.check_packable(net, (3, 32, 32))      # doctest: +SKIP
-        >>> print(found)                                         # doctest: +SKIP
+        >>> from torch import nn
+        >>> import xnorpp
+        >>> print(xnorpp.check_packable(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Softshrink()), (3, 32, 32)))
+        not packable: 1 obstacle
+        - nn.Softshrink is not supported
+          1  nn.Softshrink
+          remedy: use nn.ReLU, nn.PReLU or nn.Hardtanh instead
+        packable parts, which xnorpp.pack_submodules packs:
+          0 (1 layer)
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"`model` is {type(model).__name__}; an nn.Module is needed")

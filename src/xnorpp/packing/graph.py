@@ -26,7 +26,18 @@ Trained = Callable[[F32], F32]
 
 
 class PackError(XnorppError, ValueError):
-    """A model that cannot be packed; the message names the module, the operation and the line."""
+    """A model that cannot be packed; the message names the module, the operation and the line.
+
+    Example:
+        >>> from torch import nn
+        >>> import xnorpp
+        >>> from xnorpp.packing import PackError
+        >>> try:
+        ...     xnorpp.pack(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Softshrink()), 8)
+        ... except PackError as error:
+        ...     print(str(error).partition(" (")[0])
+        1: nn.Softshrink is not supported
+    """
 
 
 @dataclass(eq=False)

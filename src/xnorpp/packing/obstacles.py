@@ -18,6 +18,14 @@ class Obstacle:
         reason: Why it cannot be packed; it reads on from `operation`.
         remedy: What to do about it, one sentence.
         calls: How often this line runs in one forward pass.
+
+    Example:
+        >>> from torch import nn
+        >>> import xnorpp
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Softshrink())
+        >>> (obstacle,) = xnorpp.check_packable(net, 8).obstacles
+        >>> obstacle.path, obstacle.operation
+        ('1', 'nn.Softshrink')
     """
 
     path: str
@@ -37,7 +45,7 @@ class Obstacle:
 
 
 class Refusal(PackError):
-    """Raised where an operation is recorded; the trace turns it into an obstacle and goes on."""
+    """Raised where an operation is recorded; the trace turns it into an obstacle and continues."""
 
     def __init__(self, obstacle: Obstacle) -> None:
         super().__init__(obstacle.message)

@@ -74,6 +74,15 @@ def store_int8(program: Program) -> Program:
     float16, a much smaller change than that of the weights; numbers that float16 does not hold to its usual
     precision stay float32. The whole-numbered filters for the bytes of an image are rounded again, from the
     new weights, so that bytes and float32 give the same result up to their rounding.
+
+    Example:
+        >>> from xnorpp.models import create_model
+        >>> from xnorpp.packing import pack_program, store_int8
+        >>> program = pack_program(create_model("small", input_size=8, width=64), 8)
+        >>> sum(tensor.nbytes for tensor in store_int8(program).tensors.values()) < sum(
+        ...     tensor.nbytes for tensor in program.tensors.values()
+        ... )
+        True
     """
     large = {
         name

@@ -26,7 +26,10 @@ class PackedModule(nn.Module):
         threads: How many threads one call may use; by default the work decides.
 
     Example:
-        >>> net.backbone = PackedModule(pack_program(net.backbone, (3, 32, 32)))     # doctest: +SKIP
+        >>> from torch import nn
+        >>> from xnorpp.packing import PackedModule, pack_program
+        >>> backbone = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+        >>> net = nn.Sequential(PackedModule(pack_program(backbone, (3, 32, 32))), nn.Softshrink())
     """
 
     def __init__(self, program: Program, threads: int | None = None) -> None:

@@ -5,7 +5,7 @@ function, method and operator with its real arguments, whatever Python leads the
 on shapes and in-place operations need nothing special. `BinaryConv2d` and `BinaryLinear` are taken whole.
 
 What depends on the input's values (`if x.mean() > 0`) or is not in `operations.py` becomes an `Obstacle` that
-names the module path, the operation and the line, and the trace goes on with an *opaque* value of the real
+names the module path, the operation and the line, and the trace continues with an *opaque* value of the real
 shape, so that one run finds every obstacle. Where the opaque value's shape is none that a program has, what
 follows from it is not reported again. The model's training flags are put back as they were.
 """
@@ -159,7 +159,7 @@ class Trace(TorchFunctionMode):
         return record(self, name, args, kwargs, result)
 
     def refuse(self, refusal: Refusal, result: Any, tracked: Sequence[Tensor]) -> None:
-        """Notes the obstacle and goes on with opaque values."""
+        """Notes the obstacle and continues with opaque values."""
         if refusal is not Consequence:
             self._note(refusal.obstacle)
         sources = [self.nodes[id(t)] for t in tracked if id(t) in self.nodes]

@@ -54,7 +54,16 @@ class LayerCheck:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found. `holds` is the contract: rounding explains every difference."""
+    """What `verify` found. `holds` is the contract: rounding explains every difference.
+
+    Example:
+        >>> import numpy as np
+        >>> from xnorpp.models import create_model
+        >>> from xnorpp.packing import verify
+        >>> result = verify(create_model("small", input_size=8), np.zeros((2, 3, 8, 8), np.float32))
+        >>> result.holds, result.same_class
+        (True, 1.0)
+    """
 
     layers: tuple[LayerCheck, ...]
     bits: int
@@ -83,6 +92,14 @@ def verify(
 
     Raises:
         PackError: If the model cannot be packed.
+
+    Example:
+        >>> import numpy as np
+        >>> from xnorpp.models import create_model
+        >>> from xnorpp.packing import verify
+        >>> x = np.random.default_rng(0).standard_normal((2, 3, 8, 8), np.float32)
+        >>> verify(create_model("small", input_size=8), x).holds
+        True
     """
     if x.ndim < 2 or not len(x):
         raise ValueError(f"`x` has shape {tuple(x.shape)}; a batch of at least one input is needed")

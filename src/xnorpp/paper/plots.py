@@ -23,6 +23,7 @@ from xnorpp.paper.recorded import Row
 from xnorpp.paper.speed import speed_data
 
 PALE = "#bcc"
+WIDTH, TEXT = 8.0, 9.5  # inches, points
 DRAWN_FROM = re.compile(r"drawn from ([0-9a-f]{16})")
 
 
@@ -49,7 +50,7 @@ def table2_data(rows: Sequence[Row]) -> Any:
 def table2_plot(rows: Sequence[Row], path: Path) -> None:
     """One panel per set-up, fitted and held-out input; the paper's as diamonds, its XNOR-Net at both rows."""
     data = table2_data(rows)
-    figure, axes = _panels(len(data), 4.2, columns=2)
+    figure, axes = _panels(len(data), 3.8)
     for axis, (setup, methods) in zip(axes, data):
         places = range(len(methods))
         for shift, column, colour, label in (
@@ -66,13 +67,13 @@ def table2_plot(rows: Sequence[Row], path: Path) -> None:
         ]
         axis.plot([x for x, _ in printed], [y for _, y in printed], "kD", markersize=4, label="paper")
         names = [published.METHODS[one[0]].partition(":")[0].partition(",")[0] for one in methods]
-        axis.set_yticks(list(places), names, fontsize=8)
+        axis.set_yticks(list(places), names)
         axis.invert_yaxis()
         axis.set_xscale("log")
         axis.set_xlim(0.003, 100)
-        axis.set_xlabel("mean |R - Gamma B|", fontsize=8)
-        axis.set_title(setup, fontsize=9)
-    axes[-1].legend(fontsize=7)
+        axis.set_xlabel("mean |R - Gamma B|")
+        axis.set_title(setup)
+    axes[-1].legend()
     _save(figure, path, data)
 
 
@@ -85,7 +86,7 @@ def figure1_data(rows: Sequence[Row]) -> Any:
 def figure1_plot(rows: Sequence[Row], path: Path) -> None:
     """Against channels at 3x3 and against kernel sizes: the formulas as lines, what is measured as points."""
     data = figure1_data(rows)
-    figure, axes = _panels(2, 5)
+    figure, axes = _panels(2, 5.2)
     fixed = max((one[0] for one in data if one[1] != 3), default=256)
     by_channels = [(one[0], *one[2:]) for one in data if one[1] == 3]
     by_kernel = [(one[1], *one[2:]) for one in data if one[0] == fixed]
@@ -105,7 +106,7 @@ def figure1_plot(rows: Sequence[Row], path: Path) -> None:
                 label="the same, fastest calls",
             )  # fmt: skip
         axis.set_yscale("log", base=2)
-        axis.set_ylabel("times faster")
+        axis.set_ylabel("times as fast")
         axis.set_ylim(0.5, 80)
         axis.set_yticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
         if axis is axes[0]:
@@ -113,26 +114,27 @@ def figure1_plot(rows: Sequence[Row], path: Path) -> None:
         axis.set_xticks(places, [str(place) if axis is axes[0] else f"{place}x{place}" for place in places])
     axes[0].set_xlabel("channels, 3x3 kernel")
     axes[1].set_xlabel(f"kernel, {fixed} channels")
-    axes[0].legend(fontsize=7)
-    _save(figure, path, data)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=2)
+    _save(figure, path, data, below=0.18)
 
 
 def speed_plot(rows: Sequence[Row], path: Path) -> None:
-    """One bar per engine, milliseconds per call; one panel per machine."""
+    """One bar per engine, milliseconds per call; one panel per block and machine."""
     data = speed_data(rows)
-    figure, axes = _panels(len(data), 4.6, 3.0, columns=2)
+    figure, axes = _panels(len(data), 2.9)
     for axis, (title, bars) in zip(axes, data):
         names, values = [name for name, _ in bars], [value for _, value in bars]
         places = list(range(len(bars)))
         drawn = axis.barh(
             places, values, color=[OURS if name.startswith("xnorpp") else OTHER for name in names]
         )
-        axis.bar_label(drawn, [f"{value:.3g}" for value in values], padding=3, fontsize=8)
-        axis.set_xlim(0, 1.15 * max(values))
-        axis.set_yticks(places, names, fontsize=8)
+        axis.bar_label(drawn, [f"{value:.3g}" for value in values], padding=3)
+        axis.set_xlim(0, 1.2 * max(values))
+        axis.set_yticks(places, names)
         axis.invert_yaxis()
         axis.set_xlabel("ms per call, less is better")
-        axis.set_title(title, fontsize=9)
+        axis.set_title(title)
     _save(figure, path, data)
 
 
@@ -142,19 +144,20 @@ def accuracy_plot(name: str) -> Callable[[Sequence[Row], Path], None]:
     def plot(rows: Sequence[Row], path: Path) -> None:
         data = accuracy_plots.PANELS[name](rows)
         most = max((len(panel["bars"]) for panel in data), default=1)
-        _draw_panels(data, accuracy_plots.draw, path, width=5, height=max(2.0, 0.8 + 0.3 * most))
+        columns = 2 if len(data) > 1 and max(len(bar[0]) for one in data for bar in one["bars"]) < 32 else 1
+        _draw_panels(data, accuracy_plots.draw, path, height=max(2.0, 1.1 + 0.3 * most), columns=columns)
 
     return plot
 
 
 def claim_plot(rows: Sequence[Row], path: Path) -> None:
     """E1: every comparison with its interval, one panel per measure."""
-    _draw_panels(intervals.claim_panels(rows), intervals.draw_comparisons, path, width=4.2, height=2.6)
+    _draw_panels(intervals.claim_panels(rows), intervals.draw_comparisons, path, height=2.4, columns=1)
 
 
 def short_plot(rows: Sequence[Row], path: Path) -> None:
     """E2 and E1: what learned scales gain, against the length of training."""
-    _draw_panels(intervals.length_panels(rows), intervals.draw_lengths, path, width=4.6, height=3.4)
+    _draw_panels(intervals.length_panels(rows), intervals.draw_lengths, path, height=3.4)
 
 
 Data = Callable[[Sequence[Row]], Any]
@@ -173,35 +176,52 @@ def _draw_panels(
     draw: Callable[[Any, dict[str, Any], list[dict[str, Any]]], None],
     path: Path,
     *,
-    width: float,
     height: float,
+    columns: int = 2,
 ) -> None:
-    figure, axes = _panels(len(data), width, height)
+    figure, axes = _panels(len(data), height, columns)
     for axis, panel in zip(axes, data):
         draw(axis, panel, data)
     _save(figure, path, data)
 
 
-def _panels(count: int, width: float, height: float = 3.6, columns: int = 3) -> tuple[Any, Any]:
-    """A figure with `count` axes, at most `columns` in a row, so that its text is readable at page width."""
+def _panels(count: int, height: float, columns: int = 2) -> tuple[Any, Any]:
+    """A figure with `count` axes of this height, in inches, at most `columns` in a row.
+
+    Every plot is `WIDTH` inches wide, so that its smallest text, `TEXT` points, has 11 pixels and more on a
+    page of 760 pixels.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams.update({"svg.hashsalt": "xnorpp", "svg.fonttype": "none"})
+    matplotlib.rcParams.update(
+        {
+            "svg.hashsalt": "xnorpp",
+            "svg.fonttype": "none",
+            "font.size": TEXT,
+            "axes.titlesize": TEXT + 1,
+            "legend.fontsize": TEXT,
+            "axes.titlelocation": "right",  # a long one reaches over the names at the left
+            "xaxis.labellocation": "right",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    )
     from matplotlib import pyplot
 
     columns = min(max(count, 1), columns)
     lines = -(-max(count, 1) // columns)
-    figure, axes = pyplot.subplots(lines, columns, figsize=(width * columns, height * lines), squeeze=False)
+    figure, axes = pyplot.subplots(lines, columns, figsize=(WIDTH, height * lines), squeeze=False)
     for axis in axes.flat[max(count, 1) :]:
         axis.set_axis_off()
     return figure, axes.flat[: max(count, 1)]
 
 
-def _save(figure: Any, path: Path, data: object) -> None:
+def _save(figure: Any, path: Path, data: object, below: float = 0.0) -> None:
+    """`below` is the share of the height that is left free at the bottom, for a legend."""
     from matplotlib import pyplot
 
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, below, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None, "Description": f"drawn from {digest(data)}"})
     pyplot.close(figure)

@@ -5,6 +5,7 @@ The CPU's figures are medians over all recorded benchmarks of a block, not the l
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -16,28 +17,40 @@ from xnorpp.paper.recorded import Row, of_kind
 BATCH = 256  # of the GPU's panel
 HALVES = "xnorpp, float16 shortcuts"
 BLOCKS = {"default": "default block", "paper": "the paper's block"}
+SETS = ("AVX2", "AVX-512")
 
 
 def speed_data(rows: Sequence[Row]) -> Any:
-    """[title, [[engine, milliseconds], ...]] of the CPU for both blocks, and of the GPU; ours first."""
-    panels = [*(_on_cpu(rows, block) for block in BLOCKS), _on_gpu(rows)]
+    """[title, [[engine, milliseconds], ...]] of the CPU, for both blocks and both sets of instructions, and
+    of the GPU; ours first.
+    """
+    panels = [*(_on_cpu(rows, block, one) for block in BLOCKS for one in SETS), _on_gpu(rows)]
     return [panel for panel in panels if panel]
 
 
-def _single(rows: Sequence[Row], name: str, block: str) -> list[Row]:
-    """Rows of one thread and one image, on machines masked to AVX2."""
+def instructions(hardware: Row) -> str | None:
+    """Which of `SETS` the engines of a benchmark could use: AVX-512 on a machine that has it, AVX2 where the
+    rest was hidden from all engines; None where it is not known.
+    """
+    if any("avx512" in one for one in hardware.get("isa", ())):
+        return "AVX-512"
+    return "AVX2" if "masked" in hardware else None
+
+
+def _single(rows: Sequence[Row], name: str, block: str, wanted: str) -> list[Row]:
+    """Rows of one thread and one image, with one set of instructions."""
     return [
         row
         for row in of_kind(rows, "bench")
         if (row["name"], row.get("threads"), row.get("batch")) == (name, 1, 1)
-        if "masked" in row["hardware"] and row.get("model") == TITLES[block]
+        if instructions(row["hardware"]) == wanted and row.get("model") == TITLES[block]
     ]
 
 
-def _on_cpu(rows: Sequence[Row], block: str) -> Any:
+def _on_cpu(rows: Sequence[Row], block: str, wanted: str) -> Any:
     """The median of each engine over the recorded benchmarks of a block."""
     values: dict[str, list[float]] = {}
-    for row in (chosen := _single(rows, "latency_uint8", block)):
+    for row in (chosen := _single(rows, "latency_uint8", block, wanted)):
         name = OURS
         if row["engine"] != OURS:
             name = f"{row['engine'].removesuffix(str(row['precision'])).strip()} {row['precision']}"
@@ -50,10 +63,15 @@ def _on_cpu(rows: Sequence[Row], block: str) -> Any:
         [name, medians[name]] for name in sorted(medians, key=lambda name: medians[name]) if name != OURS
     ]
     title = (
-        f"{chosen[-1]['hardware']['cpu']}, AVX2, 1 thread, 1 image\n"
-        f"{BLOCKS[block]}, {f'medians of {count} benchmarks' if count > 1 else 'one benchmark'}"
+        f"{BLOCKS[block]}, {wanted}, {f'medians of {count} benchmarks' if count > 1 else 'one benchmark'}\n"
+        f"{_short(chosen[-1]['hardware']['cpu'])}, 1 thread, 1 image"
     )
     return [title, [[OURS, medians[OURS]], *others]]
+
+
+def _short(processor: str) -> str:
+    """A processor's name without what only lawyers read."""
+    return re.sub(r"\((?:R|TM|tm)\)| Processor\b", "", processor).strip()
 
 
 def _on_gpu(rows: Sequence[Row]) -> Any:
@@ -79,23 +97,44 @@ def _on_gpu(rows: Sequence[Row]) -> Any:
         bars += best(f"torch.compile {precision}", [one for one in some if one["mode"] != "eager"])
         bars += best(f"torch eager {precision}", [one for one in some if one["mode"] == "eager"])
     bars = bars[:2] + sorted(bars[2:], key=lambda bar: float(bar[1]))
-    return [f"{runs[-1]['hardware']['gpu']}, batch {BATCH}\nthe paper's block, latest benchmark", bars]
+    return [f"the paper's block, latest benchmark\n{runs[-1]['hardware']['gpu']}, batch {BATCH}", bars]
 
 
 def cpu_ratios(rows: Sequence[Row]) -> list[list[str]]:
-    """Block, number of benchmarks, our milliseconds, and the ratios by precision, with their range."""
+    """Block, instructions, number of benchmarks, our milliseconds, and the ratios by precision, with their
+    range.
+    """
     body = []
-    for block, title in BLOCKS.items():
-        ours = [float(row["value"]) for row in _single(rows, "latency_uint8", block) if row["engine"] == OURS]
+    for block, wanted in ((block, wanted) for block in BLOCKS for wanted in SETS):
+        latencies = _single(rows, "latency_uint8", block, wanted)
+        ours = [float(row["value"]) for row in latencies if row["engine"] == OURS]
         if not ours:
             continue
         cells = []
         for precision in ("fp32", "int8"):
-            ratios = [float(row["value"]) for row in _single(rows, f"speedup_{precision}", block)]
+            ratios = _ratios(rows, precision, block, wanted)
             text = f"{statistics.median(ratios):.2f} times" if ratios else NOT_MEASURED
             cells.append(text + (f" ({min(ratios):.2f} to {max(ratios):.2f})" if len(ratios) > 1 else ""))
-        body.append([title, str(len(ours)), f"{statistics.median(ours):.3g} ms", *cells])
+        body.append([BLOCKS[block], wanted, str(len(ours)), f"{statistics.median(ours):.3g} ms", *cells])
     return body
+
+
+def _machines(rows: Sequence[Row]) -> list[str]:
+    """Where the rows of each set of instructions come from, one sentence each."""
+    lines = []
+    for wanted in SETS:
+        found = [row for block in BLOCKS for row in _single(rows, "latency_uint8", block, wanted)]
+        names = sorted({_short(row["hardware"]["cpu"]) for row in found})
+        masked = any("masked" in row["hardware"] for row in found)
+        if names:
+            how = "newer instructions hidden from all engines" if masked else "as the machine is"
+            lines.append(f"{wanted}: {' and '.join(names)}, {how}.")
+    return lines
+
+
+def _ratios(rows: Sequence[Row], precision: str, block: str, wanted: str) -> list[float]:
+    """How many times as fast as the fastest engine of a precision each benchmark found ours."""
+    return [float(row["value"]) for row in _single(rows, f"speedup_{precision}", block, wanted)]
 
 
 def speed_block(rows: Sequence[Row]) -> str:
@@ -116,13 +155,15 @@ def speed_block(rows: Sequence[Row]) -> str:
     if cpu:
         lines += [
             "",
-            "One image on one thread of a CPU, AVX2, medians over all recorded benchmarks (and their range):",
+            "One image, one thread of a CPU, medians over all recorded benchmarks (and their range).",
+            *_machines(rows),
             "",
-            "| network | benchmarks | xnorpp | against the fastest fp32 engine | fastest int8 engine |",
-            "|---|---|---|---|---|",
+            "| network | instructions | benchmarks | xnorpp | against the fastest fp32 engine | fastest int8 "
+            "engine |",
+            "|---|---|---|---|---|---|",
             *("| " + " | ".join(cells) + " |" for cells in cpu),
         ]
-    gpu = [(title, bars) for title, bars in panels if f"batch {BATCH}" in title]
+    gpu = [(title, bars) for title, bars in panels if title.endswith(f"batch {BATCH}")]
     for title, bars in gpu:
         (_, ours), *others = [bar for bar in bars if bar[0] != HALVES]
         lines += ["", "| on | xnorpp | fastest other | that is |", "|---|---|---|---|"]
@@ -130,9 +171,10 @@ def speed_block(rows: Sequence[Row]) -> str:
             some = [bar for bar in others if bar[0].split()[-1] == kind]
             if some:
                 name, value = min(some, key=lambda bar: float(bar[1]))
-                place = title.replace("\n", ", ")
+                block, _, machine = title.partition("\n")
                 lines.append(
-                    f"| {place} | {ours:.3g} ms | {name}, {value:.3g} ms | {value / ours:.2f} times as fast |"
+                    f"| {machine}, {block} | {ours:.3g} ms | {name}, {value:.3g} ms "
+                    f"| {value / ours:.2f} times as fast |"
                 )
     return "\n".join([*lines, "", "All results and how to reproduce them: [benchmarks](docs/benchmarks.md)."])
 
@@ -140,19 +182,21 @@ def speed_block(rows: Sequence[Row]) -> str:
 def home_block(rows: Sequence[Row]) -> str:
     """The headline numbers of the documentation's first page: typical cases, from the stored results."""
     figures: list[tuple[str, str]] = []
-    benchmarks = [row for row in _single(rows, "latency_uint8", "default") if row["engine"] == OURS]
-    over = f"median of {len(benchmarks)} benchmarks" if len(benchmarks) > 1 else "one benchmark"
-    where = f"ResNet-18, one CPU thread, {BLOCKS['default']} ({over})"
     for precision, words in (("fp32", "32-bit floats"), ("int8", "8-bit integers")):
-        ratios = [float(row["value"]) for row in _single(rows, f"speedup_{precision}", "default")]
-        if ratios:
-            text = f"as fast as the fastest engine with {words}, {where}"
-            figures.append((f"{statistics.median(ratios):.1f} times", text))
+        found = {one: ratios for one in SETS if (ratios := _ratios(rows, precision, "default", one))}
+        if found:
+            numbers = " and ".join(f"{statistics.median(ratios):.1f}" for ratios in found.values())
+            over = ", ".join(
+                f"{one}: {f'median of {len(ratios)} benchmarks' if len(ratios) > 1 else 'one benchmark'}"
+                for one, ratios in found.items()
+            )
+            text = f"as fast as the fastest engine with {words}: ResNet-18, one CPU thread, default block"
+            figures.append((f"{numbers} times", f"{text} ({over})"))
     gpu = _on_gpu(rows)
     if gpu:
         (_, ours), *others = [bar for bar in gpu[1] if bar[0] != HALVES]
         fastest = min(float(value) for _, value in others)
-        machine = gpu[0].split(",")[0]
+        machine = gpu[0].partition("\n")[2].split(",")[0]
         figures.append(
             (f"{fastest / ours:.1f} times", f"as fast as torch.compile in 16-bit floats on an {machine}")
         )

@@ -1,8 +1,11 @@
 """Packed models on numpy alone: `load(path)` gives a callable from images to outputs.
 
+>>> import numpy as np
 >>> from xnorpp.runtime import load
->>> model = load("model.xnor")                        # doctest: +SKIP
->>> model(images)                                     # doctest: +SKIP
+>>> from xnorpp.shipped import shipped_path
+>>> model = load(shipped_path("cifar10-resnet20"))
+>>> model(np.zeros((1, 32, 32, 3), np.uint8)).shape
+(1, 10)
 """
 
 from __future__ import annotations
@@ -56,6 +59,13 @@ def load(
         ValueError: An argument is wrong.
         RuntimeError: The system does not start the threads.
         CudaError: There is no GPU that can be used.
+
+    Example:
+        >>> from xnorpp.runtime import load
+        >>> from xnorpp.shipped import shipped_path
+        >>> model = load(shipped_path("cifar10-resnet20"), threads=1)
+        >>> model.input_shape, model.labels[0]
+        ((3, 32, 32), 'airplane')
     """
     check_settings(EngineSettings(threads, isa, device, limits))  # before a large file is read
     program = source if isinstance(source, Program) else read(source, limits.file_bytes)

@@ -43,8 +43,8 @@ class CpuModel:
     """A program on the native core. Safe to call from several threads.
 
     Every call uses the `threads` that are given. Without them it uses as many as its images' work is worth
-    (work.py), at most one per core and 8; `threads` then tells how many one image gets. A program of any
-    input size is planned anew for each size; the last few sizes stay ready.
+    (work.py), at most one per core and 8; `threads` then is how many one image gets. A program of any
+    input size is planned again for each size; the last few sizes stay ready.
 
     Raises:
         ProgramError: the program needs more than `limits` allow, or this machine has.

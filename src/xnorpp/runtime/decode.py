@@ -1,7 +1,7 @@
 """Reading an image: a file or bytes to pixels, with Pillow. No torch.
 
 Only the formats in `FORMATS` are decoded: Pillow knows many more, some of which start other programs. Only
-regular files are read: a FIFO would block for ever, a device might never end.
+regular files are read: a FIFO would block forever, a device might never end.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def _turned(image: Image) -> Image:
     if orientation == 1:
         return image
     turned = ImageOps.exif_transpose(image)
-    turned.format = image.format  # tells sixteen bits per pixel apart
+    turned.format = image.format  # shows whether there are sixteen bits per pixel
     return turned
 
 

@@ -28,7 +28,9 @@ class Limits:
         multiply_adds: work of one image; 32 one-bit products count as one.
 
     Example:
-        >>> load("large.xnor", limits=Limits(memory_bytes=8 << 30))    # doctest: +SKIP
+        >>> import xnorpp
+        >>> from xnorpp.runtime import Limits
+        >>> model = xnorpp.load("cifar10-resnet20", limits=Limits(memory_bytes=8 << 30))
     """
 
     file_bytes: int = MAX_FILE

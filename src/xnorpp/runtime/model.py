@@ -244,7 +244,17 @@ def _restored(content: bytes, *settings: Any) -> PackedModel:
 
 
 class ReferenceModel:
-    """The definition in plain numpy as an engine: right everywhere, fast nowhere."""
+    """The definition in plain numpy as an engine: right everywhere, fast nowhere.
+
+    Example:
+        >>> import numpy as np
+        >>> import xnorpp
+        >>> from xnorpp.runtime import ReferenceModel
+        >>> fast = xnorpp.load("cifar10-resnet20")
+        >>> images = np.zeros((1, 3, 32, 32), np.float32)
+        >>> np.allclose(ReferenceModel(fast.program)(images), fast(images), atol=1e-4)
+        True
+    """
 
     isa = "reference"
     threads = 1

@@ -10,7 +10,16 @@ from xnorpp.runtime.errors import FAILED, XnorppError
 
 
 class ProgramError(XnorppError, ValueError):
-    """A packed file or program that breaks the format, or needs too much; the message says where and how."""
+    """A packed file or program that breaks the format, or needs too much; the message states where and how.
+
+    Example:
+        >>> from xnorpp.runtime import ProgramError, load
+        >>> try:
+        ...     load(b"not a packed model")
+        ... except ProgramError as error:
+        ...     print(type(error).__name__)
+        ProgramError
+    """
 
 
 class CoreMissing(XnorppError, ImportError):

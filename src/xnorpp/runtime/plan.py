@@ -84,7 +84,7 @@ class AddValue:
 
 @dataclass(frozen=True)
 class MulValue:
-    """`v = v * value`; `per_pixel` says that `value` has one channel, `(1, h, w)`, shared by all."""
+    """`v = v * value`; `per_pixel`: `value` has one channel, `(1, h, w)`, shared by all."""
 
     value: str
     per_pixel: bool
@@ -130,7 +130,7 @@ class StoreFloat:
 class StoreBits:
     """Write a bit: `u = v*spatial; bit = (u < threshold[c]) if flip[c] else (u > threshold[c])`.
 
-    `integer` says that `v` is the bare dot product and there is no spatial factor: the thresholds can then be
+    `integer`: `v` is the bare dot product and there is no spatial factor: the thresholds can then be
     compared as integers. Thresholds may be infinite (a constant channel).
     """
 
@@ -155,12 +155,12 @@ class Step:
     `kind` is the producer's operation name, or "pointwise" where the register starts as the float value
     `source` itself (for a producer `signs`, as the -1 and +1 of the bits `source`). `op` is the program's
     producer (attributes, tensors; None for pointwise), `weight` and `bias` its tensors: packed weights as
-    stored (U8), real ones as float32. `shape` is the register's shape, `(c, h, w)` or `(c,)`.
-    `reads` are all values the step reads (source and operands), `writes` all it stores.
-    `in_place` maps a stored float value to the operand whose memory it takes over.
-    `feeds_pool`: its only result is one float value that only the next step, a max pool, reads. `packed`: the
-    weight has one bit for each number. `window` is the rows and columns of a filter, `takes_bytes` says that
-    the step has whole-numbered filters for the bytes of an image (`stem.py`).
+    stored (U8), real ones as float32. `shape` is the register's shape, `(c, h, w)` or `(c,)`. `reads` are all
+    values the step reads (source and operands), `writes` all it stores. `in_place` maps a stored float value
+    to the operand whose memory it takes over. `feeds_pool`: its only result is one float value that only the
+    next step, a max pool, reads. `packed`: the weight has one bit for each number. `window` is the rows and
+    columns of a filter, `takes_bytes` states that the step has whole-numbered filters for the bytes of an
+    image (`stem.py`).
     """
 
     index: int

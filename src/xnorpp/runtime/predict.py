@@ -53,7 +53,15 @@ AHEAD = 2  # batches that are decoded while the model runs
 
 @dataclass(frozen=True)
 class Guess:
-    """One class for an image."""
+    """One class for an image.
+
+    Example:
+        >>> import numpy as np
+        >>> import xnorpp
+        >>> guess = xnorpp.load("cifar10-resnet20").classify(np.zeros((32, 32, 3), np.uint8), top=1)[0]
+        >>> guess.label in xnorpp.load("cifar10-resnet20").labels, 0 < guess.probability <= 1
+        (True, True)
+    """
 
     index: int
     label: str
@@ -65,7 +73,16 @@ class Prediction:
     """The likeliest classes of an image, best first; or, for one that cannot be read, why.
 
     `distortion` is by how much the image was stretched in one direction more than in the other: 4.0 for one
-    of 1600x400 that became a square, 1.0 where the aspect ratio was kept.
+    of 1600x400 that became a square, 1.0 where the aspect ratio is preserved.
+
+    Example:
+        >>> from PIL import Image
+        >>> import xnorpp
+        >>> from xnorpp.runtime.predict import predict
+        >>> Image.new("RGB", (64, 32), "red").save("red.png")
+        >>> good, bad = predict(xnorpp.load("cifar10-resnet20"), ["red.png", "missing.png"])
+        >>> len(good.guesses) > 0, good.distortion, bad.error is not None
+        (True, 2.0, True)
     """
 
     image: str
@@ -112,7 +129,7 @@ def outputs_of(program: Program) -> dict[str, tuple[int, ...]]:
 
 
 def check_classifier(program: Program) -> int:
-    """How many classes the program tells apart; a ValueError for one that does not classify images."""
+    """How many classes the program distinguishes; a ValueError for one that does not classify images."""
     shapes = outputs_of(program)
     if len(shapes) != 1:
         raise ValueError(
@@ -168,8 +185,8 @@ def predict(
 ) -> Iterator[Prediction]:
     """One prediction per image, in order; a path, or the bytes of a file, by itself is one image.
 
-    An image that cannot be read has an `error`; the others go on. One whose EXIF block states that the camera
-    was held sideways is turned upright first.
+    An image that cannot be read has an `error`; the others are classified. One whose EXIF block states that
+    the camera was held sideways is turned upright first.
 
     Args:
         model: A packed model that classifies images.

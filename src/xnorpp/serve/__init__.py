@@ -1,4 +1,4 @@
-"""A packed model behind HTTP: `xnorpp serve MODEL`, or `create_app` for a server of your own.
+"""A packed model over HTTP: `xnorpp serve MODEL`, or `create_app` for a server of your own.
 
 Needs the extra `xnorpp[serve]`: Starlette and uvicorn.
 """

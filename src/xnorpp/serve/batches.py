@@ -2,7 +2,7 @@
 
 Each thread takes its share of what is waiting, decodes it, and calls the model once for all of it. The model
 runs with one thread per call: whole calls side by side waste nothing on waiting for each other. Decoding and
-the engine release the interpreter's lock, so the event loop goes on meanwhile.
+the engine release the interpreter's lock, so the event loop keeps running.
 """
 
 from __future__ import annotations
@@ -23,11 +23,33 @@ from xnorpp.serve.metrics import Metrics
 
 
 class Busy(XnorppError):
-    """More requests are waiting than the queue may hold; the client should try again later."""
+    """More requests are waiting than the queue may hold; the client should try again later.
+
+    Example:
+        >>> from xnorpp.serve import Busy
+        >>> try:
+        ...     raise Busy("256 images are waiting")
+        ... except Busy as error:
+        ...     print(error)
+        256 images are waiting
+    """
 
 
 class Stopping(XnorppError):
-    """The server is being stopped and takes no further requests."""
+    """The server is being stopped and takes no further requests.
+
+    Example:
+        >>> import asyncio
+        >>> import xnorpp
+        >>> from xnorpp.serve import Batcher, Stopping
+        >>> batcher = Batcher(xnorpp.load("cifar10-resnet20"), workers=1)
+        >>> batcher.close()
+        >>> try:
+        ...     asyncio.run(batcher.submit(b"...", top=1))
+        ... except Stopping:
+        ...     print("stopped")
+        stopped
+    """
 
 
 @dataclass
@@ -63,6 +85,18 @@ class Batcher:
         batch: Images per call of the model, at most.
         waiting: Images that may wait; `submit` raises `Busy` beyond it.
         metrics: What is counted.
+
+    Example:
+        >>> import asyncio, io
+        >>> from PIL import Image
+        >>> import xnorpp
+        >>> from xnorpp.serve import Batcher
+        >>> Image.new("RGB", (32, 32), "blue").save(file := io.BytesIO(), "PNG")
+        >>> batcher = Batcher(xnorpp.load("cifar10-resnet20"), workers=1)
+        >>> guesses = asyncio.run(batcher.submit(file.getvalue(), top=3))
+        >>> len(guesses)
+        3
+        >>> batcher.close()
     """
 
     def __init__(

@@ -56,7 +56,7 @@ def shipped_path(name: str, folder: str | os.PathLike[str] | None = None) -> Pat
 
 
 def shipped_card(name: str, folder: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """The model card of a shipped model; `card.py` says what it holds.
+    """The model card of a shipped model; `card.py` lists what it holds.
 
     Example:
         >>> card = shipped_card("cifar10-resnet20")
@@ -75,6 +75,11 @@ def find_model(text: str | os.PathLike[str]) -> Path:
     """What a person means by a model: a path as it is, else the file of the shipped model of that name.
 
     A bare word that is neither is an error with the names that exist; anything else is left to its reader.
+
+    Example:
+        >>> from xnorpp.shipped import find_model
+        >>> find_model("cifar10-resnet20").name, find_model("runs/mine.xnor").name
+        ('cifar10-resnet20.xnor', 'mine.xnor')
     """
     path = Path(text)
     if path.exists() or path.name != str(text) or path.suffix:

@@ -42,7 +42,13 @@ FIELDS: dict[str, tuple[str, ...]] = {
 
 
 def check_card(card: Any, where: str) -> dict[str, Any]:
-    """The card, if it is complete; else one sentence that says what is missing and in which file."""
+    """The card, if it is complete; else one sentence that states what is missing and in which file.
+
+    Example:
+        >>> from xnorpp.shipped import check_card, shipped_card
+        >>> check_card(shipped_card("cifar10-resnet20"), "mine.json")["name"]
+        'cifar10-resnet20'
+    """
     if not isinstance(card, dict):
         raise ValueError(f"the model card {where} must be a JSON object")
     for field, keys in FIELDS.items():
@@ -71,7 +77,14 @@ def size_text(size: float) -> str:
 
 
 def summary_rows(cards: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """A heading and one row per model: name, packed accuracy, size, latency, what it is."""
+    """A heading and one row per model: name, packed accuracy, size, latency, what it is.
+
+    Example:
+        >>> from xnorpp.shipped import shipped_card, summary_rows
+        >>> head, row = summary_rows([shipped_card("cifar10-resnet20")])
+        >>> head[0], row[0]
+        ('name', 'cifar10-resnet20')
+    """
     rows: list[tuple[str, ...]] = [("name", "top-1 %", "top-5 %", "size", "one image", "what it is")]
     for card in cards:
         accuracy, latency = card["accuracy"], card["latency"]
@@ -89,7 +102,13 @@ def summary_rows(cards: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def short_card(card: Mapping[str, Any]) -> str:
-    """The card in a few lines: data, recipe, seed, commit, the machines, and what it does not know."""
+    """The card in a few lines: data, recipe, seed, commit, the machines, and what it does not know.
+
+    Example:
+        >>> from xnorpp.shipped import shipped_card, short_card
+        >>> short_card(shipped_card("cifar10-resnet20")).partition(" by ")[0]
+        'cifar10-resnet20: trained on cifar10'
+    """
     recipe, accuracy, shape = card["recipe"], card["accuracy"], card["data"]["input"]
     text = (
         f"{card['name']}: trained on {card['data']['dataset']} by {recipe['name']}, seed {recipe['seed']}, "
@@ -103,7 +122,13 @@ def short_card(card: Mapping[str, Any]) -> str:
 
 
 def render_card(card: Mapping[str, Any], width: int = 100) -> str:
-    """The whole card as text."""
+    """The whole card as text.
+
+    Example:
+        >>> from xnorpp.shipped import render_card, shipped_card
+        >>> print(render_card(shipped_card("cifar10-resnet20")).partition(":")[0])
+        cifar10-resnet20
+    """
     parts = [(title, text) for title, text in _parts(card) if text]
     margin = max(len(title) for title, _ in parts) + 2
     lines = [f"{card['name']}: {card['about']}", ""]

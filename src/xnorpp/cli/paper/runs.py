@@ -58,7 +58,7 @@ def claim(arguments: list[str]) -> int:
 
     XNOR-Net without and with K, Case 1 and Case 4 on Tiny-ImageNet-200, by the paper's block and recipe. The
     seeds were fixed beforehand and are the same for all. Accuracies are float32, after batch norm was
-    measured anew over the training set; training accuracy is recorded too.
+    measured again over the training set; training accuracy is recorded too.
     """
     return _queue(arguments, "claim", claim, ("claim",))
 
@@ -137,7 +137,8 @@ def ship(arguments: list[str]) -> int:
     parser = Parser(
         "paper ship",
         ship,
-        "xnorpp paper ship runs/paper/RUN --name cifar10-resnet18 --data DIR --twin results/accuracy.jsonl",
+        "xnorpp paper ship runs/paper/RUN --name cifar10-resnet18 --data DIR "
+        "--baseline results/accuracy.jsonl",
     )
     from xnorpp.cli.paper.ship import add_arguments, run
 
@@ -314,7 +315,7 @@ def _find_data(names: Collection[str], folder: str | None) -> None:
     if missing:
         raise ValueError(
             f"{' and '.join(missing)} must be in `--data` (={str(folder or data_home())!r}), and "
-            f"{'are' if len(missing) > 1 else 'is'} not there; `xnorpp datasets` says how to get data sets"
+            f"{'are' if len(missing) > 1 else 'is'} not there; see `xnorpp datasets` for how to get them"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 
 from xnorpp.cli.command import at_least, check_file, say
 
@@ -16,10 +16,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dataset", metavar="NAME", help="measure on another data set than that of training")
     parser.add_argument("--folder", metavar="DIR", help="folder for the two files (default: the package)")
     parser.add_argument(
-        "--twin", metavar="SOURCE",
+        "--baseline", metavar="SOURCE", dest="twin",
         help="accuracy of the real-valued baseline: the folder of its run, or a .jsonl file of results",
     )  # fmt: skip
-    parser.add_argument("--twin-recipe", metavar="NAME", help="which recipe in --twin (default: RECIPE-real)")
+    parser.add_argument(
+        "--baseline-recipe", metavar="NAME", dest="twin_recipe",
+        help="which recipe in --baseline (default: RECIPE-real)",
+    )  # fmt: skip
+    parser.add_argument("--twin", dest="twin", help=SUPPRESS)  # the two names of 0.1.0
+    parser.add_argument("--twin-recipe", dest="twin_recipe", help=SUPPRESS)
     parser.add_argument(
         "--record",
         metavar="FILE",

@@ -32,6 +32,15 @@ class Generated:
         header: the text of `NAME.h`.
         arena_bytes: the memory that the network needs beside the stack.
         constant_bytes: weights and other constants, which stay in flash.
+
+    Example:
+        >>> import xnorpp
+        >>> from xnorpp.export import export_c
+        >>> generated = export_c(xnorpp.load("cifar10-resnet20").program, name="objects")
+        >>> generated.constant_bytes < 100_000
+        True
+        >>> [path.name for path in generated.write("firmware")]
+        ['objects.c', 'objects.h']
     """
 
     name: str
@@ -64,7 +73,7 @@ def export_c(
         program: what to export; one with free sizes is exported for its `input_shape`.
         name: the prefix of every public name.
         from_bytes: the input is the bytes of an image, channels last; otherwise numbers, channels first.
-        fixed: 16 or 24: use no float at all, and store numbers with so many bits; the outputs are integers.
+        fixed: 16 or 24: use no float at all, and store numbers with this many bits; the outputs are integers.
         examples: inputs, as the library takes them, whose ranges decide the scales of fixed-point numbers;
             noise by default.
 
@@ -73,6 +82,13 @@ def export_c(
 
     Raises:
         ExportError: a layer that generated C does not have, or a name that is no C identifier.
+
+    Example:
+        >>> import xnorpp
+        >>> from xnorpp.export import export_c
+        >>> generated = export_c(xnorpp.load("cifar10-resnet20").program, name="objects")
+        >>> "objects_run" in generated.header
+        True
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ExportError(f"`name` (={name!r}) must be a C identifier: letters, digits and _, a letter first")

@@ -31,6 +31,13 @@ def export_onnx(program: Program, *, layout: str = "bits", from_bytes: bool = Fa
 
     Raises:
         ExportError: a layer that cannot be expressed, or the package onnx is missing.
+
+    Example:
+        >>> import xnorpp
+        >>> from xnorpp.export import export_onnx
+        >>> model = export_onnx(xnorpp.load("cifar10-resnet20").program)
+        >>> [one.name for one in model.graph.input]
+        ['input']
     """
     if layout not in LAYOUTS:
         raise ExportError(f"`layout` (={layout!r}) must be one of {', '.join(LAYOUTS)}")

@@ -61,7 +61,7 @@ def is_dense(outputs: Mapping[str, Node]) -> bool:
 
 
 def _described(outputs: Mapping[str, Node]) -> list[tuple[Any, ...]]:
-    """All that a program would say, node by node."""
+    """All that a program would state, node by node."""
     nodes = order(*outputs.values())
     places = {id(node): i for i, node in enumerate(nodes)}
     rows: list[tuple[Any, ...]] = []

@@ -65,7 +65,7 @@ def length_panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def draw_comparisons(axis: Any, given: dict[str, Any], everything: Sequence[dict[str, Any]]) -> None:
-    """One horizontal interval per comparison; names on the first panel only."""
+    """One horizontal interval per comparison."""
     lines = given["lines"]
     places = list(range(len(lines)))
     for place, (_, middle, low, high) in zip(places, lines, strict=True):
@@ -74,13 +74,12 @@ def draw_comparisons(axis: Any, given: dict[str, Any], everything: Sequence[dict
         axis.plot(middle, place, "o", color=colour)
     axis.axvline(0, color="k", linewidth=0.6)
     first = given is everything[0]
-    axis.set_yticks(places, [line[0] if first else "" for line in lines], fontsize=8)
+    axis.set_yticks(places, [line[0] for line in lines])
     axis.invert_yaxis()
     axis.locator_params(axis="x", nbins=6)
-    axis.tick_params(axis="x", labelsize=8)
     better = "below" if given["label"] == "test loss" else "above"
-    axis.set_xlabel(f"difference of {given['label']}; {better} 0 is better", fontsize=8)
-    axis.set_title("95 % intervals; red: does not include 0" if first else "", fontsize=9)
+    axis.set_xlabel(f"difference of {given['label']}; {better} 0 is better")
+    axis.set_title("95 % intervals; red: does not include 0" if first else "")
 
 
 def draw_lengths(axis: Any, given: dict[str, Any], everything: Sequence[dict[str, Any]]) -> None:
@@ -100,7 +99,7 @@ def draw_lengths(axis: Any, given: dict[str, Any], everything: Sequence[dict[str
     low, high = min(0.0, *(point[2] for point in points)), max(point[3] for point in points)
     axis.set_ylim(low - 0.2, high + 0.2)
     axis.axhline(0, color="k", linewidth=0.6)
-    axis.set_xlabel("epochs of training", fontsize=8)
-    axis.set_ylabel("top-1, points, and 95 % interval", fontsize=8)
-    axis.set_title(given["title"], fontsize=9)
-    axis.legend(fontsize=8)
+    axis.set_xlabel("epochs of training")
+    axis.set_ylabel("top-1, points, and 95 % interval")
+    axis.set_title(given["title"])
+    axis.legend()

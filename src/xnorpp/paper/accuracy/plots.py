@@ -137,19 +137,19 @@ def draw(axis: Any, given: dict[str, Any], everything: Sequence[dict[str, Any]])
     )
     texts = [f"{one.mean:+.2f}" if gains else f"{one.mean:.2f}" for one in seeds]
     if gains:
-        axis.bar_label(drawn, texts, padding=3, fontsize=7)
+        axis.bar_label(drawn, texts, padding=3)
         means = [Seeds(tuple(bar[1])).mean for one in everything for bar in one["bars"]]
         low, high = min(0.0, *means), max(0.0, *means)
-        room = 0.18 * (high - low)
+        room = 0.3 * (high - low)
         axis.set_xlim(low - room, high + room)
         axis.axvline(0, color="k", linewidth=0.6)
     else:
         for place, text in zip(places, texts):
-            axis.text(1, place, text, color="w", fontsize=7, va="center")
+            axis.text(1, place, text, color="w", va="center")
     printed = [(paper, place) for place, (_, _, _, paper) in zip(places, bars) if paper is not None]
     if printed:
         axis.plot(*zip(*printed), "kD", markersize=4)
-    axis.set_yticks(places, [name for name, _, _, _ in bars], fontsize=8)
+    axis.set_yticks(places, [name for name, _, _, _ in bars])
     axis.invert_yaxis()
-    axis.set_xlabel(given["label"] + "; diamonds: the paper's, on ImageNet" * bool(printed), fontsize=8)
-    axis.set_title(given["title"], fontsize=9)
+    axis.set_xlabel(given["label"] + "; diamonds: the paper's, on ImageNet" * bool(printed))
+    axis.set_title(given["title"])

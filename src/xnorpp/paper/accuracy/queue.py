@@ -1,8 +1,8 @@
 """A resumable queue of training runs: whatever `results/accuracy.jsonl` lacks is trained and added to it.
 
 Each run is a process of its own, `xnorpp train ... --resume`, so that a run which fails takes no other with
-it and a queue that was stopped goes on where it was. Several run at a time (`jobs`): one network at 64 pixels
-does not fill a large GPU, and with NVIDIA's MPS running, processes share it truly.
+it and a queue that was stopped continues where it was. Several run at a time (`jobs`): one network at 64
+pixels does not fill a large GPU, and with NVIDIA's MPS running, processes share it truly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The training runs behind the paper's tables: recipe, seed, row of which table, and in which order.
+"""The training runs of the paper's tables: recipe, seed, row of which table, and in which order.
 
 A run is one line here and, once it is finished, one line of `results/accuracy.jsonl`; `queue` makes the one
 from the other. The order is the order of usefulness: the models that ship, the rows that answer the claim
@@ -43,7 +43,7 @@ SHORT_ROWS = ("bnn", "xnor-alpha", "xnor", "case1", "case2", "case4")
 SHORT_EPOCHS = (3, 10, 25)
 ENLARGED_ROWS = ("xnor-alpha", "case1", "case4")
 ENLARGED_SIZE = 224
-# Batch norm measured anew over the whole training set (390 batches of 256), and training accuracy recorded.
+# Batch norm measured again over the whole training set (390 batches of 256), and training accuracy recorded.
 MEASURED = ("schedule.statistics_batches=390", "run.eval_train=true")
 
 # Table 3 again, where the first runs leave open whether method or set-up decided; a seed that E1 has too.
@@ -75,7 +75,7 @@ ABLATION: dict[str, dict[str, tuple[str, ...]]] = {
     "weight decay on scales": {"off": (), "on": ("optimizer.decay_scales=true",)},
 }
 # factor -> the level that networks and recipes have by default since: what clearly gained, else what it was.
-# Two measurements on 10,000 pictures differ by up to 1.3 points by chance.
+# Two measurements on 10,000 images differ by up to 1.3 points by chance.
 ABLATION_CHOICES = {
     "start of the scale": "analytic",
     "activation": "prelu",
@@ -94,7 +94,7 @@ SECOND_ROUND: dict[str, tuple[str, ...]] = {
     "decay on scales": ("optimizer.decay_scales=true",),
 }
 
-# What resnet20's recipe is chosen from, on held-out pictures: name -> settings laid over what it was before
+# What resnet20's recipe is chosen from, on held-out images: name -> settings laid over what it was before
 # the trials, TRIAL_BASE.
 TRIAL_BASE = ("data.batch_size=256",)
 TRIAL_CHOICE = "batch-128"  # what the recipe has since
@@ -239,8 +239,8 @@ def _in_order() -> Iterator[Run]:
 
 
 def shipped(name: str) -> Iterator[Run]:
-    """The real-valued twin, then the binary network. A resnet18's teacher is its twin; the small resnet20
-    learns from the twin of resnet18, which knows more.
+    """The real-valued baseline, then the binary network. A resnet18's teacher is its baseline; the small
+    resnet20 learns from that of resnet18, which knows more.
     """
     dataset = "cifar10" if name.startswith("cifar10") else "tiny_imagenet"
     network = name.rsplit("-", 1)[1]
@@ -287,7 +287,7 @@ def ablation() -> Iterator[Run]:
 
 
 def trials() -> Iterator[Run]:
-    """The choices behind the best recipe: teachers that never saw the held-out pictures, then each change."""
+    """The choices of the best recipe: teachers that never saw the held-out images, then each change."""
     held = f"data.holdout={HOLDOUT}"
     teachers = {
         network: Run(
@@ -349,7 +349,7 @@ def table3_revised() -> Iterator[Run]:
     public network; AlexNet, with XNOR-Net without K.
 
     AlexNet's dropout stands before batch norms, whose running statistics are therefore those of thinned
-    inputs. Here they are measured anew, without dropout as `measure_statistics` always does.
+    inputs. Here they are measured again, without dropout as `measure_statistics` always does.
     """
     bethge = Run("table3-revised", "bethge", "tiny_imagenet", "resnet18", "tiny-imagenet-table1-bethge")
     yield replace(bethge, seed=REVISED_SEED, settings=("model.options.norm_after=true", *MEASURED))
@@ -406,7 +406,7 @@ def levers() -> Iterator[Run]:
 def quick(run: Run) -> Run:
     """The same row in seconds, for a look: the small network on the digits that come with scikit-learn.
 
-    It shows the way from command to table; its accuracies say nothing about the paper.
+    It shows the way from command to table; its accuracies mean nothing for the paper.
     """
     from xnorpp.models import PAPER_BLOCK
 

@@ -7,8 +7,8 @@ convolutions do not change while the factors train, so each is computed once; re
 train side by side as one batch, because Adam works on every number by itself.
 
 **Convergence.** Every factor is its start times a number that Adam moves (start: `mean|W| . 0.8` a channel),
-so that a learning rate is a relative step. It goes through `RATES`. At each, training goes on until the least
-loss of `WINDOW` steps is not more than `TOLERANCE` (relative) under that of all windows before, in any
+so that a learning rate is a relative step. It goes through `RATES`. At each, training continues until the
+least loss of `WINDOW` steps is not more than `TOLERANCE` (relative) under that of all windows before, in any
 repetition of the batch; `MOST_WINDOWS` ends a stage in any case. Cases 1 and 2 have an exact optimum:
 
     Case 1   a weighted median: the sum over a channel of |B| |R/B - alpha| is least at the median of R/B,
@@ -227,7 +227,7 @@ def measure(
 
 
 def _gammas(layer: Drawn, held: Drawn, steps: dict[str, int]) -> Iterator[tuple[str, Any, Any]]:
-    """(method, Gamma on the fitted input, Gamma on the held-out one): only K is computed anew there."""
+    """(method, Gamma on the fitted input, Gamma on the held-out one): only K is computed again there."""
     yield "direct", 1.0, 1.0
     yield "xnor-alpha", layer.alpha, held.alpha
     yield "xnor", layer.alpha * layer.k, held.alpha * held.k

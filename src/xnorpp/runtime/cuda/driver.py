@@ -2,7 +2,7 @@
 user's.
 
 The driver (`libcuda`) comes with the GPU; the compiler (`libnvrtc`) comes with torch's CUDA wheels, with
-`pip install nvidia-cuda-nvrtc` or with a toolkit. Compiled kernels are kept on disk, one file a (source,
+`pip install nvidia-cuda-nvrtc` or with a toolkit. Compiled kernels are stored on disk, one file per (source,
 options,
 architecture), so the compiler is needed once.
 """
@@ -143,7 +143,7 @@ def _target(arch: str) -> str:
 
 
 def kernel_cache() -> Path | None:
-    """The folder of compiled kernels, or None: then each start compiles anew. A folder that another user can
+    """The folder of compiled kernels, or None: then each start compiles again. A folder that another user can
     write to is not used, with a warning; a read-only home has none."""
     try:
         return private_folder(cache_folder() / "kernels")

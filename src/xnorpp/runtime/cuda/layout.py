@@ -46,7 +46,7 @@ def unpack_units(words: npt.NDArray[np.uint32], channels: int) -> npt.NDArray[np
 
 @dataclass(frozen=True)
 class BitsLayout:
-    """A picture of bits with its halo: [image][row][pixel][pitch bytes].
+    """An image of bits with its halo: [image][row][pixel][pitch bytes].
 
     At most 64 channels (8 bytes): a pixel's other 8 bytes repeat its right neighbour, so a 16-byte chunk is
     two taps.
@@ -82,14 +82,14 @@ class BitsLayout:
         return (images + 1) * self.rows * self.row + 65536
 
     def pack(self, bits: npt.NDArray[np.bool_], outside: bool = False) -> npt.NDArray[np.uint8]:
-        """Booleans (n, c, h, w) to the bytes of the picture; `outside` is the bit of the halo."""
+        """Booleans (n, c, h, w) to the bytes of the image; `outside` is the bit of the halo."""
         n = bits.shape[0]
         padded = np.full((n, self.channels, self.rows, self.width + 2 * self.halo), outside)
         padded[:, :, self.halo : self.halo + self.height, self.halo : self.halo + self.width] = bits
         return self.place(pack_units(np.moveaxis(padded, 1, -1)))
 
     def place(self, words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
-        """Words (n, rows, width with halo, units, 2) to the bytes of the picture."""
+        """Words (n, rows, width with halo, units, 2) to the bytes of the image."""
         n = words.shape[0]
         out = np.zeros(self.size(n), dtype=np.uint8)
         body = out[: n * self.rows * self.row].reshape(n, self.rows, self.row)
@@ -100,7 +100,7 @@ class BitsLayout:
         return out
 
     def unpack(self, raw: npt.NDArray[np.uint8], images: int) -> npt.NDArray[np.bool_]:
-        """The bytes of the picture back to booleans (n, c, h, w), without the halo."""
+        """The bytes of the image back to booleans (n, c, h, w), without the halo."""
         body = raw[: images * self.rows * self.row].reshape(images, self.rows, self.row)
         wide = self.width + 2 * self.halo
         pixels = body[:, :, : wide * self.pitch].reshape(images, self.rows, wide, self.pitch)
@@ -306,7 +306,7 @@ def rows_needed(shape: ConvShape, layout: BitsLayout, block_m: int, pool: bool) 
 
 @dataclass(frozen=True)
 class Fusion:
-    """The chain behind a convolution, as the kernel's macros."""
+    """The chain after a convolution, as the kernel's macros."""
 
     epilogue: str = "SIGN(0, 0)"
     tables: int = 1
@@ -341,7 +341,7 @@ def conv_macros(
             f"`out_channels` (={shape.out_channels}) must be a multiple of the tile's {tile.block_n}"
         )
     if fusion.pool and (tile.mt % 2 or shape.out_height % 2 or shape.out_width % 2):
-        raise ValueError("a fused 2x2 mean needs an even picture and an even `mt`")
+        raise ValueError("a fused 2x2 mean needs an even image and an even `mt`")
     rows = rows_needed(shape, layout, tile.block_m, fusion.pool)
     ahead = min(tile.np, tile.ahead or (4 if fusion.stream == "u16" else 2))
     empty = BitsLayout(0, 0, 0, 0, 0, 0)

@@ -1,11 +1,11 @@
 """The CUDA engine: the same packed file on an NVIDIA GPU.
 
     model = load("model.xnor", device="cuda")
-    scores = model(pictures)        # torch CUDA tensor in, torch CUDA tensor out, on torch's current stream
+    scores = model(images)          # torch CUDA tensor in, torch CUDA tensor out, on torch's current stream
     scores = model(array)           # numpy in, numpy out
 
-Kernels are compiled at the first use of a (model, batch size) and kept on disk (`XNORPP_CACHE`, or the user's
-cache folder); neither a CUDA toolkit nor torch is needed. For each batch size the whole network is
+Kernels are compiled at the first use of a (model, batch size) and stored on disk (`XNORPP_CACHE`, or the
+user's cache folder); neither a CUDA toolkit nor torch is needed. For each batch size the whole network is
 recorded as one graph. Binary convolutions run on one-bit tensor cores from compute capability 8.0 on, with
 `popc` on the ordinary cores below.
 """
@@ -36,8 +36,8 @@ CudaError = cu.CudaError
 OLDEST = (7, 0)
 MAX_BATCH = 1024  # more images run in pieces of this
 RESIDENT = 1 << 27  # twice as much is 2 % faster and takes 60 % more memory; what fits the cache is slower
-SESSIONS = 6  # batch sizes that are kept ready
-SIZES = 4  # other heights and widths that are kept ready, for programs of any size
+SESSIONS = 6  # batch sizes that stay ready
+SIZES = 4  # other heights and widths that stay ready, for programs of any size
 
 
 class _Session:
@@ -275,7 +275,7 @@ class CudaModel:
         if not x.is_cuda or (x.device.index or 0) != self.device.index:
             raise ValueError(f"`x` is on {x.device}; a tensor on cuda:{self.device.index} is needed")
         if x.dtype not in (torch.uint8, torch.float32):
-            raise ValueError(f"`x` has dtype {x.dtype}; uint8 pictures or normalised float32 are needed")
+            raise ValueError(f"`x` has dtype {x.dtype}; uint8 images or normalised float32 are needed")
         from_bytes = x.dtype == torch.uint8
         given = tuple(x.shape[1:])
         if self.program.variable and x.dim() == 4:

@@ -1,4 +1,4 @@
-"""Which of a layer's tilings is fastest on this GPU, measured once and kept on disk beside the kernels.
+"""Which of a layer's tilings is fastest on this GPU, measured once and stored on disk beside the kernels.
 
 The order of the candidates (cuda_tiles.py) is a guess made on one GPU. `CudaModel(tune=True)` times every
 candidate of every layer by itself at the first use of a batch size; the winners are used from then on by

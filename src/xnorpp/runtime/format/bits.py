@@ -1,7 +1,7 @@
 """The bit layout: one rule for weights, activations and every engine.
 
 Bit 1 is +1 and bit 0 is -1 (`sign(0) = -1`). Along the packed axis, element `8*j + i` is bit `i` (the `i`-th
-lowest) of byte `j`; the bits behind the last element are 0. Four or eight such bytes read as a little-endian
+lowest) of byte `j`; the bits after the last element are 0. Four or eight such bytes read as a little-endian
 integer therefore hold elements in the order of their bits, so an engine may use words of any width.
 
 With tail bits 0 in both operands, `dot = n - 2*popcount(a ^ w)` needs no mask: the tails never differ.
@@ -54,7 +54,7 @@ def pack_linear_weight(weight: npt.NDArray[Any]) -> U8:
 
 
 def tail_is_zero(packed: U8, count: int) -> bool:
-    """Whether the bits behind `count` in the last byte of the packed axis are all 0."""
+    """Whether the bits after `count` in the last byte of the packed axis are all 0."""
     used = count % 8
     return used == 0 or not bool(np.any(packed[..., -1] >> used))
 

@@ -46,7 +46,7 @@ def as_image(image: Image | UInt8Array) -> Image:
 
 
 def to_mode(image: Image, channels: int) -> Image:
-    """The image in the colour mode of so many channels: grey, grey and alpha, RGB, or RGBA."""
+    """The image in the colour mode for this number of channels: grey, grey and alpha, RGB, or RGBA."""
     from PIL import Image
 
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):

@@ -60,7 +60,14 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Op:
-    """One operation: reads the values `inputs`, makes the value `output`; `tensors` are names by role."""
+    """One operation: reads the values `inputs`, makes the value `output`; `tensors` are names by role.
+
+    Example:
+        >>> import xnorpp
+        >>> op = xnorpp.load("cifar10-resnet20").program.ops[0]
+        >>> op.op, op.inputs, op.attrs["stride"]
+        ('conv2d', ('input',), [1, 1])
+    """
 
     op: str
     name: str
@@ -88,14 +95,20 @@ class Program:
         more_outputs: further outputs, names to values.
         temperature: divides the first output (logits) before a softmax for calibrated probabilities.
         free_axes: axes of a `(c, h, w)` input that may have any size, 1 and 2; `input_shape` is then an
-        example
-            that the program is checked and planned with.
+            example that the program is checked and planned with.
         version: of the file format that `encode` writes; 1 has one output, one size, and no whole numbers.
         scales: int8 and int16 tensors that stand for real numbers, to the float tensor with one factor for
             each index of the first axis.
 
     `values` gives the kind and shape of every value, `encodings` how each tensor is stored, `work` the
     multiply-adds of one image; all are derived.
+
+    Example:
+        >>> from xnorpp.runtime import read
+        >>> from xnorpp.shipped import shipped_path
+        >>> program = read(shipped_path("cifar10-resnet20"))
+        >>> program.input_shape, program.labels[:2]
+        ((3, 32, 32), ('airplane', 'automobile'))
     """
 
     input_shape: tuple[int, ...]
@@ -351,7 +364,14 @@ def encode(program: Program) -> bytes:
 
 
 def write(program: Program, path: str | os.PathLike[str]) -> int:
-    """Write a packed file and return its size. Whole or not at all: a new file takes the old one's place."""
+    """Write a packed file and return its size. Whole or not at all: a new file takes the old one's place.
+
+    Example:
+        >>> import xnorpp
+        >>> from xnorpp.runtime import write
+        >>> write(xnorpp.load("cifar10-resnet20").program, "copy.xnor") < 100_000
+        True
+    """
     blob = encode(program)
     write_atomically(path, blob)
     return len(blob)
@@ -363,7 +383,13 @@ def read(
     """Read and check a packed file (a path, or its bytes) of at most `file_bytes`.
 
     Raises:
-        ProgramError: the file breaks the format; the message says where.
+        ProgramError: the file breaks the format; the message states where.
+
+    Example:
+        >>> from xnorpp.runtime import read
+        >>> from xnorpp.shipped import shipped_path
+        >>> sum(op.op == "binary_conv2d" for op in read(shipped_path("cifar10-resnet20")).ops)
+        18
     """
     if isinstance(source, (bytes, bytearray, memoryview)):
         _check_size(memoryview(source).nbytes, file_bytes)

@@ -8,7 +8,7 @@ affine one's multiply and add together are one step, and engines may sum in anot
 products are exact everywhere.
 
 NaN and infinities: a NaN goes through every real operation, max pooling included, and is -1 to `sign`
-(`NaN > t` and `NaN < t` are both false). Infinities follow IEEE arithmetic. A tap outside the picture adds
+(`NaN > t` and `NaN < t` are both false). Infinities follow IEEE arithmetic. A tap outside the image adds
 nothing, whatever its weight.
 """
 

@@ -22,7 +22,7 @@ def per_channel(vector: Array, ndim: int) -> Array:
 
 
 def columns_of(x: Array, kernel: Any, stride: Any, dilation: Any, out: tuple[int, int]) -> Array:
-    """Windows of a padded picture `(c, h, w)` as columns `(c, kh*kw, oh*ow)`."""
+    """Windows of a padded image `(c, h, w)` as columns `(c, kh*kw, oh*ow)`."""
     (kh, kw), (sh, sw), (dh, dw) = kernel, stride, dilation
     oh, ow = out
     taps = [

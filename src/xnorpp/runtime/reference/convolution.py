@@ -27,8 +27,8 @@ def convolve(op: Op, x: Array, weight: Array, pad_value: int, dtype: Any = np.fl
     out = tuple(window_size(n, kernel[i], stride[i], padding[i], dilation[i]) for i, n in sizes)
     result = np.empty((x.shape[0], o, *out), dtype)
     rows: Array = weight.astype(dtype).reshape(groups, o // groups, -1)
-    for n, picture in enumerate(pad_images(x, padding, pad_value)):
-        columns = columns_of(picture.astype(dtype), kernel, stride, dilation, (out[0], out[1]))
+    for n, image in enumerate(pad_images(x, padding, pad_value)):
+        columns = columns_of(image.astype(dtype), kernel, stride, dilation, (out[0], out[1]))
         blocks = columns.reshape(groups, fan * kernel[0] * kernel[1], -1)
         result[n] = np.matmul(rows, blocks).reshape(o, *out)
     return result

@@ -140,7 +140,7 @@ def _dilated_max_pool2d(program: Program, op: Op, x: Array) -> Array:
 
 
 def _constant(program: Program, op: Op, x: Array) -> Array:
-    """The same numbers for every image; the input only says how many images there are."""
+    """The same numbers for every image; the input only decides how many images there are."""
     value = program.real(op, "value")
     assert value is not None
     return np.ascontiguousarray(np.broadcast_to(value, (x.shape[0], *value.shape)))

@@ -43,7 +43,7 @@ def check_input(program: Program, x: Array) -> Array:
         wanted, axes = (c, *rest), "(n, c, h, w) float32" if rest else "(n, c) float32"
         x = x.astype(np.float32, copy=False)
     else:
-        raise ValueError(f"`x` has dtype {x.dtype}; uint8 pictures or normalised float32 are needed")
+        raise ValueError(f"`x` has dtype {x.dtype}; uint8 images or normalised float32 are needed")
     if x.shape[1:] != wanted and not _fits(program, x):
         free = ", of which height and width may be others," if program.variable else ""
         raise ValueError(

@@ -1,4 +1,4 @@
-"""One operation on the GPU: its kernel, and what it is told besides its inputs."""
+"""One operation on the GPU: its kernel, and what it takes besides its inputs."""
 
 from __future__ import annotations
 

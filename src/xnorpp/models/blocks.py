@@ -26,7 +26,7 @@ from xnorpp.nn import (
     RPReLU,
 )
 from xnorpp.nn.binarization import PADDING_VALUES
-from xnorpp.nn.fused.dispatch import Unit, run_chain, side_of, use_fused
+from xnorpp.nn.fused.dispatch import Unit, residual
 from xnorpp.nn.fused.ends import halve, use_halve
 from xnorpp.runtime.choices import check_choice
 
@@ -263,23 +263,7 @@ class PreActivationBlock(nn.Module):
             Unit(self.bn1, self.conv1, self.act1, self.before1),
             Unit(self.bn2, self.conv2, self.act2, self.before2),
         )
-        if use_fused(x, units):
-            return self._fused(x, units)
-        shortcut = self.downsample(x)
-        x = self.act1(self.conv1(self.before1(self.bn1(x))))
-        if self.shortcut_per_conv:
-            shortcut = x = x + shortcut
-        result: Tensor = self.act2(self.conv2(self.before2(self.bn2(x)))) + shortcut
-        return result
-
-    def _fused(self, x: Tensor, units: tuple[Unit, Unit]) -> Tensor:
-        """The same in a few passes over the activations, for training on CUDA."""
-        side = side_of(self.downsample, x)
-        shortcut = self.downsample(x) if side is None else None
-        if self.shortcut_per_conv:
-            x = run_chain(x, units[:1], shortcut, side)
-            return run_chain(x, units[1:], x)
-        return run_chain(x, units, shortcut, side)
+        return residual(x, units, self.downsample, each=self.shortcut_per_conv)
 
 
 def initialise(model: nn.Module) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from xnorpp.models.blocks import Options, PreActivationBlock, Size, activation, initialise, output_size
 from xnorpp.models.registry import register_model
-from xnorpp.nn.fused import ends as fused_pool
+from xnorpp.nn.fused import ends
 from xnorpp.runtime.choices import check_choice
 
 STEMS = ("7x7", "3x3")
@@ -72,23 +72,10 @@ class ResNet(nn.Module):
         initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self._stem(x)
+        x = ends.stem(x, self.conv1, self.bn1, self.act1, self.maxpool)
         for stage in self.stages:
             x = getattr(self, stage)(x)
-        result: Tensor = self.fc(self._head(x))
-        return result
-
-    def _stem(self, x: Tensor) -> Tensor:
-        x = fused_pool.stem_conv(x, self.conv1) if fused_pool.use_stem_conv(x, self.conv1) else self.conv1(x)
-        if fused_pool.use_stem_end(x, self.bn1, self.act1, self.maxpool):
-            return fused_pool.stem_end(x, self.bn1, self.act1)
-        result: Tensor = self.maxpool(self.act1(self.bn1(x)))
-        return result
-
-    def _head(self, x: Tensor) -> Tensor:
-        if fused_pool.use_head(x, self.norm, self.act, self.avgpool):
-            return fused_pool.head(x, self.norm, self.act)
-        result: Tensor = self.flatten(self.avgpool(self.act(self.norm(x))))
+        result: Tensor = self.fc(ends.mean_head(x, self.norm, self.act, self.avgpool, self.flatten))
         return result
 
 

@@ -4,9 +4,10 @@ A binary network repeats one unit, v -> batch norm -> sign -> convolution -> Gam
 residual block adds its input at the end of one or two of them. Done operation by operation, most of the time
 goes into reading and writing tensors between the convolutions, and float copies of signs and clip masks fill
 the memory. `run_chain` makes one autograd node of a whole block (`chain`), `ends` one of a stem's and of a
-head's end. Our networks ask `use_fused` in their blocks; `graph.fuse_for_training` finds the same chains in
-any other module. Otherwise layers run one by one: on the CPU, in evaluation, while tracing, exporting or
-compiling, where a hook listens to an inner layer, and for whatever `why_not_unit` names.
+head's end. Our networks state what they compute (`residual`, `ends.stem`, `ends.mean_head`), and the choice
+is made here; `graph.fuse_for_training` finds the same chains in any other module. Otherwise layers run one by
+one: on the CPU, in evaluation, while tracing, exporting or compiling, where a hook listens to an inner layer,
+and for whatever `why_not_unit` names.
 """
 
 from __future__ import annotations
@@ -395,6 +396,29 @@ def chain(x: Tensor, units: Sequence[Unit], shortcut: Tensor | None = None, end:
     if end is not None:
         return end(y, x, shortcut)
     return y if shortcut is None else y + shortcut
+
+
+def residual(x: Tensor, units: Sequence[Unit], shortcut: nn.Module, *, each: bool = False) -> Tensor:
+    """units[-1](... units[0](x)) + shortcut(x), fused where possible and wanted.
+
+    Args:
+        x: The input.
+        units: What the shortcut goes around.
+        shortcut: nn.Identity, or the layers that change the shape; see `side_of`.
+        each: One shortcut around each unit instead, of which the first is `shortcut`.
+    """
+    fuse = use_fused(x, units)
+    side = side_of(shortcut, x) if fuse else None
+    added: Any = shortcut(x) if side is None else None
+    for part in [[unit] for unit in units] if each else [units]:
+        if fuse:
+            x = run_chain(x, part, added, side)
+        else:
+            for unit in part:
+                x = unit(x)
+            x = x + added
+        added, side = x, None
+    return x
 
 
 def run_chain(

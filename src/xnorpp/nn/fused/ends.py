@@ -10,7 +10,8 @@ stem_end     batch norm, activation and 3x3 max pooling as one autograd node. Th
 head         batch norm, activation and the mean over all pixels as one node.
 halve        2x2 average pooling: PyTorch's own took a tenth of a real ResNet-18's step on CIFAR-10.
 
-Each has a `use_...` question; where the answer is no, the models call their layers one by one.
+Each has a `use_...` question. `stem` and `mean_head` ask them for whole ends of a network; where it is
+answered with no, they call the layers one by one.
 """
 
 from __future__ import annotations
@@ -93,6 +94,25 @@ def _use_norm(x: Any, norm: nn.Module, activation: nn.Module, pool: nn.Module) -
 
     # Unlike a chain, plain layers here are no fault: a network may have another activation at its ends.
     return why_not_activation(activation) is None and wanted(x, why_not)
+
+
+def stem(x: Tensor, conv: nn.Conv2d, norm: nn.Module, activation: nn.Module, pool: nn.Module) -> Tensor:
+    """pool(activation(norm(conv(x)))), fused where possible and wanted."""
+    x = stem_conv(x, conv) if use_stem_conv(x, conv) else conv(x)
+    if use_stem_end(x, norm, activation, pool):
+        return stem_end(x, norm, activation)
+    result: Tensor = pool(activation(norm(x)))
+    return result
+
+
+def mean_head(
+    x: Tensor, norm: nn.Module, activation: nn.Module, pool: nn.Module, flatten: nn.Module
+) -> Tensor:
+    """flatten(pool(activation(norm(x)))), fused where possible and wanted."""
+    if use_head(x, norm, activation, pool):
+        return head(x, norm, activation)
+    result: Tensor = flatten(pool(activation(norm(x))))
+    return result
 
 
 def stem_conv(x: Tensor, conv: nn.Conv2d) -> Tensor:

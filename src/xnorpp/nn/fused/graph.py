@@ -1,7 +1,7 @@
 """Chains that train fused, found in the graph of any module.
 
-Our own networks ask for the fused path in their blocks. `fuse_for_training` gives it to networks of others:
-it traces every module of the model's own code with torch.fx, finds
+Our own networks state their chains (`dispatch.residual`). `fuse_for_training` finds those of any other
+network: it traces every module of the model's own code with torch.fx, finds
 
     [batch norm -> [ReLU ->]] binary convolution [-> ReLU or PReLU] [+ shortcut]
     binary convolution ... -> batch norm [+ shortcut] [-> ReLU], the end of a post-activation block

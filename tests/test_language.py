@@ -93,6 +93,7 @@ def test_the_patterns_find_what_they_are_for() -> None:
         ROOT / "SECURITY.md",
         ROOT / "CODE_OF_CONDUCT.md",
         *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.ipynb")),
     ],
     ids=lambda path: path.name,
 )

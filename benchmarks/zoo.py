@@ -1,12 +1,14 @@
 """Networks of other people: `binarize`, five training steps, `pack`, and the packed model against torch.
 
-    python benchmarks/zoo.py [NAMES...] [--check] [--time] [--record FILE.jsonl]
+    python benchmarks/zoo.py [NAMES...] [--unlisted] [--check] [--time] [--record FILE.jsonl]
 
-Needs timm and torchvision (`make zoo` installs them into an environment of their own). Weights are random and
-inputs small. A network passes if the packed model gives torch's class for at least 99 % of 200 inputs (of all
-pixels where the output is a map, and for each output) and `verify` explains every difference by rounding.
-Without names the networks of LISTED run; any other name of timm's works too. `--check` lists the obstacles
-alone, `--time` adds one-thread milliseconds of the packed, the real and the binary network.
+Needs timm and torchvision (`make zoo` installs them into an environment of their own). Weights are random,
+statistics of batch norm too, and inputs small. A network passes if the packed model gives torch's class for
+at least 99 % of 200 inputs (of all pixels where the output is a map, and for each output) and `verify`
+explains every difference by rounding. Without names the networks of LISTED run; `--unlisted` runs those of
+zoo_unlisted.py and the constructs of zoo_constructs.py, without training; any other name of timm's works too,
+`torchvision:NAME` and `construct:NAME`. `--check` lists the obstacles alone, `--time` adds one-thread
+milliseconds of the packed, the real and the binary network.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from torch import Tensor, nn
 import xnorpp
 from xnorpp.bench.machine import describe_machine
 from xnorpp.packing import verify
+from zoo_constructs import CONSTRUCTS
+from zoo_unlisted import SMALL, UNLISTED
 
 LISTED = [
     "resnet18",
@@ -63,7 +67,6 @@ LISTED = [
 ]
 CLASSES = 10
 COUNT = 200  # inputs that are compared
-SIZES = {"inception": 96, "xception": 96, "pnasnet": 96, "nasnet": 96}  # where 64 pixels are not enough
 
 
 class UNet(nn.Module):
@@ -127,25 +130,63 @@ OWN: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def create(name: str) -> tuple[nn.Module, tuple[int, ...]]:
-    """A network with random weights, and the shape of one input."""
+    """A network with random weights, and the shape of one input: the smallest that it runs on."""
     home, _, rest = name.rpartition(":")
-    if home == "own":
-        build, shape = OWN[rest]
+    if home in ("own", "construct"):
+        build, shape = (OWN if home == "own" else CONSTRUCTS)[rest]
         return build(), shape
-    side = next((size for part, size in SIZES.items() if part in rest), 64)
+    last: Exception | None = None
+    for side in SMALL:
+        for options in ({"image_size" if home else "img_size": side}, {}):
+            try:
+                net = _foreign(home, rest, options).eval()
+                with torch.no_grad():
+                    net(torch.zeros(2, 3, side, side))
+                return net, (3, side, side)
+            except Exception as error:  # of any kind: a size or an option that the network does not take
+                last = error
+    raise last or ValueError(name)
+
+
+def _foreign(home: str, name: str, options: dict[str, Any]) -> nn.Module:
     if home == "torchvision":
         import torchvision
 
-        return torchvision.models.get_model(rest, num_classes=CLASSES), (3, side, side)
+        dense = {"weights_backbone": None} if name.startswith(("deeplab", "fcn", "lraspp")) else {}
+        return torchvision.models.get_model(name, num_classes=CLASSES, **dense, **options)
     import timm
 
-    for options in ({"img_size": side}, {}):
-        try:
-            return timm.create_model(rest, num_classes=CLASSES, **options), (3, side, side)
-        except (TypeError, AssertionError, ValueError, RuntimeError):
-            continue
-    net = timm.create_model(rest, num_classes=CLASSES)
-    return net, tuple(net.pretrained_cfg["input_size"])
+    return timm.create_model(name, num_classes=CLASSES, **options)
+
+
+def settle(model: nn.Module, shape: tuple[int, ...]) -> None:
+    """Statistics of batch norm from one batch, each disturbed; and a last layer that prefers no class."""
+    norms = [
+        m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats
+    ]
+    x = examples(shape, 18)
+    with torch.no_grad():
+        if norms:
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum = None  # the mean of all batches, here one
+            model.train()
+            model(x)
+        for norm in norms:
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            norm.running_mean += 0.3 * norm.running_var.sqrt() * torch.randn_like(norm.running_mean)
+            norm.running_var *= 0.5 + 1.5 * torch.rand_like(norm.running_var)
+        model.eval()
+        first = tensors_of(model(x))[0]
+        ends = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d) and m.bias is not None]
+        if first.argmax(1).unique().numel() == 1 and ends and ends[-1].bias.shape == first.shape[1:2]:
+            ends[-1].bias -= first.movedim(1, 0).flatten(1).mean(1)
+
+
+def examples(shape: tuple[int, ...], count: int) -> Tensor:
+    """Random inputs of three brightnesses."""
+    return torch.randn(count, *shape) + (torch.arange(count) % 3 - 1).reshape(-1, *[1] * len(shape))
 
 
 def tensors_of(result: Any) -> list[Any]:
@@ -154,7 +195,7 @@ def tensors_of(result: Any) -> list[Any]:
     return list(result) if isinstance(result, tuple | list) else [result]
 
 
-def train(model: nn.Module, shape: tuple[int, ...], steps: int = 5) -> None:
+def train(model: nn.Module, shape: tuple[int, ...], steps: int) -> None:
     """A few steps on random inputs: every class prefers inputs of another brightness."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     model.train()
@@ -181,10 +222,11 @@ def milliseconds(run: Callable[[], Any], seconds: float = 1.0) -> float:
     return 1000 * statistics.median(times)
 
 
-def row_of(name: str, timed: bool) -> dict[str, Any]:
+def row_of(name: str, timed: bool, steps: int) -> dict[str, Any]:
     """One network from its definition to the comparison."""
     torch.manual_seed(0)
     net, shape = create(name)
+    tensors_of(net(torch.zeros(2, *shape)))  # lazy layers learn their sizes
     real = copy.deepcopy(net).eval()
     example = torch.randn(2, *shape)
     report = xnorpp.binarize(net, example=example)
@@ -195,9 +237,11 @@ def row_of(name: str, timed: bool) -> dict[str, Any]:
     }
     if report.obstacles:
         return {**row, "packs": False, "obstacles": [str(o) for o in report.obstacles]}
-    train(net, shape)
+    if steps:
+        train(net, shape, steps)
+    settle(net, shape)
     packed = xnorpp.pack(net, example=example)
-    x = torch.randn(COUNT, *shape) + (torch.arange(COUNT) % 3 - 1).reshape(-1, *[1] * len(shape))
+    x = examples(shape, COUNT)
     with torch.no_grad():
         goal = [y for part in x.split(20) for y in [tensors_of(net(part))]]
     goals = [torch.cat([part[i] for part in goal]).numpy() for i in range(len(goal[0]))]
@@ -246,11 +290,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", default=LISTED)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--unlisted", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--record", type=Path)
     given = parser.parse_args()
+    steps = 0 if given.unlisted else 5
+    others = [*(f"construct:{name}" for name in CONSTRUCTS), *UNLISTED]
+    names = given.names or (others if given.unlisted else LISTED)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     failed = 0
@@ -259,14 +307,14 @@ def main() -> int:
     about = {
         "timm": timm.__version__,
         "seed": 0,
-        "steps": 5,
+        "steps": steps,
         "commit": commit(),
         "machine": describe_machine(),
     }
-    for name in given.names:
+    for name in names:
         start = time.perf_counter()
         try:
-            row = obstacles_of(name) if given.check else row_of(name, given.time)
+            row = obstacles_of(name) if given.check else row_of(name, given.time, steps)
         except Exception as error:  # one network that fails must not hide the others
             row = {"network": name, "packs": False, "error": f"{type(error).__name__}: {error}"[:500]}
         row["seconds"] = round(time.perf_counter() - start, 1)
@@ -276,7 +324,7 @@ def main() -> int:
         if given.record:
             with given.record.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-    print(f"{len(given.names) - failed} of {len(given.names)} networks pass")
+    print(f"{len(names) - failed} of {len(names)} networks pass")
     return 1 if failed else 0
 
 

@@ -394,3 +394,20 @@ def test_constant_inputs_and_all_heads_stay_real_and_obstacles_are_reported() ->
     assert set(reasons) == {"stem", "squeeze", "classes", "angle"}
     assert any("softshrink" in str(obstacle) for obstacle in report.obstacles)
     assert "softshrink" in str(report)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_a_binary_encoder_layer_is_binary_in_evaluation_too(activation: str) -> None:
+    """torch's fused inference would take the weights as they are and call no layer."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, activation=activation, batch_first=True, dropout=0.0)
+    model = nn.Sequential(nn.Linear(8, 8), layer, nn.Linear(8, 3))
+    flag = layer.activation_relu_or_gelu
+    x = torch.randn(4, 5, 8)
+    report = binarize(model, example=x)
+    assert {"1.linear1", "1.linear2"} <= {row.path for row in report.rows if row.changed}
+    trained = model.train()(x)
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(x), trained)
+    unbinarize(model)
+    assert layer.activation_relu_or_gelu == flag

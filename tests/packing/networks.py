@@ -132,11 +132,11 @@ class UNet(nn.Module):
         return F.interpolate(self.head(x), scale_factor=2, mode="nearest")
 
 
-class BicubicUNet(UNet):
+class AntialiasedUNet(UNet):
     def forward(self, x: Tensor) -> Tensor:
         fine = self.down(x)
         coarse = self.middle(F.max_pool2d(fine, 2))
-        x = F.interpolate(self.up(coarse), scale_factor=1.0, mode="bicubic")
+        x = F.interpolate(self.up(coarse), scale_factor=1.0, mode="bicubic", antialias=True)
         return self.head(self.merge(torch.cat([x, fine], 1)))
 
 
@@ -198,8 +198,8 @@ class Tokens(nn.Module):
         x = self.stem(x)
         n, c, h, w = x.shape
         tokens = self.norm(x.flatten(2).transpose(1, 2))
-        mask = torch.zeros(h * w, h * w) if self.masked else None
-        tokens = tokens + self.attention(tokens, tokens, tokens, attn_mask=mask)[0]
+        mask = torch.zeros(n, h * w, dtype=torch.bool) if self.masked else None
+        tokens = tokens + self.attention(tokens, tokens, tokens, key_padding_mask=mask)[0]
         x = self.tail(tokens.transpose(1, 2).reshape(n, c, h, w))
         return self.fc(F.relu(x).mean((2, 3)))
 

@@ -31,10 +31,10 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Expected]] =
     "softshrink": (networks.softshrink, IMAGE, [("1", "nn.Softshrink", RELU), ("6", "nn.Softshrink", RELU)]),
     "group norm": (networks.group_norm, IMAGE, []),
     "u-net": (networks.UNet, IMAGE, []),
-    "bicubic u-net": (
-        networks.BicubicUNet,
+    "antialiased u-net": (
+        networks.AntialiasedUNet,
         IMAGE,
-        [("", "torch.nn.functional.interpolate", "mode='bilinear'")],
+        [("", "torch.nn.functional.interpolate", "leave `antialias` out")],
     ),
     "shufflenet": (networks.ShuffleNet, IMAGE, []),
     "adaptive pool": (networks.adaptive_pool, IMAGE, []),
@@ -105,7 +105,7 @@ def test_the_line_is_that_of_the_model() -> None:
 
 
 def test_parts_that_could_be_packed_are_named() -> None:
-    found = check_packable(networks.BicubicUNet(), IMAGE)
+    found = check_packable(networks.AntialiasedUNet(), IMAGE)
     assert [part.name for part in found.packable_parts] == ["down", "middle", "up", "merge", "head"]
     assert "packable parts, which xnorpp.pack_submodules packs:\n  down (1 layer)" in str(found)
     assert [part.name for part in check_packable(networks.softshrink(), IMAGE).packable_parts] == [

@@ -106,7 +106,7 @@ def test_several_outputs_and_vector_inputs() -> None:
 @pytest.mark.parametrize(
     ("network", "binary", "packed"),
     [
-        (networks.BicubicUNet, ["middle.0", "merge.0"], ["middle", "merge"]),
+        (networks.AntialiasedUNet, ["middle.0", "merge.0"], ["middle", "merge"]),
     ],
 )
 def test_the_largest_packable_parts_of_foreign_networks(

@@ -131,11 +131,20 @@ def test_bilinear_of_a_size(align: bool, size: tuple[int, int]) -> None:
     )
 
 
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("size", [(9, 3), (1, 15)])
+def test_bicubic_of_a_size(align: bool, size: tuple[int, int]) -> None:
+    attrs = {"size": list(size), "scale": None, "mode": "bicubic", "align_corners": align}
+    check(
+        "upsample2d", attrs, lambda t: F.interpolate(t, size, mode="bicubic", align_corners=align), atol=4e-6
+    )
+
+
 @pytest.mark.parametrize("scale", [(2.0, 2.0), (1.7, 0.6), (3.0, 1.25)])
-@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear"])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 def test_upsampling_by_a_scale(scale: tuple[float, float], mode: str) -> None:
     attrs = {"size": None, "scale": list(scale), "mode": mode, "align_corners": False}
-    atol = 2e-6 if mode == "bilinear" else 0.0
+    atol = {"bilinear": 2e-6, "bicubic": 4e-6}.get(mode, 0.0)
     check("upsample2d", attrs, lambda t: F.interpolate(t, scale_factor=scale, mode=mode), atol=atol)
 
 

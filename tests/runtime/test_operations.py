@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+from pathlib import Path
+
 from cuda_host import families
 
 from xnorpp.packing.bounds import BOUNDS
+from xnorpp.packing.operations import FUNCTIONS
 from xnorpp.runtime.cuda.operations import PRODUCERS
 from xnorpp.runtime.cuda.plain import ENTRY
 from xnorpp.runtime.format.ops import operations
@@ -13,6 +18,11 @@ from xnorpp.runtime.plan import make_steps
 from xnorpp.runtime.reference import APPLY
 from xnorpp.runtime.reference.curves import CURVES
 
+ROOT = Path(__file__).parents[2]
+FAMILIES = (
+    *("convolution", "product", "einsum", "arithmetic", "activation", "choice", "reduction", "window"),
+    *("shape", "moves", "unfold"),
+)
 # Of an epilogue, in every engine.
 MOVES = {"affine", "relu", "prelu", "hardtanh", "add", "mul", "sign", "sub", "div", "offset", *CURVES}
 
@@ -47,3 +57,30 @@ def test_moves_are_what_plans_have_besides_producers() -> None:
     }
     first = {name for name, rule in operations().items() if rule.since == 1}
     assert producers - {"pointwise"} == first - MOVES
+
+
+def test_the_format_page_lists_every_operation_of_each_set() -> None:
+    page = (ROOT / "docs/format.md").read_text()
+    first, second = page.split("## Operation set 1")[1].split("## Operation set 2")
+    rows = {name: rule.since for name, rule in operations().items()}
+    for since, text in ((1, first), (2, second.split("### ")[0])):
+        listed = {
+            name
+            for line in text.splitlines()
+            if line.startswith("| `")
+            for name in re.findall(r"`(\w+)`", line.split("|")[1])
+        }
+        assert listed >= {name for name, own in rows.items() if own == since}
+        assert listed <= set(rows)
+
+
+def test_the_packing_page_lists_every_function_that_is_recognised() -> None:
+    page = (ROOT / "docs/packing.md").read_text()
+    listed: set[str] = set()
+    for family in FAMILIES:
+        (row,) = re.findall(rf"^\| {family} \| (`.*) \|$", page, re.MULTILINE)
+        names = re.findall(r"`(\w+)`", row)
+        module = importlib.import_module(f"xnorpp.packing.operations.{family}")
+        assert names == sorted(module.FUNCTIONS), f"the row {family!r} of docs/packing.md"
+        listed |= set(names)
+    assert listed == set(FUNCTIONS)

@@ -104,9 +104,9 @@ Value edge_pad2d(const Site &site) {
 
 Value upsample2d(const Site &site) {
     const Shape &in = site.image();
-    const std::string mode = mode_of(site, {"nearest", "nearest-exact", "bilinear"});
+    const std::string mode = mode_of(site, {"nearest", "nearest-exact", "bilinear", "bicubic"});
     const bool aligned = site.flag("align_corners");
-    if (aligned && mode != "bilinear") site.fail("`align_corners` (=true) needs the mode bilinear");
+    if (aligned && mode != "bilinear" && mode != "bicubic") site.fail("`align_corners` (=true) needs the mode bilinear or bicubic");
     const Json &size = site.attr("size"), &scale = site.attr("scale");
     if (size.is(Json::Type::Null) == scale.is(Json::Type::Null)) site.fail("one of `size` and `scale` must be given, and the other null");
     if (scale.is(Json::Type::Null)) {

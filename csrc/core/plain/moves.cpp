@@ -167,9 +167,60 @@ std::vector<Tap> taps_of(const PlainSite &site, size_t axis, bool aligned) {
     return taps;
 }
 
+struct CubicTap {
+    int32_t at[4];  // rows or columns
+    float weight[4];
+};
+
+// The weights of the four numbers around a place that is `t` after the second.
+void cubic_weights(double t, float *weight) {
+    constexpr double a = -0.75;
+    const auto near = [](double d) { return ((a + 2) * d - (a + 3)) * d * d + 1; };
+    const auto far = [](double d) { return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a; };
+    weight[0] = (float)far(t + 1), weight[1] = (float)near(t), weight[2] = (float)near(1 - t), weight[3] = (float)far(2 - t);
+}
+
+std::vector<CubicTap> cubic_taps_of(const PlainSite &site, size_t axis, bool aligned) {
+    const int64_t in = site.input().shape[1 + axis], out = site.output().shape[1 + axis];
+    const float ratio = ratio_of(site, axis, aligned);
+    site.budget.take((size_t)out * sizeof(CubicTap));
+    std::vector<CubicTap> taps((size_t)out);
+    for (size_t i = 0; i < taps.size(); i++) {
+        const float place = aligned ? ratio * (float)i : ratio * ((float)i + 0.5f) - 0.5f, whole = std::floor(place);
+        const int64_t first = (int64_t)whole - 1;
+        for (int64_t k = 0; k < 4; k++) taps[i].at[k] = (int32_t)std::min(std::max<int64_t>(first + k, 0), in - 1);
+        cubic_weights((double)(place - whole), taps[i].weight);
+    }
+    return taps;
+}
+
+PlainStep bicubic(const PlainSite &site, bool aligned) {
+    const auto rows = cubic_taps_of(site, 0, aligned), columns = cubic_taps_of(site, 1, aligned);
+    return {[rows, columns](const PlainCall &call, int first, int count, float *to) {
+        const View &in = call.in[0];
+        const int wide = call.out.c, width = call.out.w;
+        for (int i = 0; i < count; i++, to += call.out.stride) {
+            const CubicTap &y = rows[(size_t)((first + i) / width)], &x = columns[(size_t)((first + i) % width)];
+            const float *from[4][4];
+            for (int r = 0; r < 4; r++)
+                for (int c = 0; c < 4; c++) from[r][c] = in.data + ((int64_t)y.at[r] * in.w + x.at[c]) * in.stride;
+            for (int k = 0; k < wide; k++) {
+                float sum = 0;
+                for (int r = 0; r < 4; r++) {
+                    float row = x.weight[0] * from[r][0][k];
+                    for (int c = 1; c < 4; c++) row = row + x.weight[c] * from[r][c][k];
+                    sum = r == 0 ? y.weight[0] * row : sum + y.weight[r] * row;
+                }
+                to[k] = sum;
+            }
+        }
+    }};
+}
+
 PlainStep upsample2d(const PlainSite &site) {
     const std::string mode = site.op.attrs.find("mode")->text();
     const bool aligned = site.op.attrs.find("align_corners")->boolean;
+    if (mode == "bicubic") return bicubic(site, aligned);
     if (mode != "bilinear") {
         const float half = mode == "nearest" ? 0.0f : 0.5f;
         const float ratios[] = {ratio_of(site, 0, false), ratio_of(site, 1, false)};

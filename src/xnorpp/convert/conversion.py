@@ -355,7 +355,21 @@ def _matches(path: str, pattern: str) -> bool:
 
 def _set_module(model: nn.Module, path: str, new: nn.Module) -> None:
     parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, new)
+    owner = model.get_submodule(parent)
+    setattr(owner, name, new)
+    if isinstance(owner, nn.TransformerEncoderLayer):
+        _set_fused_inference(owner)
+
+
+def _set_fused_inference(layer: nn.TransformerEncoderLayer) -> None:
+    """torch's fused inference reads the weights of linear layers and never calls these: with binary ones the
+    layer would be real-valued in evaluation. The flag that allows it is taken away, and given back."""
+    if any(isinstance(part, BinaryLayer) for part in (layer.linear1, layer.linear2)):
+        layer.activation_relu_or_gelu = 0
+        return
+    relu = layer.activation is nn.functional.relu or isinstance(layer.activation, nn.ReLU)
+    gelu = layer.activation is nn.functional.gelu or isinstance(layer.activation, nn.GELU)
+    layer.activation_relu_or_gelu = 1 if relu else 2 if gelu else 0
 
 
 _OLD = {

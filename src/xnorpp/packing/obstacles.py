@@ -57,7 +57,7 @@ _PARTS = "xnorpp.pack_submodules packs the modules around it"
 # The remedies of operations that are refused whatever the shape of their input is, ...
 _ALWAYS: dict[str, str] = {
     **dict.fromkeys(
-        ("rrelu", "glu", "tanhshrink", "softshrink", "hardshrink"),
+        ("rrelu", "tanhshrink", "softshrink", "hardshrink"),
         "use nn.ReLU, nn.PReLU or nn.Hardtanh instead",
     ),
     "local_response_norm": "use nn.BatchNorm2d or nn.GroupNorm",
@@ -65,11 +65,11 @@ _ALWAYS: dict[str, str] = {
     **dict.fromkeys(("conv3d", "conv_transpose3d", "conv_transpose1d"), f"use nn.Conv2d on images; {_PARTS}"),
     "conv_transpose2d": f"there is no packed transposed convolution; {_PARTS}",
     **dict.fromkeys(
-        ("interpolate", "upsample", "pixel_shuffle", "pixel_unshuffle", "grid_sample", "fold", "unfold"),
+        ("interpolate", "upsample", "pixel_shuffle", "pixel_unshuffle", "grid_sample"),
         f"resampling has no packed form; {_PARTS}",
     ),
     **dict.fromkeys(
-        ("baddbmm", "einsum", "multi_head_attention_forward"),
+        ("baddbmm", "multi_head_attention_forward"),
         f"use torch.matmul, or torch.nn.functional.scaled_dot_product_attention for attention; {_PARTS}",
     ),
     **dict.fromkeys(
@@ -98,10 +98,10 @@ _BY_SHAPE: dict[str, str] = {
         ("argmax", "argmin", "topk", "sort"), "return the scores and choose among them outside of the model"
     ),
     **dict.fromkeys(
-        ("sin", "cos", "log1p", "expm1", "log2", "log10"),
+        ("sin", "cos", "atan", "floor", "round"),
         f"compute it from the packed model's output, or replace it by nn.ReLU or nn.Hardtanh; {_PARTS}",
     ),
-    **dict.fromkeys(("where", "masked_fill"), "use nn.ReLU, nn.Hardtanh or clamp instead of a mask"),
+    **dict.fromkeys(("eq", "ne"), "compare by > or <, or decide by shapes and settings only"),
 }
 _OTHERWISE = f"replace it by an operation that docs/packing.md lists, or leave this module unpacked: {_PARTS}"
 

@@ -35,6 +35,11 @@ _METADATA = (
     *("size", "dim", "ndimension", "numel", "nelement", "stride", "is_contiguous", "is_floating_point"),
     *("is_complex", "get_device", "element_size", "storage_offset", "__len__", "__hash__", "__repr__"),
 )
+# Fresh tensors that take no more than shape and type from a value.
+_FRESH = (
+    *("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor"),
+    *("new_empty", "empty_like"),
+)
 _PACKAGES = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
 OUTERMOST = "run_traced"  # the function of `record.py` around a model's run
 RANKS = range(1, 9)  # axes of a value of a program, without the batch
@@ -64,7 +69,8 @@ class Trace(TorchFunctionMode):
         self.nodes: dict[int, Node] = {id(x): self.input}
         self.alive: list[Any] = [x]  # keeps every tensor, so that no identity is used twice
         self.constants: set[int] = set()
-        self.stale: set[int] = set()
+        # Tensors whose memory was changed through another: their last node, and that other; None: several.
+        self.stale: dict[int, tuple[Node, Tensor | None]] = {}
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
         self.joined: dict[tuple[int, ...], Node] = {}  # concatenations by axis and parts (`views.py`)
         self._batch_axes: dict[int, int] = {}  # of tensors whose batch axis is not the first
@@ -115,10 +121,12 @@ class Trace(TorchFunctionMode):
         name = getattr(func, "__name__", str(func))
         before = [self.nodes.get(id(t)) for t in tracked]
         result = func(*args, **kwargs)
-        if not tracked:
+        if not tracked or name in _FRESH:
             for t in tensors_in(result):
                 self.add_constant(t)
             return result
+        if name == "__setitem__":  # which returns nothing, and changes its first argument
+            result = args[0]
         if name in _METADATA or (name == "__get__" and not list(tensors_in(result))):
             return result
         self.operation = self._operation_name(func, name)
@@ -183,7 +191,7 @@ class Trace(TorchFunctionMode):
             self.serial += 1
             self.nodes[id(t)] = Node("opaque", sources, tuple(t.shape[1:]), serial=self.serial)
             self._remember(t)
-            self.stale.discard(id(t))
+            self.stale.pop(id(t), None)
             (self.odd.discard if self._fits(t) else self.odd.add)(id(t))
 
     def _report(self, path: str, operation: str, reason: str, remedy: str, line: str | None = None) -> None:
@@ -246,9 +254,11 @@ class Trace(TorchFunctionMode):
             )
         self._remember(tensor)
         self.nodes[id(tensor)] = node
+        self.stale.pop(id(tensor), None)
         if self.values is not None and node.serial not in self.values:
             with _no_modes():
-                self.values[node.serial] = plain.detach().movedim(batch, 0).clone()
+                kept = plain.detach().movedim(batch, 0).clone()
+                self.values[node.serial] = kept.float() if kept.dtype == torch.bool else kept
 
     def keep(self, made: Node, source: Node | None, move: Callable[[Tensor], Tensor]) -> None:
         """The value of a node that the model has no tensor of: what `move` makes of its source's value."""
@@ -264,6 +274,7 @@ class Trace(TorchFunctionMode):
 
     def set_batch_axis(self, tensor: Tensor, axis: int) -> None:
         """From now on the batch of this tensor is this axis."""
+        self._batch_axes.pop(id(tensor), None)
         if axis:
             self._batch_axes[id(tensor)] = axis
 
@@ -307,13 +318,18 @@ class Trace(TorchFunctionMode):
         """An in-place operation changes every view of the same memory; their recorded values are no more."""
         storage = changed.untyped_storage().data_ptr()
         for other in self.alive:
-            if (
-                other is not changed
-                and id(other) in self.nodes
-                and other.untyped_storage().data_ptr() == storage
-            ):
-                del self.nodes[id(other)]
-                self.stale.add(id(other))
+            shared = isinstance(other, Tensor) and other.untyped_storage().data_ptr() == storage
+            if other is changed or not shared:
+                continue
+            if id(other) in self.nodes:
+                self.stale[id(other)] = (self.nodes.pop(id(other)), changed)
+            elif id(other) in self.stale and self.stale[id(other)][1] is not changed:
+                self.stale[id(other)] = (self.stale[id(other)][0], None)
+
+    def restored(self, tensor: Tensor, changed: object) -> None:
+        """`x[..] += y` changes a view of x and puts it where it is: x is what it was, and the view put in."""
+        if id(tensor) in self.stale and self.stale[id(tensor)][1] is changed:
+            self.nodes[id(tensor)] = self.stale.pop(id(tensor))[0]
 
     def node(self, tensor: object, anywhere: bool = False) -> Node:
         """The node of a tensor that depends on the input; `anywhere`: its batch axis may be any one."""

@@ -185,7 +185,8 @@ def _fill() -> None:
         _of(CASES, name, lambda move=move: _moved(*move))
     for resize in (
         (None, [1.7, 2.0], "bilinear", False), ([11, 4], None, "bilinear", True),
-        ([1, 8], None, "bilinear", True),
+        ([1, 8], None, "bilinear", True), (None, [2.0, 1.4], "bicubic", False),
+        ([3, 11], None, "bicubic", True),
         (None, [1.7, 0.6], "nearest", False), ([13, 5], None, "nearest-exact", False),
     ):  # fmt: skip
         _of(CASES, f"upsample2d {resize}", lambda resize=resize: _resize(*resize))

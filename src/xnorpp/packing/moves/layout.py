@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from xnorpp.packing.graph import Node, order
+from xnorpp.packing.graph import Array, Node, order
 from xnorpp.runtime.reference.curves import CURVES
 
 # Element by element, the same for every channel.
@@ -117,6 +117,8 @@ def _shuffle(node: Node) -> Node:
 def _through_permute(node: Node, axes: list[int], serial: Callable[[], int]) -> Node:
     if not all(source.op == "permute" and source.attrs["axes"] == axes for source in node.inputs):
         return node
+    if len(node.shape) != len(axes):  # a flattened value, or one more axis
+        return node
     inner = [source.inputs[0] for source in node.inputs]
     inverse = [axes.index(i) for i in range(len(axes))]
     shape = tuple(node.shape[i] for i in inverse)
@@ -125,10 +127,7 @@ def _through_permute(node: Node, axes: list[int], serial: Callable[[], int]) -> 
         tensors = _for_all_channels(node, shape[0])
         if tensors is None:
             return node
-        changes = {
-            "tensors": tensors,
-            "size": None if node.size is None else np.max(node.size) * np.ones(shape[0]),
-        }
+        changes = {"tensors": tensors, "size": _for_all(node.size, shape[0])}
     elif node.op == "offset":
         changes = {"tensors": {"value": node.tensors["value"].transpose(inverse)}}
     elif node.op == "slice":
@@ -159,12 +158,16 @@ def _through_reshape(node: Node, first: Node, serial: Callable[[], int]) -> Node
             tensors = _for_all_channels(node, shape[0])
             if tensors is None:
                 return node
-            changes = {"tensors": tensors}
+            changes = {"tensors": tensors, "size": _for_all(node.size, shape[0])}
     elif node.op not in _UNARY and node.op not in _BINARY:
         return node
     moved = replace(node, inputs=inner, shape=shape, serial=serial(), **changes)
     back = Node("reshape", [moved], node.shape, first.attrs, {}, node.path, node.line, node.serial)
     return _composed(back)
+
+
+def _for_all(size: Array | None, channels: int) -> Array | None:
+    return None if size is None else np.max(size) * np.ones(channels)
 
 
 def _for_all_channels(node: Node, channels: int) -> dict[str, Any] | None:

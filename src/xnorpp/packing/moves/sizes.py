@@ -41,6 +41,10 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
         different = next((mine for mine, theirs in zip(goal, found) if mine != theirs), None)
         if different is not None and (more == _MORE[0] or _runs(outputs, inputs[0], other)):
             return {}, f"{different[0]} ({different[1]}) is bound to {size[0]}x{size[1]} pixels"
+    try:
+        assemble(outputs, tuple(inputs[0].shape[1:]), free_axes=(1, 2))
+    except ProgramError as error:  # a constant map of a value whose size is no longer the input's
+        return {}, str(error)
     return outputs, ""
 
 

@@ -13,16 +13,19 @@ from typing import Any
 from torch import Tensor
 
 from xnorpp.packing.graph import Node
-from xnorpp.packing.nested import tensors_in
 from xnorpp.packing.obstacles import Refusal, remedy_for
 from xnorpp.packing.operations import (
     activation,
     arithmetic,
+    batches,
+    choice,
     convolution,
+    einsum,
     moves,
     product,
     reduction,
     shape,
+    unfold,
     window,
 )
 from xnorpp.packing.operations.arguments import Handler
@@ -39,42 +42,11 @@ FUNCTIONS: Mapping[str, Handler] = {
     **reduction.FUNCTIONS,
     **shape.FUNCTIONS,
     **moves.FUNCTIONS,
+    **choice.FUNCTIONS,
+    **einsum.FUNCTIONS,
+    **unfold.FUNCTIONS,
 }
-
-
-# Functions that look at the last axes alone: where the batch is merged with another axis, that is one more.
-_TRAILING = frozenset(
-    (*activation.FUNCTIONS, *arithmetic.FUNCTIONS, *product.FUNCTIONS, *reduction.FUNCTIONS)
-) - {"batch_norm", "group_norm", "instance_norm", "multi_head_attention_forward"}
-
-
-def _apart(trace: Trace, name: str, args: Any, kwargs: Any, result: Any) -> tuple[Any, Any, Any]:
-    """The call with images and what they are merged with as two axes, where the function allows it."""
-    counts = {trace.merged(t) for t in tensors_in((args, kwargs)) if trace.is_value(t)}
-    if counts == {0} or not isinstance(result, Tensor):
-        return args, kwargs, result
-    if name not in _TRAILING or len(counts) > 1:
-        return args, kwargs, result  # the handler refuses it
-    first = next(t for t in tensors_in((args, kwargs)) if trace.merged(t))
-    (count,) = counts
-    trace.set_merged(result, count)
-
-    def changed(value: Any, key: Any) -> Any:
-        if isinstance(value, Tensor):
-            return trace.apart(value)
-        if key == "dim" and isinstance(value, int):
-            return value if value < 0 else value - first.dim()
-        if key == "dim" and isinstance(value, list | tuple):
-            return [d if d < 0 else d - first.dim() for d in value]
-        return value
-
-    takes_dim = name in _WITH_DIM
-    places = ["dim" if i == 1 and takes_dim else None for i in range(len(args))]
-    moved = [changed(value, place) for value, place in zip(args, places)]
-    return tuple(moved), {key: changed(value, key) for key, value in kwargs.items()}, trace.apart(result)
-
-
-_WITH_DIM = frozenset((*reduction.FUNCTIONS, "softmax", "log_softmax"))
+_PLACED = frozenset((*moves.FUNCTIONS, *einsum.FUNCTIONS))  # which find the batch axis by themselves
 
 
 def plain_name(name: str) -> str:
@@ -94,10 +66,11 @@ def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Any) -> Node
     handler = FUNCTIONS.get(plain)
     if handler is None:
         raise trace.fail("is not supported", remedy_for(plain))
-    if plain not in moves.FUNCTIONS:
-        args, kwargs, result = _apart(trace, plain, args, kwargs, result)
     try:
-        made: Node | list[Node] = handler(trace, result, *args, **kwargs)
+        if plain in _PLACED or isinstance(result, list | tuple):
+            made: Node | list[Node] = handler(trace, result, *args, **kwargs)
+        else:
+            made = batches.called(trace, plain, handler, args, kwargs, result)
         if isinstance(result, Tensor) == isinstance(made, list):
             raise trace.fail("is not supported", remedy_for(plain))
         return made

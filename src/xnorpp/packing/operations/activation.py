@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
+from xnorpp.packing.moves.views import sliced
 from xnorpp.packing.operations.arguments import Handler, affine
 from xnorpp.packing.trace import Trace
 
@@ -196,12 +197,44 @@ def power(trace: Trace, result: Tensor, input: Any, exponent: Any) -> Node:
         return square(trace, result, input)
     if value == 1:
         return source
+    if value in (3, 4):
+        twice = square(trace, result, input)
+        return trace.emit("mul", [twice, source if value == 3 else twice], source.shape)
     if value in (0.5, -0.5):
         root = emit_curve(trace, source, "sqrt", torch.sqrt)
         return root if value == 0.5 else emit_curve(trace, root, "reciprocal", torch.reciprocal)
     if value == -1:
         return emit_curve(trace, source, "reciprocal", torch.reciprocal)
-    raise trace.fail(f"with the exponent {exponent} is not supported; 2, 1, 0.5, -0.5 and -1 are")
+    raise trace.fail(f"with the exponent {exponent} is not supported; 4, 3, 2, 1, 0.5, -0.5 and -1 are")
+
+
+def log1p(trace: Trace, result: Tensor, input: Any) -> Node:
+    more = affine(trace, trace.node(input), None, np.array([1.0]))
+    return emit_curve(trace, more, "log", torch.log)
+
+
+def expm1(trace: Trace, result: Tensor, input: Any) -> Node:
+    return affine(trace, emit_curve(trace, trace.node(input), "exp", torch.exp), None, np.array([-1.0]))
+
+
+def _log_of_base(base: float) -> Handler:
+    def handler(trace: Trace, result: Tensor, input: Any) -> Node:
+        natural = emit_curve(trace, trace.node(input), "log", torch.log)
+        return affine(trace, natural, np.array([1.0 / np.log(base)]), None)
+
+    return handler
+
+
+def glu(trace: Trace, result: Tensor, input: Any, dim: int = -1) -> Node:
+    """`a * sigmoid(b)`, the halves of an axis."""
+    source = trace.node(input)
+    axis = int(dim) % (len(source.shape) + 1) - 1
+    if axis < 0:
+        raise trace.fail("along the batch axis is not supported", "use an axis of each image")
+    half = source.shape[axis] // 2
+    value, gate = sliced(trace, source, axis, 0, half), sliced(trace, source, axis, half, None)
+    gate = emit_curve(trace, gate, "sigmoid", torch.sigmoid, 1.0)
+    return trace.emit("mul", [value, gate], value.shape)
 
 
 def rsqrt(trace: Trace, result: Tensor, input: Any) -> Node:
@@ -221,6 +254,11 @@ FUNCTIONS: dict[str, Handler] = {
     "sqrt": curve("sqrt", torch.sqrt),
     "reciprocal": curve("reciprocal", torch.reciprocal),
     "rsqrt": rsqrt,
+    "log1p": log1p,
+    "expm1": expm1,
+    "log2": _log_of_base(2.0),
+    "log10": _log_of_base(10.0),
+    "glu": glu,
     "square": square,
     "pow": power,
     "gelu": gelu,

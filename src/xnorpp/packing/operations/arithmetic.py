@@ -12,6 +12,7 @@ from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import as_image, channels_back, channels_first, reshaped
 from xnorpp.packing.operations.activation import emit_curve
 from xnorpp.packing.operations.arguments import Handler, affine, of_one, shape_of, spatial_parts
+from xnorpp.packing.operations.moves import expanded
 from xnorpp.packing.trace import Trace
 
 
@@ -60,7 +61,12 @@ def mul(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
         attrs = None if plain else {"broadcast": True}
         return trace.emit("mul", [first, second], shape_of(result), attrs)
     value, constant = (a, b) if trace.is_value(a) else (b, a)
-    return times_constant(trace, trace.node(value), constant)
+    return times_constant(trace, _grown(trace, trace.node(value), result), constant)
+
+
+def _grown(trace: Trace, node: Node, result: Tensor) -> Node:
+    """A value that a constant repeats along its axes of one element."""
+    return expanded(trace, node, shape_of(result)) if len(node.shape) == result.dim() - 1 else node
 
 
 def times_constant(trace: Trace, source: Node, constant: Any) -> Node:
@@ -114,8 +120,8 @@ def div(trace: Trace, result: Tensor, a: Any, b: Any, *, rounding_mode: Any = No
     return _times(trace, source, 1.0 / c.astype(np.float64))
 
 
-def _plus(trace: Trace, value: Any, constant: Any, sign: float) -> Node:
-    return plus_constant(trace, trace.node(value), constant, sign)
+def _plus(trace: Trace, result: Tensor, value: Any, constant: Any, sign: float) -> Node:
+    return plus_constant(trace, _grown(trace, trace.node(value), result), constant, sign)
 
 
 def plus_constant(trace: Trace, source: Node, constant: Any, sign: float = 1.0) -> Node:
@@ -140,15 +146,15 @@ def add(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> No
         attrs = None if equal else {"broadcast": True}
         return trace.emit("add", [first, second], shape_of(result), attrs)
     if trace.is_value(a):
-        return _plus(trace, a, b, float(alpha))
+        return _plus(trace, result, a, b, float(alpha))
     if alpha != 1:
         raise trace.fail("with `alpha` after a constant is not supported", "multiply the value first")
-    return _plus(trace, b, a, 1.0)
+    return _plus(trace, result, b, a, 1.0)
 
 
 def sub(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> Node:
     if not trace.is_value(b):
-        return _plus(trace, a, b, -float(alpha))
+        return _plus(trace, result, a, b, -float(alpha))
     if trace.is_value(a):
         first, second, equal = _pair(trace, a, b)
         if not equal:
@@ -157,7 +163,7 @@ def sub(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> No
             return trace.emit("sub", [first, second], shape_of(result))
         negative = affine(trace, second, np.array([-float(alpha)]), None)
         return trace.emit("add", [first, negative], negative.shape)
-    negative = affine(trace, trace.node(b), np.array([-float(alpha)]), None)
+    negative = affine(trace, _grown(trace, trace.node(b), result), np.array([-float(alpha)]), None)
     return plus_constant(trace, negative, a)
 
 

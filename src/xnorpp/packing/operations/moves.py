@@ -9,10 +9,19 @@ import numpy as np
 from torch import Tensor
 
 from xnorpp.packing.graph import Node
-from xnorpp.packing.moves.views import joined, permuted, reshaped, sliced
+from xnorpp.packing.moves.views import (
+    as_image,
+    channels_back,
+    channels_first,
+    joined,
+    permuted,
+    reshaped,
+    sliced,
+)
 from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.trace import Trace
 
+_FEW = 24  # slices that a list of places may become
 _BATCH = "leave the batch axis first, and each image to itself"
 
 
@@ -20,7 +29,7 @@ def _dims(args: Sequence[Any]) -> list[int]:
     return [int(d) for d in (args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args)]
 
 
-def _axis(trace: Trace, tensor: Tensor, dim: int) -> int:
+def axis_of(trace: Trace, tensor: Tensor, dim: int) -> int:
     """The axis of a value that a dimension of its tensor is."""
     dim, batch = dim % tensor.dim(), trace.batch_axis(tensor)
     if dim == batch:
@@ -60,23 +69,24 @@ def reshape(trace: Trace, result: Tensor, input: Tensor, *args: Any, **kwargs: A
     """Any reshaping that leaves the batch axis alone; axes of one element may come and go anywhere."""
     source, before = trace.node(input, anywhere=True), trace.batch_axis(input)
     inside = int(np.prod(input.shape[:before], dtype=np.int64))
-    if before == 0 and result.dim() and result.shape[0] % trace.batch == 0 and result.shape[0] > trace.batch:
-        count = result.shape[0] // trace.batch  # images and what follows them as one axis
-        trace.set_merged(result, count)
-        return reshaped(trace, source, (count, *result.shape[1:]))
-    # The batch axis of the result is the one of its size with as many elements before it.
+    # The batch axis of the result is the one of its size with as many elements before it; or it is images and
+    # what follows them as one axis.
     for dim, size in enumerate(result.shape):
-        if size == trace.batch and int(np.prod(result.shape[:dim], dtype=np.int64)) == inside:
-            trace.set_batch_axis(result, dim)
-            shape = [n for i, n in enumerate(result.shape) if i != dim]
-            return reshaped(trace, source, shape or [1])
+        if size % trace.batch or int(np.prod(result.shape[:dim], dtype=np.int64)) != inside:
+            continue
+        count = size // trace.batch
+        trace.set_batch_axis(result, dim)
+        trace.set_merged(result, count if count > 1 else 0)
+        between = [count] if count > 1 else []
+        shape = [*result.shape[:dim], *between, *result.shape[dim + 1 :]]
+        return reshaped(trace, source, shape or [1])
     raise trace.fail(
         f"from {tuple(input.shape)} to {tuple(result.shape)} mixes images, which is not supported", _BATCH
     )
 
 
 def _pieces(trace: Trace, input: Tensor, results: Sequence[Tensor], dim: int) -> list[Node]:
-    source, axis = trace.node(input, anywhere=True), _axis(trace, input, dim)
+    source, axis = trace.node(input, anywhere=True), axis_of(trace, input, dim)
     nodes, begin = [], 0
     for part in results:
         size = part.shape[dim % input.dim()]
@@ -95,7 +105,7 @@ def split(trace: Trace, result: Any, input: Tensor, *args: Any, dim: int | None 
 
 
 def _selected(trace: Trace, result: Tensor, input: Tensor, dim: int, index: int) -> Node:
-    source, axis = trace.node(input, anywhere=True), _axis(trace, input, dim)
+    source, axis = trace.node(input, anywhere=True), axis_of(trace, input, dim)
     index = index % source.shape[axis]
     batch = trace.batch_axis(input)
     trace.set_batch_axis(result, batch - (dim % input.dim() < batch))
@@ -116,7 +126,7 @@ def select(trace: Trace, result: Tensor, input: Tensor, dim: int, index: int) ->
 def narrow(trace: Trace, result: Tensor, input: Tensor, dim: int, start: Any, length: int) -> Node:
     trace.set_batch_axis(result, trace.batch_axis(input))
     trace.set_merged(result, trace.merged(input))
-    source, axis = trace.node(input, anywhere=True), _axis(trace, input, dim)
+    source, axis = trace.node(input, anywhere=True), axis_of(trace, input, dim)
     begin = int(start) % source.shape[axis]
     return sliced(trace, source, axis, begin, begin + length)
 
@@ -127,21 +137,11 @@ def _whole(index: Any) -> bool:
 
 def getitem(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node:
     """Slices, whole numbers, `...` and None; `x[:, :, ::s, ::t]` is a pooling over single pixels."""
-    parts = list(index) if isinstance(index, tuple) else [index]
-    if trace.merged(input):
-        raise trace.fail("reads a tensor whose batch is merged with another axis", _BATCH)
-    if any(isinstance(part, Tensor | list | np.ndarray | bool) for part in parts):
-        raise trace.fail("with an index of numbers or truth values is not supported", "use slices")
-    missing = input.dim() - sum(part is not None and part is not Ellipsis for part in parts)
-    if Ellipsis in parts:
-        at = parts.index(Ellipsis)
-        parts[at : at + 1] = [slice(None)] * missing
-    else:
-        parts += [slice(None)] * missing
-    batch, node = trace.batch_axis(input), trace.node(input, anywhere=True)
+    parts = _index(trace, input, index)
+    merged, batch, node = trace.merged(input), trace.batch_axis(input), trace.node(input, anywhere=True)
     steps = [part.step or 1 if isinstance(part, slice) else 0 for part in parts]
     strided = all(isinstance(p, slice) and p.start in (None, 0) and p.stop is None for p in parts)
-    if strided and batch == 0 and len(node.shape) == 3 and steps[:2] == [1, 1]:
+    if strided and batch == 0 and not merged and len(node.shape) == 3 and steps[:2] == [1, 1]:
         if steps == [1] * 4:
             return node
         attrs = {"kernel": [1, 1], "stride": steps[2:], "padding": [0, 0], "ceil_mode": False}
@@ -157,7 +157,15 @@ def getitem(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node:
             if not _whole(part):
                 raise trace.fail("chooses among images, which is not supported", _BATCH)
             trace.set_batch_axis(result, place)
+            trace.set_merged(result, merged)
             place += 1
+            if merged:
+                shape.append(node.shape[axis])
+                axis += 1
+        elif isinstance(part, np.ndarray):
+            node = chosen(trace, node, axis, part)
+            shape.append(node.shape[axis])
+            axis, place = axis + 1, place + 1
         elif isinstance(part, slice):
             node = _slice_axis(trace, node, axis, part)
             shape.append(node.shape[axis])
@@ -168,6 +176,104 @@ def getitem(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node:
             axis += 1
         dim += 1
     return reshaped(trace, node, shape or [1])
+
+
+def _index(trace: Trace, input: Tensor, index: Any) -> list[Any]:
+    """An index with a part for each axis; numbers of a tensor or list as an array, one at most."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    for i, part in enumerate(parts):
+        if isinstance(part, list):
+            parts[i] = np.array(part)
+        elif isinstance(part, Tensor):
+            if trace.is_value(part):
+                raise trace.fail("with an index computed from the input is not supported", "use slices")
+            parts[i] = part.detach().cpu().numpy()
+    lists = [part for part in parts if isinstance(part, np.ndarray)]
+    masks = any(isinstance(part, bool) for part in parts)
+    if masks or any(part.dtype.kind not in "iu" or part.ndim > 1 for part in lists):
+        raise trace.fail("with an index of truth values is not supported", "use slices")
+    if sum(part.ndim for part in lists) > 1:
+        raise trace.fail("with several lists of numbers is not supported", "use one list at a time")
+    parts = [int(part) if isinstance(part, np.ndarray) and part.ndim == 0 else part for part in parts]
+    missing = input.dim() - sum(part is not None and part is not Ellipsis for part in parts)
+    at = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
+    parts[at : at + 1] = [slice(None)] * missing
+    return parts
+
+
+def chosen(trace: Trace, node: Node, axis: int, index: Any) -> Node:
+    """Numbers of an axis by a list: slices that are joined, or a product with 0 and 1 where they are many."""
+    index = np.asarray(index, np.int64) % node.shape[axis]
+    runs = np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)
+    if len(runs) <= _FEW:
+        parts = [sliced(trace, node, axis, int(run[0]), int(run[-1]) + 1) for run in runs]
+        return joined(trace, parts, axis)
+    first = channels_first(trace, node, axis)
+    ones = np.zeros((len(index), node.shape[axis], 1, 1), np.float32)
+    ones[np.arange(len(index)), index] = 1
+    image = as_image(trace, first)
+    attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+    made = trace.emit("conv2d", [image], (len(index), *image.shape[1:]), attrs, {"weight": ones})
+    return channels_back(trace, reshaped(trace, made, (len(index), *first.shape[1:])), axis)
+
+
+def index_select(trace: Trace, result: Tensor, input: Tensor, dim: int, index: Any) -> Node:
+    parts: list[Any] = [slice(None)] * input.dim()
+    parts[dim] = index
+    return getitem(trace, result, input, tuple(parts))
+
+
+def setitem(trace: Trace, result: Tensor, input: Tensor, index: Any, value: Any) -> Node:
+    """`x[..] = value` by slices and whole numbers: what is put in, joined with what stays around it."""
+    if trace.batch_axis(input) or trace.merged(input):
+        raise trace.fail("reads a tensor whose batch is not its first axis alone", _BATCH)
+    parts = _index(trace, input, index)
+    if any(not isinstance(part, slice | int) for part in parts) or not _whole(parts[0]):
+        raise trace.fail("is supported with slices and whole numbers of each image", "use slices")
+    sizes = tuple(input.shape[1:])
+    if any(isinstance(part, slice) and part.step not in (None, 1) for part in parts):
+        raise trace.fail("with steps is not supported", "use slices without steps")
+    ranges = [
+        part.indices(n)[:2] if isinstance(part, slice) else (part % n, part % n + 1)
+        for part, n in zip(parts[1:], sizes)
+    ]
+    trace.restored(input, value)
+    old = trace.node(input) if trace.is_value(input) else _filled_with(trace, input, sizes)
+    piece = _piece(trace, value, [e - b for b, e in ranges], [isinstance(part, slice) for part in parts[1:]])
+    for axis in reversed(range(len(sizes))):
+        begin, end = ranges[axis]
+        around = old
+        for before in range(axis):
+            around = sliced(trace, around, before, *ranges[before])
+        row = [sliced(trace, around, axis, 0, begin)] if begin else []
+        row.append(piece)
+        if end < sizes[axis]:
+            row.append(sliced(trace, around, axis, end, None))
+        piece = joined(trace, row, axis)
+    return piece
+
+
+def _piece(trace: Trace, value: Any, shape: list[int], stays: list[bool]) -> Node:
+    """What is put in, with all axes of what it is put into; those of whole numbers are missing in it."""
+    given = [n for n, stay in zip(shape, stays) if stay]
+    if not trace.is_value(value):
+        c = trace.constant(value)
+        if c.ndim > len(given):
+            if c.shape[0] != 1 and (c != c[:1]).any():
+                raise trace.fail(
+                    "puts in a constant that differs from image to image", "give every image the same"
+                )
+            c = c[0]
+        whole = np.ascontiguousarray(np.broadcast_to(c, given).reshape(shape).astype(np.float32))
+        return trace.emit("constant", [trace.input], tuple(shape), None, {"value": whole})
+    node = trace.node(value)
+    node = reshaped(trace, node, (1,) * (len(given) - len(node.shape)) + node.shape)
+    return reshaped(trace, expanded(trace, node, given), shape)
+
+
+def _filled_with(trace: Trace, tensor: Tensor, shape: tuple[int, ...]) -> Node:
+    constant = trace.constant(tensor)
+    return trace.emit("constant", [trace.input], shape, None, {"value": constant[0]})
 
 
 def _slice_axis(trace: Trace, node: Node, axis: int, part: slice) -> Node:
@@ -182,7 +288,7 @@ def _slice_axis(trace: Trace, node: Node, axis: int, part: slice) -> Node:
 def _part(trace: Trace, tensor: Tensor, dim: int) -> Node:
     """A value, or a constant that is the same for every image."""
     if trace.is_value(tensor):
-        return trace.node(tensor)
+        return trace.node(tensor, anywhere=True)
     constant = trace.constant(tensor)
     if constant.shape[0] != trace.batch or (constant != constant[:1]).any():
         raise trace.fail("joins a constant that differs from image to image", "give every image the same")
@@ -191,11 +297,25 @@ def _part(trace: Trace, tensor: Tensor, dim: int) -> Node:
     return made
 
 
+def _alike(trace: Trace, tensors: Sequence[Tensor]) -> tuple[int, int]:
+    """What the batch of all tensors is merged with, and which axis it is."""
+    values = [t for t in tensors if trace.is_value(t)]
+    found = {(trace.merged(t), trace.batch_axis(t)) for t in values}
+    if len(found) > 1 or (found != {(0, 0)} and len(values) < len(tensors)):
+        raise trace.fail("joins values whose batch axes differ", _BATCH)
+    return found.pop()
+
+
 def cat(trace: Trace, result: Tensor, tensors: Any, dim: int = 0, **kwargs: Any) -> Node:
     dim = kwargs.pop("axis", dim) % result.dim()
-    if dim == 0 or kwargs:
+    merged, batch = _alike(trace, tensors)
+    if dim == batch or kwargs:
         raise trace.fail("is not supported along the batch axis", _BATCH)
+    trace.set_batch_axis(result, batch)
+    trace.set_merged(result, merged)
     parts = [_part(trace, t, dim) for t in tensors if t.numel()]
+    if merged or batch:
+        return joined(trace, parts, dim - (dim > batch and not merged))
     moved = next((part for part in parts if part.op == "permute"), None)
     if moved is not None:  # constants are moved too, so that what they are joined with need not be
         axes = moved.attrs["axes"]
@@ -214,9 +334,10 @@ def _moved_constant(trace: Trace, node: Node, inverse: list[int], axes: list[int
 
 def stack(trace: Trace, result: Tensor, tensors: Any, dim: int = 0) -> Node:
     dim = dim % result.dim()
-    if dim == 0:
-        raise trace.fail("is not supported along the batch axis", _BATCH)
-    axis = dim - 1
+    axis = max(dim - 1, 0)
+    if _alike(trace, tensors) != (0, 0):
+        raise trace.fail("stacks values whose batch is not their first axis alone", _BATCH)
+    trace.set_batch_axis(result, 0 if dim else 1)
     parts = [_part(trace, t, dim) for t in tensors]
     parts = [reshaped(trace, p, (*p.shape[:axis], 1, *p.shape[axis:])) for p in parts]
     return joined(trace, parts, axis)
@@ -228,7 +349,7 @@ def roll(trace: Trace, result: Tensor, input: Tensor, shifts: Any, dims: Any = N
     node = trace.node(input)
     pairs = zip(shifts, dims) if isinstance(shifts, list | tuple) else [(shifts, dims)]
     for shift, dim in pairs:
-        axis = _axis(trace, input, dim[0] if isinstance(dim, list | tuple) else dim)
+        axis = axis_of(trace, input, dim[0] if isinstance(dim, list | tuple) else dim)
         shift = shift % node.shape[axis]
         if shift:
             cut = node.shape[axis] - shift
@@ -240,7 +361,7 @@ def roll(trace: Trace, result: Tensor, input: Tensor, shifts: Any, dims: Any = N
 def flip(trace: Trace, result: Tensor, input: Tensor, *dims: Any) -> Node:
     node = trace.node(input)
     for dim in _dims(dims):
-        node = trace.emit("flip", [node], node.shape, {"axis": _axis(trace, input, dim)})
+        node = trace.emit("flip", [node], node.shape, {"axis": axis_of(trace, input, dim)})
     return node
 
 
@@ -254,12 +375,12 @@ def expanded(trace: Trace, node: Node, shape: Sequence[int]) -> Node:
 
 def expand(trace: Trace, result: Tensor, input: Tensor, *sizes: Any, **kwargs: Any) -> Node:
     """Axes of one element repeated, and new ones before the others."""
-    if trace.merged(input):
-        raise trace.fail("reads a tensor whose batch is merged with another axis", _BATCH)
-    node, batch = trace.node(input, anywhere=True), trace.batch_axis(input)
+    node, merged = trace.node(input, anywhere=True), trace.merged(input)
     added = result.dim() - input.dim()
-    trace.set_batch_axis(result, batch + added)
-    shape = tuple(n for i, n in enumerate(result.shape) if i != batch + added)
+    batch = trace.batch_axis(input) + added
+    trace.set_batch_axis(result, batch)
+    trace.set_merged(result, merged)
+    shape = [*result.shape[:batch], *[merged] * bool(merged), *result.shape[batch + 1 :]]
     return expanded(trace, reshaped(trace, node, (1,) * added + node.shape), shape)
 
 
@@ -281,7 +402,7 @@ def repeat_interleave(
 ) -> Node:
     if not isinstance(repeats, int) or dim is None:
         raise trace.fail("is supported with one whole number and `dim` only")
-    node, axis = trace.node(input), _axis(trace, input, dim)
+    node, axis = trace.node(input), axis_of(trace, input, dim)
     before, after = node.shape[: axis + 1], node.shape[axis + 1 :]
     wide = expanded(trace, reshaped(trace, node, (*before, 1, *after)), (*before, repeats, *after))
     return reshaped(trace, wide, result.shape[1:])
@@ -301,6 +422,8 @@ FUNCTIONS: dict[str, Handler] = {
     "select": select,
     "narrow": narrow,
     "getitem": getitem,
+    "setitem": setitem,
+    "index_select": index_select,
     **dict.fromkeys(("cat", "concat", "concatenate"), cat),
     "stack": stack,
     "roll": roll,

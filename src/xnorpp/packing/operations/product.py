@@ -13,6 +13,7 @@ from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import as_image, on_last_axis, permuted, reshaped
 from xnorpp.packing.operations.arguments import affine, of_one, shape_of
 from xnorpp.packing.operations.convolution import is_signs
+from xnorpp.packing.operations.moves import expanded
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_linear_weight
 
@@ -71,11 +72,14 @@ def _soft(trace: Trace, name: str, input: Any, dim: Any, dtype: Any) -> Node:
 def matmul(trace: Trace, result: Tensor, input: Any, other: Any, **kwargs: Any) -> Node:
     if trace.is_value(input) and trace.is_value(other):
         first, second = trace.node(input), trace.node(other)
-        if len(first.shape) != len(second.shape) or first.shape[:-2] != second.shape[:-2]:
+        lead = [max(pair) for pair in zip(first.shape[:-2], second.shape[:-2])]
+        fit = all(n in (1, m) for own in (first, second) for n, m in zip(own.shape, lead))
+        if len(first.shape) != len(second.shape) or len(first.shape) < 2 or not fit:
             raise trace.fail(
                 f"of shapes {first.shape} and {second.shape} is not supported",
-                "give both values as many axes, equal before the last two",
+                "give both values as many axes, equal or 1 before the last two",
             )
+        first, second = (expanded(trace, own, (*lead, *own.shape[-2:])) for own in (first, second))
         return trace.emit("matmul", [first, second], shape_of(result))
     if trace.is_value(input):
         weight = trace.constant(other)
@@ -113,14 +117,14 @@ def attention(
             return reshaped(trace, attend(trace, [asked, *nodes[1:]], factor), shape_of(result))
     if enable_gqa or not lead[0] == lead[1] == lead[2]:
         raise trace.fail("with fewer heads of keys than of queries is not supported", "repeat the keys")
-    return _masked(trace, result, nodes, factor, _causal(query, key) if is_causal else attn_mask)
+    return _masked(trace, nodes, factor, _causal(query, key) if is_causal else attn_mask)
 
 
 def _causal(query: Tensor, key: Tensor) -> Array:
     return np.tril(np.ones((query.shape[-2], key.shape[-2]), bool))
 
 
-def _masked(trace: Trace, result: Tensor, nodes: list[Node], scale: float, mask: Any) -> Node:
+def _masked(trace: Trace, nodes: list[Node], scale: float, mask: Any) -> Node:
     """Attention with a summand of its scores; a mask of truth values sums -1e9 where it is false."""
     q, k, v = nodes
     rank = len(q.shape)
@@ -141,7 +145,7 @@ def _masked(trace: Trace, result: Tensor, nodes: list[Node], scale: float, mask:
         value = of_one(trace, scores, np.maximum(c, -1e9))
         scores = trace.emit("offset", [scores], shape, None, {"value": value})
     weights = trace.emit("softmax", [scores], shape, {"axis": rank - 1})
-    return trace.emit("matmul", [weights, v], shape_of(result))
+    return trace.emit("matmul", [weights, v], (*q.shape[:-1], v.shape[-1]))
 
 
 def attend(trace: Trace, nodes: list[Node], scale: float) -> Node:
@@ -157,6 +161,14 @@ def attend(trace: Trace, nodes: list[Node], scale: float) -> Node:
     return permuted(trace, apart, [*range(rank - 2), rank - 1, rank - 2])
 
 
+def _mask(trace: Trace, mask: Tensor) -> Tensor:
+    """nn.MultiheadAttention hides what is true, scaled_dot_product_attention what is false."""
+    if mask.dtype == torch.bool:
+        mask = ~mask
+        trace.add_constant(mask)
+    return mask
+
+
 def multi_head_attention(
     trace: Trace, result: Any, query: Any, key: Any, value: Any, embed_dim: int, num_heads: int,
     in_proj_weight: Any, in_proj_bias: Any, bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: float,
@@ -164,9 +176,11 @@ def multi_head_attention(
     need_weights: bool = True, attn_mask: Any = None, use_separate_proj_weight: bool = False,
     q_proj_weight: Any = None, k_proj_weight: Any = None, v_proj_weight: Any = None, **kwargs: Any,
 ) -> list[Node]:  # fmt: skip
-    """nn.MultiheadAttention without masks: its output; the weights that it returns too are not packed."""
-    if any(t is not None for t in (bias_k, bias_v, key_padding_mask, attn_mask)) or add_zero_attn:
-        raise trace.fail("with a mask or added keys is not supported", "leave the mask out")
+    """nn.MultiheadAttention: its output; the weights that it returns too are not packed."""
+    if any(t is not None for t in (bias_k, bias_v, key_padding_mask)) or add_zero_attn:
+        raise trace.fail("with a mask of keys or added keys is not supported", "leave the mask out")
+    if attn_mask is not None and (trace.is_value(attn_mask) or attn_mask.dim() != 2):
+        raise trace.fail("with a mask for each image is not supported", "use one mask, (tokens, tokens)")
     if use_separate_proj_weight:
         weights = [trace.constant(t) for t in (q_proj_weight, k_proj_weight, v_proj_weight)]
     else:
@@ -179,7 +193,13 @@ def multi_head_attention(
         parts = reshaped(trace, made, (tokens, num_heads, width // num_heads))
         heads.append(permuted(trace, parts, [1, 0, 2]))
     deep = heads[0].shape[2]
-    found = permuted(trace, attend(trace, heads, deep**-0.5), [1, 0, 2])
+    scale = deep**-0.5
+    seen = (
+        attend(trace, heads, scale)
+        if attn_mask is None
+        else _masked(trace, heads, scale, _mask(trace, attn_mask))
+    )
+    found = permuted(trace, seen, [1, 0, 2])
     flat = reshaped(trace, found, (found.shape[0], num_heads * heads[2].shape[2]))
     last = None if out_proj_bias is None else trace.constant(out_proj_bias)
     trace.set_batch_axis(result[0], trace.batch_axis(query))

@@ -14,6 +14,8 @@ from xnorpp.packing.operations.arguments import Handler, picture, shape_of
 from xnorpp.packing.operations.window import adaptive_avg_pool2d
 from xnorpp.packing.trace import Trace
 
+_LARGEST = np.finfo(np.float32).max
+
 
 def pad(
     trace: Trace, result: Tensor, input: Any, pad: Any, mode: str = "constant", value: Any = None
@@ -31,7 +33,8 @@ def pad(
         node = sliced(trace, node, axis, max(0, -before), after if after < 0 else None)
     more = [(max(0, before), max(0, after)) for before, after in edges]
     if mode == "constant":
-        return _constant(trace, node, more, float(np.float32(value or 0.0)))
+        filled = np.clip(np.float32(value or 0.0), -_LARGEST, _LARGEST)  # before a maximum, -inf as good as
+        return _constant(trace, node, more, float(filled))
     if mode not in ("reflect", "replicate", "circular") or any(any(pair) for pair in more[:-2]):
         raise trace.fail(f"with mode={mode!r} and pad={tuple(pad)} is not supported")
     shape = (math.prod(node.shape[:-2]), *node.shape[-2:]) if rank > 1 else (1, 1, node.shape[0])
@@ -75,11 +78,11 @@ def interpolate(
         made = adaptive_avg_pool2d(trace, wide, image)
         return reshaped(trace, made, shape_of(result))
     kind = "bilinear" if mode == "linear" else mode
-    if kind not in ("nearest", "nearest-exact", "bilinear") or antialias:
+    if kind not in ("nearest", "nearest-exact", "bilinear", "bicubic") or antialias:
         raise trace.fail(
             f"with mode={mode!r}{' and antialias=True' if antialias else ''} is not supported; nearest, "
-            "nearest-exact, bilinear and area are",
-            "use mode='bilinear'",
+            "nearest-exact, bilinear, bicubic and area are",
+            "leave `antialias` out" if antialias else "use mode='bilinear'",
         )
     scale = None
     if scale_factor is not None and not recompute_scale_factor:

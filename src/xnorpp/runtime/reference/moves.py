@@ -83,6 +83,37 @@ def taps(op: Op, size: int, axis: int) -> tuple[Array, Array, F32, F32]:
     return first, np.minimum(first + 1, size - 1), np.float32(1) - high, high
 
 
+def cubic_taps(op: Op, size: int, axis: int) -> tuple[Array, F32]:
+    """For each row (or column) of the result four of the input, (4, out), and their weights."""
+    out = upsampled_size(op, size, axis)
+    ratio, index = upsampling(op, size, out, axis), np.arange(out, dtype=np.float32)
+    half, a = np.float32(0.5), -0.75
+    place = ratio * index if op.attrs["align_corners"] else ratio * (index + half) - half
+    whole = np.floor(place)
+    t = (place - whole).astype(np.float64)
+
+    def near(d: Array) -> Array:
+        return np.asarray(((a + 2) * d - (a + 3)) * d * d + 1)
+
+    def far(d: Array) -> Array:
+        return np.asarray(((a * d - 5 * a) * d + 8 * a) * d - 4 * a)
+
+    weights = np.stack([far(t + 1), near(t), near(1 - t), far(2 - t)]).astype(np.float32)
+    return np.clip(whole.astype(np.int64) + np.arange(-1, 3)[:, None], 0, size - 1), weights
+
+
+def _bicubic(op: Op, x: Array) -> Array:
+    """Weighted sums of four columns, then of four rows, from the first to the last, each step rounded."""
+    (rows, y), (columns, w) = (cubic_taps(op, size, axis) for axis, size in enumerate(x.shape[2:]))
+    along = w[0] * x[:, :, :, columns[0]]
+    for k in range(1, 4):
+        along = along + w[k] * x[:, :, :, columns[k]]
+    result = y[0][:, None] * along[:, :, rows[0]]
+    for k in range(1, 4):
+        result = result + y[k][:, None] * along[:, :, rows[k]]
+    return np.asarray(result)
+
+
 def chosen(op: Op, size: int, axis: int) -> Array:
     """For each row (or column) of the result the nearest one of the input."""
     out = upsampled_size(op, size, axis)
@@ -92,8 +123,10 @@ def chosen(op: Op, size: int, axis: int) -> Array:
 
 
 def _upsample2d(program: Program, op: Op, x: Array) -> Array:
-    """Nearest or bilinear: `y0*(x0*a + x1*b) + y1*(x0*c + x1*d)`, each step rounded to float32."""
+    """Nearest, bicubic or bilinear: `y0*(x0*a + x1*b) + y1*(x0*c + x1*d)`, each step rounded to float32."""
     h, w = x.shape[2:]
+    if op.attrs["mode"] == "bicubic":
+        return _bicubic(op, x)
     if op.attrs["mode"] != "bilinear":
         return np.ascontiguousarray(x[:, :, chosen(op, h, 0)][:, :, :, chosen(op, w, 1)])
     top, below, y0, y1 = taps(op, h, 0)

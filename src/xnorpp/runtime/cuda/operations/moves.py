@@ -13,7 +13,7 @@ from xnorpp.runtime.cuda.operations.producer import Keeper, Producer
 from xnorpp.runtime.format.program import Op, Program
 from xnorpp.runtime.plan import Step
 from xnorpp.runtime.reference import apply
-from xnorpp.runtime.reference.moves import taps
+from xnorpp.runtime.reference.moves import cubic_taps, taps
 
 
 def _tables(keeper: Keeper, step: Step) -> tuple[Array, Array]:
@@ -67,19 +67,23 @@ def _concat(keeper: Keeper, step: Step) -> dict[str, Any]:
 
 def _upsample2d(keeper: Keeper, step: Step) -> dict[str, Any]:
     assert step.op is not None
-    if step.op.attrs["mode"] != "bilinear":
+    mode = step.op.attrs["mode"]
+    if mode not in ("bilinear", "bicubic"):
         return {**_moved(keeper, step), "number": (0,)}
     op, (_, h, w) = step.op, extent(keeper.program.values[step.source].shape)
 
     def table(axis: int) -> Array:
-        """Rows or columns of [first, second, weight, weight], the weights as the bits of float32."""
+        """Rows or columns of places and as many weights, these as the bits of float32."""
+        if mode == "bicubic":
+            places, weights = cubic_taps(op, (h, w)[axis], axis)
+            return np.asarray(np.concatenate([places.astype(np.int32), weights.view(np.int32)]).T)
         first, second, low, high = taps(op, (h, w)[axis], axis)
         rows = [part.astype(np.int32) for part in (first, second)]
         return np.stack([*rows, low.view(np.int32), high.view(np.int32)], axis=1)
 
     key = f"{step.index}.taps"
     rows, columns = (keeper.keep(f"{key}.{axis}", lambda axis=axis: table(axis)) for axis in (0, 1))  # type: ignore[misc]
-    return {"constant": (rows, columns), "number": (1,)}
+    return {"constant": (rows, columns), "number": (1 if mode == "bilinear" else 2,)}
 
 
 def _window(keeper: Keeper, step: Step) -> dict[str, Any]:

@@ -31,10 +31,24 @@ XN_INLINE void joined_values(const PlainArguments& a, const Place& p, float (&v)
     EACH_CHANNEL(v[i] = part_at(a, part, p.image, from, c))
 }
 
-// number[0]: 0 where each number is one of the source. constant: for each row and for each column two of the source and the
-// bits of their weights.
+// constant: for each row and for each column four of the source and the bits of their weights.
+XN_INLINE void cubic_values(const PlainArguments& a, const Place& p, float (&v)[8]) {
+    const int* y = (const int*)a.constant[0] + 8 * p.y;
+    const int* x = (const int*)a.constant[1] + 8 * p.x;
+    for (int r = 0; r < 4; ++r) {
+        const float weight = __uint_as_float((u32)y[4 + r]);
+        EACH_CHANNEL(float row = __fmul_rn(__uint_as_float((u32)x[4]), fetch(a, p.image, y[r], x[0], c));
+                     for (int k = 1; k < 4; ++k)
+                         row = __fadd_rn(row, __fmul_rn(__uint_as_float((u32)x[4 + k]), fetch(a, p.image, y[r], x[k], c)));
+                     v[i] = r == 0 ? __fmul_rn(weight, row) : __fadd_rn(v[i], __fmul_rn(weight, row)))
+    }
+}
+
+// number[0]: 0 where each number is one of the source, 2 for four by four of them. Otherwise constant: for each row and for
+// each column two of the source and the bits of their weights.
 XN_INLINE void enlarged_values(const PlainArguments& a, const Place& p, float (&v)[8]) {
     if (a.number[0] == 0) return moved_values(a, p, v);
+    if (a.number[0] == 2) return cubic_values(a, p, v);
     const int* y = (const int*)a.constant[0] + 4 * p.y;
     const int* x = (const int*)a.constant[1] + 4 * p.x;
     const float y0 = __uint_as_float((u32)y[2]), y1 = __uint_as_float((u32)y[3]);

@@ -1,0 +1,160 @@
+"""Calls whose tensors do not have the batch first, or have it merged with another axis, as ordinary ones.
+
+Windows, heads and patches are often merged with the batch, (n*k, ...). A function of the last axes is then
+one with one more axis, (n, k, ...). A function of images has k times the channels, (n, k*c, h, w), in as many
+groups with the same weights. Where the batch is not the first axis, it is moved to the front for the call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from xnorpp.packing.graph import Node
+from xnorpp.packing.moves.views import reshaped
+from xnorpp.packing.nested import tensors_in
+from xnorpp.packing.operations import activation, arithmetic, choice, product, reduction, window
+from xnorpp.packing.operations.arguments import Handler
+from xnorpp.packing.trace import Trace
+
+# Functions that look at the last axes alone: where the batch is merged with another axis, that is one more.
+_TRAILING = frozenset(
+    name
+    for family in (activation, arithmetic, product, reduction, choice)
+    for name in (*family.FUNCTIONS, "pad")
+    if name not in ("batch_norm", "group_norm", "instance_norm", "multi_head_attention_forward")
+)
+_WITH_DIM = frozenset((*reduction.FUNCTIONS, "softmax", "log_softmax", "glu"))
+
+# Functions of images, and which of their arguments there is one of for each channel, by place and name.
+_CHANNELWISE: dict[str, tuple[str, ...]] = {
+    "conv2d": ("input", "weight", "bias", "stride", "padding", "dilation", "groups"),
+    "conv1d": ("input", "weight", "bias", "stride", "padding", "dilation", "groups"),
+    "batch_norm": ("input", "running_mean", "running_var", "weight", "bias"),
+    "group_norm": ("input", "num_groups", "weight", "bias"),
+    "instance_norm": ("input", "running_mean", "running_var", "weight", "bias"),
+    "unfold": ("input",),
+    **dict.fromkeys((*window.FUNCTIONS, "interpolate"), ("input",)),
+}
+_COUNTED = ("groups", "num_groups")
+_MOST = 1 << 22  # numbers of repeated weights
+
+
+def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, result: Tensor) -> Node:
+    """What a handler makes of a call, wherever the batch is."""
+    values = [t for t in tensors_in((args, kwargs)) if trace.is_value(t)]
+    counts, places = {trace.merged(t) for t in values}, {trace.batch_axis(t) for t in values}
+    if counts == {0} and len(places) == 1 and places != {0} and name in _TRAILING:
+        return _batch_first(trace, name, handler, args, kwargs, result, values[0])
+    if counts == {0} or len(counts) > 1 or places != {0}:
+        return handler(trace, result, *args, **kwargs)  # which refuses what it cannot do
+    (count,) = counts
+    if name in _CHANNELWISE and values[0].dim() > 1:
+        return _as_channels(trace, name, handler, args, kwargs, result, count)
+    if name not in _TRAILING:
+        return handler(trace, result, *args, **kwargs)
+    trace.set_merged(result, count)
+    rank = values[0].dim()
+
+    def changed(value: Any, key: Any) -> Any:
+        if isinstance(value, Tensor):
+            return trace.apart(value)
+        if key == "dim" and isinstance(value, int):
+            return value if value < 0 else value - rank
+        if key == "dim" and isinstance(value, list | tuple):
+            return [d if d < 0 else d - rank for d in value]
+        return value
+
+    return handler(trace, trace.apart(result), *_each(name, changed, args), **_named(changed, kwargs))
+
+
+def _each(name: str, changed: Any, args: Any) -> list[Any]:
+    return [changed(value, "dim" if i == 1 and name in _WITH_DIM else None) for i, value in enumerate(args)]
+
+
+def _named(changed: Any, kwargs: Any) -> dict[str, Any]:
+    return {key: changed(value, key) for key, value in kwargs.items()}
+
+
+def _batch_first(
+    trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, result: Tensor, first: Tensor
+) -> Node:
+    batch, rank = trace.batch_axis(first), first.dim()
+
+    def place(dim: int) -> int:
+        dim %= rank
+        return 0 if dim == batch else dim + (dim < batch)
+
+    def changed(value: Any, key: Any) -> Any:
+        if isinstance(value, Tensor):
+            return _moved(trace, value, batch, rank)
+        if key == "dim" and isinstance(value, int):
+            return place(value)
+        if key == "dim" and isinstance(value, list | tuple):
+            return [place(d) for d in value]
+        return value
+
+    dims = kwargs.get("dim", args[1] if len(args) > 1 and name in _WITH_DIM else None)
+    gone = 0
+    if name in reduction.FUNCTIONS and result.dim() < rank:
+        listed = dims if isinstance(dims, list | tuple) else [dims]
+        gone = sum(d is not None and d % rank < batch for d in listed)
+    trace.set_batch_axis(result, batch - gone)
+    front = result.movedim(batch - gone, 0)
+    return handler(trace, front, *_each(name, changed, args), **_named(changed, kwargs))
+
+
+def _moved(trace: Trace, tensor: Tensor, batch: int, rank: int) -> Tensor:
+    """A tensor with its batch first: a value, or a constant with as many axes."""
+    if tensor.dim() != rank:
+        return tensor
+    front = tensor.movedim(batch, 0)
+    if trace.is_value(tensor):
+        trace.set_batch_axis(front, 0)
+        trace.bind(front, trace.node(tensor, anywhere=True))
+    else:
+        trace.add_constant(front)
+    return front
+
+
+def _as_channels(
+    trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, result: Tensor, count: int
+) -> Node:
+    names = _CHANNELWISE[name]
+
+    def changed(key: str, value: Any) -> Any:
+        if key in _COUNTED:
+            return value * count
+        if key == "input":
+            return _wide(trace, value, count)
+        if isinstance(value, Tensor) and key in names:
+            if value.numel() * count > _MOST:
+                raise trace.fail(
+                    "on a batch that is merged with another axis is too large", "leave each image to itself"
+                )
+            repeated = value.repeat(count, *[1] * (value.dim() - 1))
+            trace.add_constant(repeated)
+            return repeated
+        return value
+
+    given = {key: changed(key, value) for key, value in zip(names, args)}
+    given |= {key: changed(key, value) for key, value in kwargs.items()}
+    if name in ("conv2d", "conv1d"):
+        given.setdefault("groups", count)
+    rest = args[len(names) :]
+    source = given.pop("input")
+    ordered = [given.pop(key) for key in names[1 : len(args)]] if rest else []
+    shape = (trace.batch, count * result.shape[1], *result.shape[2:])
+    made = handler(trace, result.reshape(shape), source, *ordered, *rest, **given)
+    trace.set_merged(result, count)
+    return reshaped(trace, made, (count, *result.shape[1:]))
+
+
+def _wide(trace: Trace, tensor: Tensor, count: int) -> Tensor:
+    """(n*k, c, ...) as (n, k*c, ...)."""
+    node = trace.node(tensor, anywhere=True)
+    shape = (count * tensor.shape[1], *tensor.shape[2:])
+    wide = tensor.reshape(trace.batch, *shape)
+    trace.bind(wide, reshaped(trace, node, shape))
+    return wide

@@ -1,0 +1,196 @@
+"""Comparisons, and choices by them: truth values are the numbers 0 and 1, made of signs.
+
+`a > b` is the sign of `a - b`, which rounding never changes. A choice between two values is a sum of both,
+one of them times 0; so it is exact where the values are finite. Masks that are the same for every image are
+constants.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xnorpp.packing.graph import Array, Node
+from xnorpp.packing.moves.views import reshaped
+from xnorpp.packing.operations.arguments import Handler, affine, shape_of
+from xnorpp.packing.operations.arithmetic import plus_constant, sub, times_constant
+from xnorpp.packing.operations.moves import expanded
+from xnorpp.packing.operations.reduction import axes_of, emit_reduce
+from xnorpp.packing.trace import Trace
+
+FAR = np.float32(
+    1e30
+)  # what an infinite number of a mask becomes: beyond every score, and still finite in sums
+
+
+def _is_mask(t: Any) -> bool:
+    return isinstance(t, Tensor) and t.dtype == torch.bool
+
+
+def _comparison(turned: bool, opposite: bool) -> Handler:
+    """`a > b`; with `turned` `b > a`, with `opposite` not that."""
+
+    def handler(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
+        if turned:
+            a, b = b, a
+        difference = sub(trace, result, a, b)
+        sources = [t for t in (a, b) if trace.is_value(t)]
+        if len(sources) == 1:
+            other = a if sources[0] is b else b
+            trace.keep(
+                difference, trace.node(sources[0]), lambda t: other - t if sources[0] is b else t - other
+            )
+        signs = trace.emit("signs", [trace.emit_sign(difference)], difference.shape)
+        half = np.array([-0.5 if opposite else 0.5])
+        return affine(trace, signs, half, np.array([0.5]))
+
+    return handler
+
+
+def logical_not(trace: Trace, result: Tensor, input: Any) -> Node:
+    if not _is_mask(input):
+        raise trace.fail("of numbers is not supported", "compare the numbers with 0 first")
+    return affine(trace, trace.node(input), np.array([-1.0]), np.array([1.0]))
+
+
+def logical_and(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
+    return _masks(trace, result, a, b, either=False)
+
+
+def logical_or(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
+    return _masks(trace, result, a, b, either=True)
+
+
+def _masks(trace: Trace, result: Tensor, a: Any, b: Any, either: bool) -> Node:
+    """Both, or not (neither)."""
+    if not (_is_mask(a) and _is_mask(b)):
+        raise trace.fail("of numbers is not supported", "compare the numbers with 0 first")
+    parts = [_filled(trace, t, result) for t in (a, b)]
+    opposite = (np.array([-1.0]), np.array([1.0]))
+    if either:
+        parts = [affine(trace, part, *opposite) for part in parts]
+    made = trace.emit("mul", parts, parts[0].shape)
+    return affine(trace, made, *opposite) if either else made
+
+
+def _filled(trace: Trace, t: Any, result: Tensor) -> Node:
+    """A value or a constant as a value of the result's shape."""
+    shape = shape_of(result)
+    if trace.is_value(t):
+        node = trace.node(t)
+        return expanded(
+            trace, reshaped(trace, node, (1,) * (len(shape) - len(node.shape)) + node.shape), shape
+        )
+    value = np.ascontiguousarray(np.broadcast_to(_finite(trace, t, result), shape))
+    return trace.emit("constant", [trace.input], shape, None, {"value": value})
+
+
+def _finite(trace: Trace, t: Any, result: Tensor) -> Array:
+    """A constant for one image, with as many axes as it has; infinite numbers as large ones."""
+    c = np.clip(trace.constant(t), -FAR, FAR)
+    rank = result.dim()
+    c = np.asarray(c.reshape((1,) * (rank - c.ndim) + c.shape))
+    if c.shape[0] != 1 and (c != c[:1]).any():
+        raise trace.fail("has a constant that differs from image to image", "give every image the same")
+    return np.asarray(c[0])
+
+
+def where(trace: Trace, result: Tensor, condition: Any, a: Any = None, b: Any = None) -> Node:
+    if a is None or not _is_mask(condition):
+        raise trace.fail("with one argument is not supported", "name both values: torch.where(mask, a, b)")
+    if trace.is_value(condition):
+        mask = _filled(trace, condition, result)
+        chosen = trace.emit("mul", [_filled(trace, a, result), mask], mask.shape)
+        rest = affine(trace, mask, np.array([-1.0]), np.array([1.0]))
+        return trace.emit(
+            "add", [chosen, trace.emit("mul", [_filled(trace, b, result), rest], mask.shape)], mask.shape
+        )
+    fixed = _finite(trace, condition, result)
+    parts: list[Any] = []
+    for t, share in ((a, fixed), (b, 1 - fixed)):
+        if trace.is_value(t):
+            parts.append(_times(trace, _filled(trace, t, result), share))
+        else:
+            parts.append(np.broadcast_to(_finite(trace, t, result) * share, shape_of(result)))
+    if isinstance(parts[0], Node) and isinstance(parts[1], Node):
+        return trace.emit("add", parts, shape_of(result))
+    values = [part for part in parts if isinstance(part, Node)]
+    (constant,) = (part for part in parts if not isinstance(part, Node))
+    return _plus(trace, values[0], constant)
+
+
+def _times(trace: Trace, node: Node, c: Array) -> Node:
+    return times_constant(trace, node, _own(trace, c[None]))
+
+
+def _plus(trace: Trace, node: Node, c: Array) -> Node:
+    return plus_constant(trace, node, _own(trace, c[None])) if np.any(c) else node
+
+
+def _own(trace: Trace, array: Array) -> Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    trace.add_constant(tensor)
+    return tensor
+
+
+def masked_fill(trace: Trace, result: Tensor, input: Any, mask: Any, value: Any) -> Node:
+    return where(trace, result, mask, value, input)
+
+
+def maximum(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
+    return _chosen(trace, result, True, a, b)
+
+
+def minimum(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
+    return _chosen(trace, result, False, a, b)
+
+
+def _chosen(trace: Trace, result: Tensor, larger: bool, a: Any, b: Any) -> Node:
+    first, second = (_filled(trace, t, result) for t in (a, b))
+    negative = affine(trace, second, np.array([-1.0]), None)
+    difference = trace.emit("add", [first, negative], first.shape)
+    bits = trace.emit("signs", [trace.emit_sign(difference)], first.shape)
+    half = np.array([0.5 if larger else -0.5])
+    shares = [affine(trace, bits, sign * half, np.array([0.5])) for sign in (1, -1)]
+    parts = [trace.emit("mul", [v, share], v.shape) for v, share in zip((first, second), shares)]
+    return trace.emit("add", parts, first.shape)
+
+
+def extreme(function: str) -> Any:
+    """`max` and `min`: of two values, or along one axis, whose places are not packed."""
+
+    def handler(
+        trace: Trace, result: Any, input: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any
+    ) -> Any:
+        if isinstance(dim, Tensor) or "other" in kwargs:
+            other = kwargs.get("other", dim)
+            return (maximum if function == "max" else minimum)(trace, result, input, other)
+        dim = kwargs.get("axis", dim)
+        source = trace.node(input)
+        axes = axes_of(trace, source, dim)
+        made = emit_reduce(trace, source, function, axes)
+        if not keepdim:
+            made = reshaped(trace, made, [n for axis, n in enumerate(made.shape) if axis not in axes] or [1])
+        return [made]
+
+    return handler
+
+
+FUNCTIONS: dict[str, Handler] = {
+    **dict.fromkeys(("gt", "greater"), _comparison(turned=False, opposite=False)),
+    **dict.fromkeys(("lt", "less"), _comparison(turned=True, opposite=False)),
+    **dict.fromkeys(("le", "less_equal"), _comparison(turned=False, opposite=True)),
+    **dict.fromkeys(("ge", "greater_equal"), _comparison(turned=True, opposite=True)),
+    **dict.fromkeys(("logical_not", "bitwise_not", "invert"), logical_not),
+    **dict.fromkeys(("logical_and", "bitwise_and", "and", "rand"), logical_and),
+    **dict.fromkeys(("logical_or", "bitwise_or", "or", "ror"), logical_or),
+    "where": where,
+    "masked_fill": masked_fill,
+    "maximum": maximum,
+    "minimum": minimum,
+    "max": extreme("max"),
+    "min": extreme("min"),
+}

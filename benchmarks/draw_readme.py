@@ -2,7 +2,6 @@
 
     python benchmarks/draw_readme.py                 fill the blocks from the recorded results
     python benchmarks/draw_readme.py --run demo      run the demo first and record what it prints
-    python benchmarks/draw_readme.py --run test      run the tests first and record their last line
     python benchmarks/draw_readme.py --check         status 1 if a document is out of date
 
 A block is what stands between `<!-- drawn: NAME -->` and `<!-- end -->`; the names are in `BLOCKS`, those of
@@ -13,7 +12,7 @@ one in its file.
 from __future__ import annotations
 
 import argparse
-import os
+import statistics
 import subprocess
 import sys
 import time
@@ -38,7 +37,6 @@ Row = dict[str, Any]
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "demo": ("-m", "xnorpp", "demo"),
-    "test": ("-m", "pytest", "-n", "2", "--dist", "worksteal", "-q"),
 }
 
 
@@ -50,15 +48,10 @@ def read_rows(folder: Path = RESULTS) -> list[Row]:
 def capture(name: str) -> Row:
     """Run one of `COMMANDS`, append its output to `CAPTURED` and return the row."""
     start = time.perf_counter()
-    environment = {**os.environ, **({"OMP_NUM_THREADS": "1"} if name == "test" else {})}
-    done = subprocess.run(
-        [sys.executable, *COMMANDS[name]], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, *COMMANDS[name]], cwd=ROOT, capture_output=True, text=True)
     output = done.stdout.strip()
     if done.returncode:
         raise SystemExit(f"{' '.join(COMMANDS[name])} ended with status {done.returncode}:\n{output[-2000:]}")
-    if name == "test":
-        output = output.splitlines()[-1].strip("= ")
     row = {
         "kind": "captured",
         "name": name,
@@ -73,15 +66,32 @@ def capture(name: str) -> Row:
     return row
 
 
-def captured(rows: Sequence[Row], name: str) -> str:
-    """`$ make NAME` and what it printed; nothing if no run is recorded."""
-    found = [row for row in rows if row.get("kind") == "captured" and row["name"] == name]
+def demo(rows: Sequence[Row]) -> str:
+    """The drawing of what `make demo` printed, and where it ran; nothing if no run is recorded."""
+    found = [row for row in rows if row.get("kind") == "captured" and row["name"] == "demo"]
     if not found:
         return ""
-    last, count = found[-1], len(found)
-    runs = "one captured run" if count == 1 else f"latest of {count} recorded runs (timings vary with load)"
-    where = f"On {name_of(last['hardware'])}, {last['date']}: {runs}; all are in `results/{CAPTURED.name}`."
-    return f"```console\n$ make {name}\n{last['output']}\n```\n\n{where}"
+    drawing = "![What make demo prints: accuracy, size and speed of a one-bit network](docs/plots/demo.svg)"
+    where = f"Actual output of `make demo` on {name_of(found[-1]['hardware'])}, {found[-1]['date']}"
+    return f"{drawing}\n\n{where}; all {len(found)} recorded runs are in `results/{CAPTURED.name}`."
+
+
+def served(rows: Sequence[Row]) -> str:
+    """The latest load test of `xnorpp serve`."""
+    found = [row for row in rows if row.get("kind") == "serve load"]
+    if not found:
+        return NOTHING
+    last = found[-1]
+    bare, medians = statistics.median(last["bare"]), statistics.median(last["served"])
+    lines = [
+        "| on | model | clients | images/s served | bare engine | share | p50 | p99 | failures |",
+        "|---|---|---|---|---|---|---|---|---|",
+        f"| {name_of(last['hardware'])}, {last['date']} | {last['model']} | {last['clients']} "
+        f"| {medians:.0f} | {bare:.0f} | {last['share']:.2f} "
+        f"| {last['p50_ms']:.0f} ms | {last['p99_ms']:.0f} ms "
+        f"| {last['failures']} of {last['requests']:,} requests |",
+    ]
+    return "\n".join(lines)
 
 
 def trained(rows: Sequence[Row]) -> str:
@@ -355,16 +365,16 @@ def shipped_short(rows: Sequence[Row]) -> str:
         f"Times are medians on {name_of(found[0]['latency']['hardware'])}.",
         "",
         "```console",
-        f"$ xnorpp predict --model {name} photo.png",
-        f"$ xnorpp models {name}",
+        f"$ xnorpp models {name}                        # its card",
+        f"$ xnorpp predict --model {name} photo.png     # any photo of yours",
         "```",
     ]
     return "\n".join(lines)
 
 
 BLOCKS: dict[str, Callable[[Sequence[Row]], str]] = {
-    "demo": lambda rows: captured(rows, "demo"),
-    "test": lambda rows: captured(rows, "test"),
+    "demo": demo,
+    "served": served,
     "trained": trained,
     "engines": engines,
     "engines_on_gpu": engines_on_gpu,
@@ -409,7 +419,6 @@ def main() -> int:
     given = parser.parse_args()
     for name in given.run:
         capture(name)
-        draw_all()  # the tests that are captured next look whether the documents are up to date
     stale = draw_all(write=not given.check)
     if stale:
         print(f"{'out of date' if given.check else 'drawn again'}: {', '.join(stale)}")

@@ -291,11 +291,11 @@ def test_drawing_fills_a_block_and_nothing_else(drawing: ModuleType) -> None:
     rows = [{**row, "output": "slow"}, {**row, "output": "hello"}]
     text = "before\n<!-- drawn: demo -->\nold\n<!-- end -->\nafter <!-- end -->\n"
     drawn = drawing.draw(text, rows)
-    assert drawn.startswith("before\n<!-- drawn: demo -->\n```console\n$ make demo\nhello\n```\n\nOn a CPU")
-    assert "latest of 2 recorded runs" in drawn
+    assert drawn.startswith("before\n<!-- drawn: demo -->\n![What make demo prints")
+    assert "on a CPU, 2026-01-01; all 2 recorded runs" in drawn
     assert drawn.endswith("\n<!-- end -->\nafter <!-- end -->\n")
     assert "old" not in drawn
-    assert "one captured run" in drawing.draw(text, rows[1:])
+    assert "![" not in drawing.draw(text, [])
     with pytest.raises(SystemExit, match="no block 'dome'"):
         drawing.draw("<!-- drawn: dome -->\n<!-- end -->", rows)
 

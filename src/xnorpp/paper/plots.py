@@ -21,6 +21,7 @@ from xnorpp.paper.layers.figure1 import theory
 from xnorpp.paper.layers.tables import SETUPS, figure1_rows, table2_rows
 from xnorpp.paper.recorded import Row
 from xnorpp.paper.speed import speed_data
+from xnorpp.paper.terminal import demo_data, write_terminal
 
 PALE = "#bcc"
 WIDTH, TEXT = 8.0, 9.5  # inches, points
@@ -160,6 +161,12 @@ def short_plot(rows: Sequence[Row], path: Path) -> None:
     _draw_panels(intervals.length_panels(rows), intervals.draw_lengths, path, height=3.4)
 
 
+def demo_plot(rows: Sequence[Row], path: Path) -> None:
+    """What `make demo` printed, as a terminal."""
+    data = demo_data(rows)
+    write_terminal(path, *data, description=f"drawn from {digest(data)}")
+
+
 Data = Callable[[Sequence[Row]], Any]
 PLOTS: dict[str, tuple[Data, Callable[[Sequence[Row], Path], None]]] = {
     **{name: (panels, accuracy_plot(name)) for name, panels in accuracy_plots.PANELS.items()},
@@ -168,6 +175,7 @@ PLOTS: dict[str, tuple[Data, Callable[[Sequence[Row], Path], None]]] = {
     "table2": (table2_data, table2_plot),
     "figure1": (figure1_data, figure1_plot),
     "speed": (speed_data, speed_plot),
+    "demo": (demo_data, demo_plot),
 }
 
 

@@ -5,7 +5,7 @@
 Every kind of stream by itself, from bytes and from normalised floats, each against the CPU engine on the same
 input: $OUT/cuda_agreement.json after every part, a row for results/ in $OUT/agreement.jsonl at last. A part
 that fails is named and the others still run; the exit status is then 1. With a float32 stream both engines
-take a picture's bytes the same way (runtime/picture.py says which) and round alike, so the outputs are
+take an image's bytes the same way (runtime/stem.py states which) and round alike, so the outputs are
 expected to be equal in every bit (in batches of nine and more; below that the last layer is summed in another
 order).
 """
@@ -32,7 +32,7 @@ from xnorpp.runtime.reference import normalise
 Say = Callable[[str], None]
 Engine = Callable[[np.ndarray], np.ndarray]
 BATCH = 256
-SIGNS_OF = 16  # pictures whose signs are compared layer by layer
+SIGNS_OF = 16  # images whose signs are compared layer by layer
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Kind:
     title: str
     options: Mapping[str, Any] = field(default_factory=dict)
     from_bytes: bool = True
-    most: int | None = None  # pictures; None: all
+    most: int | None = None  # images; None: all
 
 
 KINDS = (
@@ -74,7 +74,7 @@ def outputs(call: Engine, program: Program, images: np.ndarray, from_bytes: bool
 
 
 def compare(title: str, got: np.ndarray, want: np.ndarray) -> dict[str, Any]:
-    """Classes, whole pictures and single numbers that are equal, and how far the others are apart."""
+    """Classes, whole images and single numbers that are equal, and how far the others are apart."""
     gap = np.abs(got - want).reshape(len(want), -1).max(axis=1)
     changed = got.reshape(len(got), -1).argmax(1) != want.reshape(len(want), -1).argmax(1)
     return {
@@ -164,7 +164,7 @@ def agreement(
     found: dict[str, Any] = {
         "images": len(images), "cpu_engine": name,
         "failed": {} if native else {"cpu engine": "the native core does not run"},
-        "stem": "bytes as runtime/picture.py says; with a float32 stream the same on both engines",
+        "stem": "bytes as runtime/stem.py states; with a float32 stream the same on both engines",
     }  # fmt: skip
     want: dict[bool, np.ndarray] = {}
 
@@ -239,7 +239,7 @@ def main() -> None:
 
     program = read(given.model)
     images = load_pictures(given.images, given.count, program.input_shape[1], given.resize)
-    say(f"{len(images)} pictures")
+    say(f"{len(images)} images")
     found = agreement(program, images, say, keep)
     print(table(found), flush=True)
     row = {

@@ -119,7 +119,7 @@ def check_ends() -> dict[str, float]:
 
 
 class Pictures:
-    """Learnable pictures: a class is a smooth random pattern, shown shifted and under noise; some labels are
+    """Learnable images: a class is a smooth random pattern, shown shifted and under noise; some labels are
     wrong.
 
     The wrong labels keep the loss away from zero, so that relative differences of losses mean something.
@@ -205,7 +205,7 @@ def vanishing(grads: tuple[Tensor, ...], tensors: list[Tensor]) -> list[float]:
     """Norms below which a gradient counts as zero: a thousandth of the block's largest |gradient| |tensor|
     product.
 
-    The channel factor in front of a batch norm has such a gradient: the batch norm undoes whatever it does.
+    The channel factor before a batch norm has such a gradient: the batch norm undoes whatever it does.
     """
     largest = max(float(g.norm() * t.float().norm()) for g, t in zip(grads, tensors, strict=True))
     return [1e-3 * largest / max(float(t.float().norm()), 1e-20) for t in tensors]

@@ -3,10 +3,10 @@ and as rows for results/ to $OUT/results.jsonl.
 
     PYTHONPATH=src python benchmarks/cuda_inference.py [--model M.xnor] [--images N.npy] [--labels N.npy]
 
-`--images` is a uint8 array (n, h, w, 3); pictures of another size than the network's are resized on the
+`--images` is a uint8 array (n, h, w, 3); images of another size than the network's are resized on the
 GPU (`--resize`) and rounded to bytes, so both engines see the same; `--labels` adds the accuracy. Without
 `--model` the network is ResNet-18, 224x224, Case 4, the paper's block, random weights with batch-norm
-statistics of the pictures. The CPU engine is the native core, which must be built (cmake -S . -B build
+statistics of the images. The CPU engine is the native core, which must be built (cmake -S . -B build
 -DXNORPP_PYTHON=ON -DXNORPP_LIBRARY=OFF && cmake --build build -j, then copy build/_core*.so to
 src/xnorpp/runtime). How the classes are compared: cuda_agreement.py.
 """
@@ -45,7 +45,7 @@ def load_pictures(path: str | None, count: int, size: int, resize: str = "biline
     """uint8 (n, size, size, 3)."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if path is None:
-        # Smooth random pictures: neighbouring pixels alike, as in photographs.
+        # Smooth random images: neighbouring pixels alike, as in photographs.
         g = torch.Generator().manual_seed(0)
         coarse = torch.rand(count, 3, 16, 16, generator=g)
     else:
@@ -63,7 +63,7 @@ def load_pictures(path: str | None, count: int, size: int, resize: str = "biline
 
 
 def make_program(images: np.ndarray) -> Program:
-    """Random weights; every batch norm has the statistics of the pictures."""
+    """Random weights; every batch norm has the statistics of the images."""
     from xnorpp.bench.networks import DEFAULT
     from xnorpp.models import create_model
     from xnorpp.packing import pack_program
@@ -100,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model")
     parser.add_argument("--images")
-    parser.add_argument("--labels", help="int array (n,) of the pictures' classes")
+    parser.add_argument("--labels", help="int array (n,) of the images' classes")
     parser.add_argument("--resize", choices=("bilinear", "nearest"), default="bilinear")
     parser.add_argument("--no-tune", action="store_true", help="first guesses instead of timed tilings")
     parser.add_argument("--max-autotune", action="store_true", help="time that mode too (minutes)")
@@ -120,7 +120,7 @@ def main() -> None:
     program = read(given.model) if given.model else None
     size = program.input_shape[1] if program else 224
     images = load_pictures(given.images, given.count, size, given.resize)
-    say(f"{len(images)} pictures")
+    say(f"{len(images)} images")
     if program is None:
         program = make_program(images)
     first = time.perf_counter()

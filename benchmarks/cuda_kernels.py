@@ -441,7 +441,7 @@ def copy_group(device: cu.Device) -> list[dict]:
 
 
 def torch_group(device: cu.Device) -> list[dict]:
-    """The real-valued twin: the number to beat."""
+    """The real-valued baseline: the number to beat."""
     import torch
     from torchvision.models import resnet18
 

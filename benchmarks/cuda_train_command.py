@@ -1,4 +1,4 @@
-"""Images a second of `xnorpp train` itself on a GPU, with and without CUDA graphs, on random pictures in
+"""Images per second of `xnorpp train` itself on a GPU, with and without CUDA graphs, on random images in
 CIFAR-10's format (how fast, not how well):
 
 python benchmarks/cuda_train_command.py
@@ -22,7 +22,7 @@ LOG_STEPS = 10
 
 
 def write_pictures(home: Path, count: int) -> None:
-    """`count` training pictures in five files and a few to test on, records of a label and 3072 bytes."""
+    """`count` training images in five files and a few to test on, records of a label and 3072 bytes."""
     rng = np.random.default_rng(0)
     for name, records in [(f"data_batch_{i}", count // 5) for i in range(1, 6)] + [("test_batch", 512)]:
         labels = rng.integers(0, 10, (records, 1), dtype=np.uint8)

@@ -5,7 +5,7 @@
 Random weights make a chaotic network: one sign that rounds the other way changes the class. Whether two
 engines give the same classes is a question about trained networks. `--images` is uint8 (n, h, w, 3), enlarged
 to 224 on the device by bilinear interpolation and rounded to bytes, as benchmarks/cuda_inference.py does with
-its test pictures.
+its test images.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main() -> None:
         given.size,
         given.out,
         preprocess={**size, "mean": list(MEAN), "std": list(STD), "channels": 3},
-        meta={"model": dict(config), "weights": f"{len(images)} pictures, {given.epochs} epochs"},
+        meta={"model": dict(config), "weights": f"{len(images)} images, {given.epochs} epochs"},
     )
 
 

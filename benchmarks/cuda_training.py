@@ -1,4 +1,4 @@
-"""The training step on a CUDA GPU: binary ResNet-18 (Case 4) against its real-valued twin, checked and timed.
+"""The training step on a CUDA GPU, checked and timed: binary ResNet-18 (Case 4) and its real-valued baseline.
 
     python benchmarks/cuda_training.py [--parts check,speed,...] [--sizes 224,64] [--budget S] [--out DIR]
 
@@ -82,7 +82,7 @@ def milliseconds(function: Callable[[], object], repeats: int = 20) -> float:
 
 
 def measure_step(variant: str, size: int, batch: int, model_name: str) -> dict[str, Any]:
-    """images/s (median of five windows) and the peak of allocated memory of a variant on random pictures."""
+    """images/s (median of five windows) and the peak of allocated memory of a variant on random images."""
     clean()
     base = torch.cuda.memory_allocated() if CUDA else 0
     step = Step(variant, size, 1000 if size >= 96 else 200, model_name)
@@ -151,7 +151,7 @@ def print_ratios(rows: list[dict[str, Any]]) -> None:
         if not real:
             continue
         twin = max(real, key=lambda row: row["images_per_second"])
-        print(f"-- {size} px, against the fastest twin ({twin['variant']}):")
+        print(f"-- {size} px, against the fastest real-valued variant ({twin['variant']}):")
         for name, row in here.items():
             if not name.startswith("real"):
                 speed = row["images_per_second"] / twin["images_per_second"]
@@ -326,7 +326,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--parts", default="kernels,check,speed,profile")
-    parser.add_argument("--sizes", default="224,64", help="picture sizes of the speed part")
+    parser.add_argument("--sizes", default="224,64", help="image sizes of the speed part")
     parser.add_argument(
         "--variants", default=SHORT, help="of: " + ", ".join(VARIANTS) + "; a slash adds a tweak"
     )

@@ -3,10 +3,10 @@
     python benchmarks/imagenet_busy.py                       # 16 cores and a GPU: about a minute and a half
     python benchmarks/imagenet_busy.py --quick --device cpu  # the same in miniature, to see that it works
 
-Makes a synthetic ImageNet (class folders of JPEG pictures of 500x375 that compress as photographs do; some
+Makes a synthetic ImageNet (class folders of JPEG images of 500x375 that compress as photographs do; some
 hundred different ones, the rest hard links to them), converts it by `xnorpp shards`, and measures
 
-    loader           images a second that arrive as normalised batches on the device, nothing else running
+    loader           images per second that arrive as normalised batches on the device, nothing else running
     imagenet train   `xnorpp train imagenet-resnet18-case4` itself in its steady state, and the same steps of
                      the same loop on one batch that stays on the device; the share of the two says whether
                      the loader keeps up (1: it costs nothing)
@@ -46,7 +46,7 @@ SOURCES = {"jpeg folders": "imagenet", "jpg shards": "shards", "npy shards": "sh
 
 
 def make_imagenet(root: Path, count: int, classes: int, distinct: int, workers: int) -> int:
-    """`count` training pictures and a few to test on; the mean size of a file in bytes."""
+    """`count` training images and a few to test on; the mean size of a file in bytes."""
     store = root / "store"
     store.mkdir(parents=True)
     with ProcessPoolExecutor(workers) as pool:
@@ -145,7 +145,7 @@ def told(what: str) -> Iterator[None]:
 def measure(given: argparse.Namespace, root: Path) -> Iterator[dict[str, Any]]:
     """All rows, without what they have in common."""
     places = {source: root / source.replace(" ", "-") for source in SOURCES}
-    with told(f"making {given.images} pictures"):
+    with told(f"making {given.images} images"):
         files = make_imagenet(
             places["jpeg folders"], given.images, given.classes, given.distinct, given.workers
         )
@@ -197,8 +197,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=cores, help=f"decoding processes (default: {cores})")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--size", type=int, default=224, help="side of the pictures fed to the network")
-    parser.add_argument("--images", type=int, help=f"training pictures (default: {EPOCH_STEPS} batches)")
+    parser.add_argument("--size", type=int, default=224, help="side of the images fed to the network")
+    parser.add_argument("--images", type=int, help=f"training images (default: {EPOCH_STEPS} batches)")
     parser.add_argument("--distinct", type=int, default=256, help="different ones among them")
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=160, help="steps of each training run")

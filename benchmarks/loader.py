@@ -1,8 +1,8 @@
-"""How many pictures a second the loader prepares, on synthetic files like ImageNet's (500x375, 110 KB).
+"""How many images per second the loader prepares, on synthetic files like ImageNet's (500x375, 110 KB).
 
     python benchmarks/loader.py [--workers N] [--seconds S] [--device cuda]
 
-Prints one JSON object: images a second of one core for each way of storing and decoding (measured in this
+Prints one JSON object: images per second of one core for each way of storing and decoding (measured in this
 process, alone), and of the whole loader with `--workers` processes, up to the normalised batch on the device.
 
     exact       JPEG 500x375, decoded in full, resized to 256x256, cropped to 224 (the default)
@@ -45,7 +45,7 @@ def picture(seed: int, width: int = 500, height: int = 375) -> bytes:
 
 
 def make_folder(root: Path, count: int) -> FolderDataset:
-    """`count` files of 16 different pictures, in 4 class folders."""
+    """`count` files of 16 different images, in 4 class folders."""
     contents = [picture(seed) for seed in range(16)]
     for index in range(count):
         path = root / "train" / f"n{index % 4:08d}" / f"{index:06d}.JPEG"
@@ -57,7 +57,7 @@ def make_folder(root: Path, count: int) -> FolderDataset:
 
 
 def one_core(dataset: StreamDataset, seconds: float, *, fast: bool = False) -> float:
-    """Images a second of one process that decodes and crops, nothing else."""
+    """Images per second of one process that decodes and crops, nothing else."""
     random = np.random.default_rng(0)
     done, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
@@ -70,7 +70,7 @@ def one_core(dataset: StreamDataset, seconds: float, *, fast: bool = False) -> f
 def whole_loader(
     dataset: StreamDataset, seconds: float, workers: int, batch_size: int, device: str, *, fast: bool = False
 ) -> float:
-    """Images a second that arrive as normalised batches on the device, after the first two batches."""
+    """Images per second that arrive as normalised batches on the device, after the first two batches."""
     loader = make_loader(
         dataset,
         batch_size=batch_size,

@@ -3,10 +3,10 @@
     python benchmarks/packed_against_trained.py RUN [--data DIR] [--verify 200] [--record FILE.jsonl]
     python benchmarks/packed_against_trained.py RUN --twice --count 4000
 
-RUN is a training run's folder. Every test picture goes through torch (float32) and through the packed CPU
-engine; printed are the classes that agree, both accuracies and, on the first `--verify` pictures, the flipped
+RUN is a training run's folder. Every test image goes through torch (float32) and through the packed CPU
+engine; printed are the classes that agree, both accuracies and, on the first `--verify` images, the flipped
 signs: layer by layer on the trained network's own values (how many the rounding bound does not explain), and
-end to end. The packed engine gets the pictures twice, normalised as floats and as bytes; a row each.
+end to end. The packed engine gets the images twice, normalised as floats and as bytes; a row each.
 
 `--twice` is the yardstick: torch runs again without oneDNN, which adds up the same products in another order,
 and the classes on which torch agrees with itself are counted too.

@@ -4,9 +4,9 @@
     python benchmarks/packed_matrix.py --data DIR --out runs/matrix --networks small --rows case4,xnor
 
 A few epochs are enough for activations as real training leaves them; the accuracies are not the networks'
-best. AlexNet sees the pictures enlarged to 112 pixels, the least its strides leave something of. The runs are
+best. AlexNet sees the images enlarged to 112 pixels, the least its strides leave something of. The runs are
 a queue that continues where it was (xnorpp.paper.accuracy.queue). What is compared:
-packed_against_trained.py, with the pictures as floats and as bytes; `--jobs` comparisons run at a time, while
+packed_against_trained.py, with the images as floats and as bytes; `--jobs` comparisons run at a time, while
 the next network trains.
 """
 

@@ -1,6 +1,6 @@
-"""The CPU training step: binary ResNet-18 against its real twin, best of eager and compiled on both sides.
+"""The CPU training step: binary ResNet-18 against its real-valued baseline, each eager or compiled, the best.
 
-Set-up: 64-pixel pictures, 3x3 stem with max pooling (32x32 trunk), 200 classes, batch 32, Case 4, Adam,
+Set-up: 64-pixel images, 3x3 stem with max pooling (32x32 trunk), 200 classes, batch 32, Case 4, Adam,
 float32, channels_last. A step is forward, loss, backward, optimiser. The four variants take turns, so that a
 slow moment of the machine hits all of them, and each counts with its fastest step.
 

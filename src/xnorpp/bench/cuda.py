@@ -32,7 +32,7 @@ BIT_RATE, BYTE_RATE, BANDWIDTH = 10_342e12, 1_293e12, 4.3e12
 
 @dataclass(frozen=True)
 class GpuRow:
-    """One engine at one batch size: milliseconds a call, and bytes at the peak of a call (weights counted,
+    """One engine at one batch size: milliseconds per call, and bytes at the peak of a call (weights counted,
     the caller's input and output not)."""
 
     engine: str

@@ -47,7 +47,7 @@ class Task:
     std: tuple[float, ...]
 
     def scale_and_shift(self) -> tuple[Array, Array]:
-        """`(x/255 - mean)/std` as `x*scale + shift`, one number a channel."""
+        """`(x/255 - mean)/std` as `x*scale + shift`, one number per channel."""
         return scale_and_offset(self.mean, self.std)
 
     def calibration(self) -> list[Array]:

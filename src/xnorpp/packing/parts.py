@@ -109,7 +109,7 @@ def pack_submodules(
         example: A batch as the model takes it, or the size of one input; the packed parts are for this size.
         half: Whether real-valued weights are stored in 16 bits.
         real: How real numbers are stored, as in `pack`.
-        threads: How many threads a call of a packed part may use; by default the work decides.
+        threads: The number of threads that one call of a packed part may use; by default the work decides.
 
     Returns:
         The new model, in evaluation mode, and the report. The model is a single `PackedModule` where all of

@@ -8,7 +8,7 @@ in v in float32 too, and `f(v) > 0` changes at most once along the number line:
     falling    bit = v < t      t = the smallest v with f(v) <= 0    `flip` is 1
     constant   bit = v > t      t = +inf (never) or -inf (always): a zero multiplier, ReLU's flat side, ...
 
-The change is found by bisection over all float32 numbers in order (32 evaluations of f on one number a
+The change is found by bisection over all float32 numbers in order (32 evaluations of f on one number per
 channel), or over the integers a dot product can be. No division, no tolerance: the flip of a negative
 multiplier and the constants come out of the evaluation itself.
 """

@@ -29,7 +29,8 @@ U8 = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Spatial:
-    """A constant factor a pixel: `row[h]*col[w]` (rounded to float32 first), `map[h,w]` or `full[c,h,w]`."""
+    """A constant factor per pixel: `row[h]*col[w]` (rounded to float32 first), `map[h,w]` or
+    `full[c,h,w]`."""
 
     row: F32 | None = None
     col: F32 | None = None

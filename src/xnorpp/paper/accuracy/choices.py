@@ -10,7 +10,7 @@ from xnorpp.paper.accuracy.tables import DATASETS, top1, top5
 from xnorpp.paper.layers.tables import NOT_MEASURED, markdown
 from xnorpp.paper.recorded import Row, accuracy
 
-TRIAL_CHANGES = {**TRIALS, "twin-teacher": ("loss.teacher=its real-valued baseline",)}
+TRIAL_CHANGES = {**TRIALS, "own-teacher": ("loss.teacher=its real-valued baseline",)}
 IMAGES = {"tiny_imagenet": 100_000, "cifar10": 50_000}
 
 

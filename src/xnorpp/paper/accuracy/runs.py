@@ -302,7 +302,7 @@ def trials() -> Iterator[Run]:
     for row, changes in TRIALS.items():
         teacher = None if row == "no-teacher" else teachers["resnet18"].key
         yield Run("trial", row, "cifar10", "resnet20", recipe, 0, base + changes, teacher)
-    yield Run("trial", "twin-teacher", "cifar10", "resnet20", recipe, 0, base, teachers["resnet20"].key)
+    yield Run("trial", "own-teacher", "cifar10", "resnet20", recipe, 0, base, teachers["resnet20"].key)
 
 
 def claim() -> Iterator[Run]:

@@ -6,10 +6,11 @@ sign) the distance is the mean of `|R - Gamma . B|` over the output's elements, 
 convolutions do not change while the factors train, so each is computed once; repetitions are independent and
 train side by side as one batch, because Adam works on every number by itself.
 
-**Convergence.** Every factor is its start times a number that Adam moves (start: `mean|W| . 0.8` a channel),
-so that a learning rate is a relative step. It goes through `RATES`. At each, training continues until the
-least loss of `WINDOW` steps is not more than `TOLERANCE` (relative) under that of all windows before, in any
-repetition of the batch; `MOST_WINDOWS` ends a stage in any case. Cases 1 and 2 have an exact optimum:
+**Convergence.** Every factor is its start times a number that Adam moves (start: `mean|W| . 0.8` per
+channel), so that a learning rate is a relative step. It goes through `RATES`. At each, training continues
+until the least loss of `WINDOW` steps is not more than `TOLERANCE` (relative) under that of all windows
+before, in any repetition of the batch; `MOST_WINDOWS` ends a stage in any case. Cases 1 and 2 have an exact
+optimum:
 
     Case 1   a weighted median: the sum over a channel of |B| |R/B - alpha| is least at the median of R/B,
              each weighing |B|
@@ -67,10 +68,10 @@ class Setup:
 SETUPS = (
     Setup("stated", "as the paper states it, 3x3 kernels, standard normal weights and inputs"),
     Setup("stated-he", "as the paper states it, He-scaled weights", weight_std=math.sqrt(2 / (9 * CHANNELS))),
-    Setup("pointwise", "1x1 kernels, so 64 inputs a filter, standard normal weights", kernel=1),
+    Setup("pointwise", "1x1 kernels, so 64 inputs per filter, standard normal weights", kernel=1),
     Setup("pointwise-he", "1x1 kernels, He-scaled weights", kernel=1, weight_std=math.sqrt(2 / CHANNELS)),
     # Two deviations solved for three of the paper's numbers (direct, XNOR-Net, Case 1) by the formulas above,
-    # with 64 inputs a filter and without K: sqrt(64) s t = 0.0617 and t = 0.33.
+    # with 64 inputs per filter and without K: sqrt(64) s t = 0.0617 and t = 0.33.
     Setup(
         "fitted",
         "1x1 kernels, deviations 0.0233 (weights) and 0.33 (inputs) fitted to the paper's first three rows",
@@ -181,7 +182,7 @@ def optimum(layer: Drawn, case: str) -> Tensor:
 def measure(
     setup: Setup, repetitions: int, *, seed: int = 0, hear: Callable[[int], None] | None = None
 ) -> list[Row]:
-    """A row a method: distance on the input of the fit and on a held-out one, mean and deviation.
+    """One row per method: distance on the input of the fit and on a held-out one, mean and deviation.
 
     `hear` is called with the number of fits since its last call.
     """

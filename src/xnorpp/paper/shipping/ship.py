@@ -1,6 +1,6 @@
 """Makes a model that ships: a checkpoint in, `NAME.xnor` and its model card `NAME.json` out.
 
-    xnorpp paper ship RUN --name cifar10-resnet18 --data DIR --twin results/accuracy.jsonl
+    xnorpp paper ship RUN --name cifar10-resnet18 --data DIR --baseline results/accuracy.jsonl
 
 The checkpoint is packed, the packing verified, and every test image is put through the packed file on the
 CPU and through torch. A network whose training held images out gets the temperature that suits those. A file

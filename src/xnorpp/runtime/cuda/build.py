@@ -39,7 +39,7 @@ _STEM_MANY = (
     (1, 2, 1, 1, 0),
 )
 _STEM_FEW = ((1, 2, 1, 0, 0), (1, 2, 1, 2, 0), (1, 2, 1, 1, 0), (2, 2, 1, 1, 0))
-COPY = "input as floats"  # the caller's picture, where it is an operand and not only read
+COPY = "input as floats"  # the caller's image, where it is an operand and not only read
 
 
 @dataclass(frozen=True)
@@ -382,7 +382,7 @@ class _Pointers:
         if base is not None:
             return Caller(True, base * self.images + self.first * size)
         place = self.places[name]
-        # A value that is kept for one chunk only starts anew with each.
+        # A value that is stored for one chunk only starts again with each.
         return Local(place.offset + (self.first * size if place.images == self.images else 0))
 
 
@@ -397,7 +397,7 @@ def output_places(program: Program) -> dict[str, int]:
 
 
 def _reading_copy(unit: Unit) -> Unit:
-    """Operands that are the caller's picture read the copy instead."""
+    """Operands that are the caller's image read the copy instead."""
     changed = []
     for micro in unit.step.epilogue:
         if getattr(micro, "value", None) == INPUT:

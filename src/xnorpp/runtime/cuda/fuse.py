@@ -8,7 +8,7 @@ Three kinds of unit, one launch each:
 - `stem`: the first real convolution on bytes with the 3x3 max pool behind it (stem.cu).
 - `plain`: one step, any operation (plain.cu; real convolutions also real_conv.cu).
 
-A chain of micro-operations becomes a line of macros (epilogue.cuh) with rows of a table a channel.
+A chain of micro-operations becomes a line of macros (epilogue.cuh) with one row of a table per channel.
 Whatever does not fit is left to `plain`, so a unit is a matter of speed, never of what can be run.
 """
 
@@ -165,7 +165,7 @@ def make_units(
     taker: Step | None,
     fits: Callable[[Unit], bool] = lambda unit: True,
 ) -> tuple[Unit, ...]:
-    """Units in the order they run. `taker` is the step that takes the bytes of the picture themselves, if one
+    """Units in the order they run. `taker` is the step that takes the bytes of the image themselves, if one
     does; `fits` says whether a tiling of a conv unit exists on this GPU."""
     readers = _readers(program, steps)
     by_index = {step.index: step for step in steps}
@@ -196,7 +196,8 @@ def make_units(
 
 def half_values(program: Program, units: tuple[Unit, ...]) -> frozenset[str]:
     """Values between tensor-core units that may be kept as half: a kernel has one type for all its streams,
-    so one that must stay float (the output, a factor a pixel, a plain layer's own) keeps the others float."""
+    so one that must stay float (the output, a factor per pixel, a plain layer's own) keeps the others
+    float."""
     streams = [
         {name for name in (*unit.chain.stream_in, *unit.chain.stream_out) if name not in per_pixel}
         for unit in units

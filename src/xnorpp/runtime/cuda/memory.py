@@ -7,7 +7,7 @@ cross a segment's end are kept for the whole batch; their life is stretched over
 and read in, because those run in loops.
 
 Values that never live at the same time share memory. Bits share only among values of one layout: kernels
-write the inside of a picture and never its halo, which is set once.
+write the inside of an image and never its halo, which is set once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xnorpp.runtime.native import core
 from xnorpp.runtime.plan import AddValue, StoreFloat
 
 ALIGN = 256
-SLACK = 1 << 18  # a tile may read past the end of the last picture
+SLACK = 1 << 18  # a tile may read past the end of the last image
 
 BitsPlaces = Mapping[str, tuple[BitsLayout, bool]]
 

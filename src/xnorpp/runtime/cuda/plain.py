@@ -165,7 +165,7 @@ def _source(
 
 
 def _byte_table(program: Program) -> Array:
-    """What each byte of a picture stands for, [c][256]."""
+    """What each byte of an image stands for, [c][256]."""
     c = program.input_shape[0]
     ramp = np.broadcast_to(np.arange(256, dtype=np.uint8)[None, :, None, None], (1, 256, 1, c))
     return normalise(program, ramp)[0, :, :, 0]

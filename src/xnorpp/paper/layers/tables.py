@@ -60,7 +60,8 @@ def table2_block(rows: Sequence[Row]) -> str:
             )
         head = ["method", "distance, fitted input", "held-out input", "against XNOR-Net with K", "paper"]
         any_row = next(iter(chosen.values()))
-        title = f"**{setup}**: {any_row['settings']['about']} ({any_row['repetitions']} repetitions)"
+        about = any_row["settings"]["about"].replace(" a filter", " per filter")  # older rows
+        title = f"**{setup}**: {about} ({any_row['repetitions']} repetitions)"
         parts.append(f"{title}\n\n{markdown(head, body)}{_converged(chosen)}")
     return "\n\n".join(parts)
 

@@ -158,6 +158,8 @@ struct Kernels {
     // out[i][j] = sum over k of a[i][k]*b[k][j], i < rows, k < inner, j < columns; steps are from one row to the next, and
     // columns, steps of b and of out are multiples of 16.
     Entry<void (*)(const float *a, int a_step, const float *b, int b_step, int rows, int inner, int columns, float *out, int out_step)> product;
+    // out[c] = sum over k of a[k*a_step + c]*b[k*b_step + c], in order; channels are a multiple of 16.
+    Entry<void (*)(const float *a, int64_t a_step, const float *b, int64_t b_step, int64_t inner, int channels, float *out)> side_product;
     Entry<void (*)(int which, float parameter, float *values, int n)> curve;  // n a multiple of 16
     // The epilogue over pixels first..first+n whose registers start as src[i*stride + channel].
     Entry<void (*)(const Epilogue &, const float *src, int stride, int first, int n)> finish;

@@ -34,4 +34,23 @@ void float_product(const float *a, int a_step, const float *b, int b_step, int r
     for (; j < columns; j += N) product_columns<1>(a, a_step, b + j, b_step, rows, inner, out + j, out_step);
 }
 
+// Many products of a row and a column side by side, one in each channel. Each is a chain of multiply-adds in order, as libraries
+// for matrices sum: where numbers cancel, what is left is the rounding of one product, and its sign the same.
+void side_product(const float *a, int64_t a_step, const float *b, int64_t b_step, int64_t inner, int channels, float *out) {
+    int c = 0;
+    for (; c + 2 * N <= channels; c += 2 * N) {
+        F low = zero(), high = zero();
+        for (int64_t k = 0; k < inner; k++) {
+            const float *p = a + k * a_step + c, *q = b + k * b_step + c;
+            low = fma(load(p), load(q), low), high = fma(load(p + N), load(q + N), high);
+        }
+        store(out + c, low), store(out + c + N, high);
+    }
+    for (; c < channels; c += N) {
+        F sum = zero();
+        for (int64_t k = 0; k < inner; k++) sum = fma(load(a + k * a_step + c), load(b + k * b_step + c), sum);
+        store(out + c, sum);
+    }
+}
+
 }  // namespace

@@ -30,6 +30,7 @@ constexpr Kernels table(const char *name, DotTraits bits, ConvFunction conv_bits
         global_mean,
         abs_mean,
         float_product,
+        side_product,
         run_curve,
         finish_pixels,
     };

@@ -1,7 +1,7 @@
-"""How the golden files were made: `python tests/golden/make_golden.py VERSION`, once a version.
+"""How the golden files were made: `python tests/golden/make_golden.py v2` or `set2`, once each.
 
-A golden file of each format version stays here for ever and must load and give the stored output. What made
-that of version 1 is in the history of this file.
+A golden file of each format version and of each operation set stays here for ever and must load and give the
+stored output. What made that of version 1 is in the history of this file.
 """
 
 from __future__ import annotations
@@ -95,16 +95,97 @@ def golden() -> Program:
     )
 
 
+def golden_set_2() -> Program:
+    """Every operation of set 2 once or more, on a 6x7 image of 8 channels; an output for each family."""
+    rng = np.random.default_rng(30)
+
+    def real(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    b = Builder((8, 6, 7))
+    outputs: dict[str, str] = {}
+    x = b.emit("affine", INPUT, tensors={"mult": real(8), "add": real(8)})
+    # activation
+    y = x
+    for curve in (
+        "silu",
+        "tanh",
+        "elu",
+        "softplus",
+        "mish",
+        "gelu",
+        "gelu_tanh",
+        "hardswish",
+        "erf",
+        "sigmoid",
+    ):
+        y = b.emit("add", b.emit(curve, y, attrs={"alpha": 0.75} if curve == "elu" else {}), x)
+    positive = b.emit("exp", b.emit("hardtanh", y, attrs={"min": -3.0, "max": 3.0}))
+    for curve in ("sqrt", "reciprocal", "log"):
+        positive = b.emit(curve, positive)
+    outputs["activation"] = b.emit("add", y, positive)
+    # arithmetic
+    small = b.emit("reduce", x, attrs={"function": "mean", "axes": [1, 2]})
+    y = b.emit("mul", x, small, attrs={"broadcast": True})
+    y = b.emit("sub", y, b.emit("reduce", x, attrs={"function": "max", "axes": [0]}))
+    y = b.emit("div", y, b.emit("exp", b.emit("reduce", x, attrs={"function": "min", "axes": [2]})))
+    y = b.emit(
+        "add", y, b.emit("reduce", x, attrs={"function": "l2", "axes": [0, 1]}), attrs={"broadcast": True}
+    )
+    outputs["arithmetic"] = b.emit("offset", y, tensors={"value": real(1, 6, 7)})
+    # reduction
+    y = b.emit("norm", x, attrs={"groups": 2, "pixels": True, "centre": True, "eps": 1e-5})
+    y = b.emit("norm", y, attrs={"groups": 1, "pixels": False, "centre": False, "eps": 1e-6})
+    y = b.emit("log_softmax", y, attrs={"axis": 2})
+    outputs["reduction"] = b.emit("reduce", y, attrs={"function": "sum", "axes": [1]})
+    # product
+    tokens = b.emit("reshape", x, attrs={"shape": [8, 42]})
+    seen = b.emit("attention", tokens, tokens, tokens, attrs={"heads": 2, "scale": 0.5})
+    turned = b.emit("permute", seen, attrs={"axes": [1, 0]})
+    y = b.emit("softmax", b.emit("matmul", seen, turned), attrs={"axis": 0})
+    deep = b.emit("reshape", x, attrs={"shape": [2, 4, 6, 7]})
+    across = b.emit("matmul", deep, b.emit("permute", deep, attrs={"axes": [0, 1, 3, 2]}))
+    outputs["product"] = b.emit("flatten", y)
+    outputs["products"] = across
+    # moves
+    y = b.emit("concat", x, b.emit("flip", x, attrs={"axis": 2}), attrs={"axis": 0})
+    y = b.emit("channel_shuffle", y, attrs={"groups": 4})
+    y = b.emit("edge_pad2d", y, attrs={"padding": [1, 1, 0, 1], "mode": "reflect"})
+    y = b.emit("pixel_unshuffle", b.emit("pixel_shuffle", y, attrs={"factor": 4}), attrs={"factor": 2})
+    y = b.emit("slice", y, attrs={"start": [0, 1, 0], "stop": [None, -1, None], "step": [1, 2, 1]})
+    wide = b.emit("expand", small, attrs={"shape": [8, 1, 3]})
+    outputs["moves"] = b.emit(
+        "concat", y, b.emit("constant", x, tensors={"value": real(2, 7, 16)}), attrs={"axis": 0}
+    )
+    outputs["expanded"] = b.emit("relu", wide)
+    # resampling
+    for i, (mode, size, scale) in enumerate((
+        ("nearest", [9, 5], None), ("nearest-exact", None, [1.5, 2.0]), ("bilinear", None, [2.0, 1.25]),
+        ("bicubic", [4, 11], None),
+    )):  # fmt: skip
+        attrs = {"size": size, "scale": scale, "mode": mode, "align_corners": mode == "bicubic"}
+        outputs[f"resampled{i}"] = b.emit("upsample2d", x, attrs=attrs)
+    outputs["mean"] = b.emit("adaptive_avg_pool2d", x, attrs={"size": [4, 3]})
+    y = b.emit("adaptive_max_pool2d", x, attrs={"size": [5, 2]})
+    window = {"kernel": [2, 2], "stride": [2, 1], "padding": [1, 0], "dilation": [2, 1], "ceil_mode": True}
+    first = b.emit("dilated_max_pool2d", y, attrs=window)
+    return b.program(first, meta={"golden": "set 2"}, output_name="maxima", more_outputs=outputs)
+
+
 def main() -> None:
-    folder = Path(__file__).parent
-    version = sys.argv[1]
-    if version != str(VERSION) or (folder / f"v{version}.xnor").exists():
-        raise SystemExit(f"version {version!r} is not this format's or its golden file exists")
-    program = golden()
-    write(program, folder / f"v{version}.xnor")
-    pictures = np.random.default_rng(21).integers(0, 256, (4, 11, 10, 3), dtype=np.uint8)
-    outputs = reference.run(program, pictures)
-    np.savez(folder / f"v{version}.npz", pictures=pictures, **outputs)
+    folder, name = Path(__file__).parent, sys.argv[1]
+    makers = {f"v{VERSION}": golden, "set2": golden_set_2}
+    if name not in makers or (folder / f"{name}.xnor").exists():
+        raise SystemExit(f"{name!r} is not one of {', '.join(makers)}, or its golden file exists")
+    program = makers[name]()
+    write(program, folder / f"{name}.xnor")
+    rng = np.random.default_rng(21)
+    if name == "set2":
+        given = {"inputs": rng.standard_normal((2, *program.input_shape)).astype(np.float32)}
+    else:
+        given = {"pictures": rng.integers(0, 256, (4, 11, 10, 3), dtype=np.uint8)}
+    outputs = reference.run(program, next(iter(given.values())))
+    np.savez_compressed(folder / f"{name}.npz", **given, **outputs)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from cuda_host.cases import Writer
 from engines import engines_agree
 
+from xnorpp.runtime.cpu import CpuModel, available_isas
+
 
 def shaped(w: Writer, begin: int, shape: tuple[int, ...]) -> str:
     """A value of that shape from numbers `begin`... of the input, a vector."""
@@ -31,6 +33,23 @@ def test_matmul(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     got = engines_agree(w.program(w.op("relu", value)), x, rtol=1e-5, atol=1e-5)
     a, b = x[:, :first].reshape(2, *left), x[:, first:].reshape(2, *right)
     np.testing.assert_allclose(got, np.maximum(a @ b, 0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("isa", [isa for isa in available_isas() if isa != "generic"])
+@pytest.mark.parametrize("shape", [(1, 2), (3, 1, 2)])
+def test_products_that_cancel_leave_what_a_multiply_add_leaves(isa: str, shape: tuple[int, ...]) -> None:
+    """a*b - a*b is the rounding of a*b where it is added by multiply-adds, as torch's matrix libraries do. A
+    sign after such a sum is the trained network's only if it is the same here: linear attention has many."""
+    pairs = math.prod(shape)
+    w = Writer((2 * pairs, 1, 1), seed=3)
+    right = (*shape[:-2], 2, shape[-2])
+    program = w.program(w.op("matmul", shaped(w, 0, shape), shaped(w, pairs, right)))
+    a, b = (w.normal(50, pairs // 2, 1) for _ in range(2))
+    x = np.concatenate([np.repeat(a, 2, 1), np.stack([b, -b], 2).reshape(50, -1, 1)], 1)[..., None]
+    got = CpuModel(program, isa=isa)(x).reshape(50, -1)
+    exact = a[..., 0].astype(np.float64) * b[..., 0]
+    np.testing.assert_array_equal(got, ((a * b)[..., 0].astype(np.float64) - exact).astype(np.float32))
+    assert (got != 0).any()
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])

@@ -46,13 +46,30 @@ def test_version_1_is_the_same_bit_for_bit() -> None:
     assert hashlib.sha256(answer.tobytes()).hexdigest()[:16] == "319a2ec2f2d48955"
 
 
-def test_the_golden_file_of_version_2_can_be_made_again() -> None:
+@pytest.mark.parametrize(("name", "maker"), [("v2", "golden"), ("set2", "golden_set_2")])
+def test_golden_files_can_be_made_again(name: str, maker: str) -> None:
     spec = importlib.util.spec_from_file_location("make_golden", GOLDEN / "make_golden.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert encode(module.golden()) == (GOLDEN / "v2.xnor").read_bytes()
+    assert encode(getattr(module, maker)()) == (GOLDEN / f"{name}.xnor").read_bytes()
+
+
+def test_golden_file_of_operation_set_2() -> None:
+    """Every operation of the set, in every engine of this machine."""
+    path, stored = GOLDEN / "set2.xnor", np.load(GOLDEN / "set2.npz")
+    program = read(path)
+    assert {op.op for op in program.ops} >= {n for n, rule in operations().items() if rule.since == 2}
+    assert encode(program) == path.read_bytes()
+    for isa in ("reference", *available_isas()):
+        outputs = load(path, isa=isa)(stored["inputs"])
+        assert list(outputs) == [name for name in stored.files if name != "inputs"]
+        for name, output in outputs.items():
+            exact = name not in ("product", "products")  # sums of products, in any order
+            np.testing.assert_allclose(
+                output, stored[name], rtol=0, atol=0 if exact else 1e-5, err_msg=f"{isa} {name}"
+            )
 
 
 @pytest.mark.parametrize("version", range(1, VERSION + 1))

@@ -18,8 +18,9 @@ PlainStep flat_product(const PlainSite &site) {
 }
 
 // (.., n, k) x (.., k, m): the axes before the last two lie side by side, the first one as channels.
-PlainStep batched_product(const PlainSite &) {
-    return {[](const PlainCall &call, int first, int count, float *to) {
+PlainStep batched_product(const PlainSite &site) {
+    const Kernels &kernels = site.kernels;
+    return {[&kernels](const PlainCall &call, int first, int count, float *to) {
         const View &a = call.in[0], &b = call.in[1], &out = call.out;
         const size_t rank = out.rank;
         int64_t left[kMostRank] = {}, right[kMostRank] = {};
@@ -27,13 +28,9 @@ PlainStep batched_product(const PlainSite &) {
         left[rank - 2] = a.step[rank - 2], right[rank - 1] = b.step[rank - 1];
         Walk x(out, left, first), y(out, right, first);
         const int64_t inner = a.size[rank - 1], xs = a.step[rank - 1], ys = b.step[rank - 2];
-        for (int i = 0; i < count; i++, x.next(), y.next()) {
-            float *row = to + (size_t)i * out.stride;
-            for (int c = 0; c < out.c; c++) row[c] = 0;
-            const float *p = a.data + x.place(), *q = b.data + y.place();
-            for (int64_t k = 0; k < inner; k++, p += xs, q += ys)
-                for (int c = 0; c < out.c; c++) row[c] += p[c] * q[c];
-        }
+        const int channels = (int)round_up((size_t)out.c, 16);
+        for (int i = 0; i < count; i++, x.next(), y.next())
+            kernels.side_product(a.data + x.place(), xs, b.data + y.place(), ys, inner, channels, to + (size_t)i * out.stride);
     }};
 }
 

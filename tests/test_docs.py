@@ -286,6 +286,16 @@ def test_drawn_numbers_are_those_of_the_results(drawing: ModuleType) -> None:
         )
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "plots").glob("*.svg")), ids=lambda path: path.stem)
+def test_the_text_of_a_plot_is_readable_on_a_page(path: Path) -> None:
+    """At least eleven pixels on a page of 760."""
+    text = path.read_text(encoding="utf-8")
+    width = re.search(r'viewBox="0 0 ([0-9.]+)', text)
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?: ?([0-9.]+)px", text)]
+    assert width is not None
+    assert min(sizes) * 760 / float(width[1]) >= 11
+
+
 def test_drawing_fills_a_block_and_nothing_else(drawing: ModuleType) -> None:
     row = {"kind": "captured", "name": "demo", "hardware": {"cpu": "a CPU"}, "date": "2026-01-01"}
     rows = [{**row, "output": "slow"}, {**row, "output": "hello"}]

@@ -72,6 +72,7 @@ def table2_plot(rows: Sequence[Row], path: Path) -> None:
         axis.invert_yaxis()
         axis.set_xscale("log")
         axis.set_xlim(0.003, 100)
+        axis.set_xticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])  # not powers: too small
         axis.set_xlabel("mean |R - Gamma B|")
         axis.set_title(setup)
     axes[-1].legend()

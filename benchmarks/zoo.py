@@ -159,6 +159,14 @@ def _foreign(home: str, name: str, options: dict[str, Any]) -> nn.Module:
     return timm.create_model(name, num_classes=CLASSES, **options)
 
 
+def fill(model: nn.Module) -> None:
+    """Random numbers where a network begins with zeros alone: ends of branches, heads, shifts of norms."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.numel() > 1 and not parameter.any():
+                parameter.normal_(0, 0.1 if parameter.dim() == 1 else parameter[0].numel() ** -0.5)
+
+
 def settle(model: nn.Module, shape: tuple[int, ...]) -> None:
     """Statistics of batch norm from one batch, each disturbed; and a last layer that prefers no class."""
     norms = [
@@ -227,6 +235,7 @@ def row_of(name: str, timed: bool, steps: int) -> dict[str, Any]:
     torch.manual_seed(0)
     net, shape = create(name)
     tensors_of(net(torch.zeros(2, *shape)))  # lazy layers learn their sizes
+    fill(net)
     real = copy.deepcopy(net).eval()
     example = torch.randn(2, *shape)
     report = xnorpp.binarize(net, example=example)

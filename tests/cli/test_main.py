@@ -63,6 +63,21 @@ def test_help_imports_no_command() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_predict_imports_what_it_runs_and_no_more(tmp_path: Path) -> None:
+    """A cold start is mostly imports: no data set, no definition of the operations, no network code."""
+    from PIL import Image
+
+    Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(tmp_path / "a.png")
+    code = (
+        "import sys; from xnorpp.cli.main import main; "
+        f"main(['predict', '--model', 'cifar10-resnet20', {str(tmp_path / 'a.png')!r}]); "
+        "print([name for name in ('torch', 'ssl', 'urllib.request', 'xnorpp.data', 'xnorpp.training',"
+        " 'xnorpp.runtime.reference', 'xnorpp.runtime.cuda') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_a_command_that_is_added_is_listed_and_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

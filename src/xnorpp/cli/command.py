@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
-import secrets
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -147,6 +146,8 @@ def check_file(option: str, path: str | None, *, makes_folder: bool = False) -> 
                 f"`{option}` (={path!r}) must be a file that can be written; it is write-protected"
             )
         return
+    import secrets
+
     try:  # permissions do not tell everything: the file system may be read-only or full
         probe = folder / f".xnorpp-{secrets.token_hex(6)}.tmp"
         os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

@@ -158,7 +158,7 @@ def _only_float(given: argparse.Namespace) -> None:
 def _examples(program: Program, path: str, fixed: int | None) -> Any:
     import numpy as np
 
-    from xnorpp.runtime.reference import check_input
+    from xnorpp.runtime.format.batch import check_input
 
     if fixed is None:
         raise ValueError(f"`--examples` (={path!r}) decides the scales of --fixed, which is not given")

@@ -61,7 +61,6 @@ def predict(arguments: list[str]) -> int:
     engine_options(parser)
     given = parser.parse_args(arguments)
 
-    from xnorpp.data.progress import Progress
     from xnorpp.runtime.predict import predict as run
     from xnorpp.runtime.predict import printable
 
@@ -75,7 +74,11 @@ def predict(arguments: list[str]) -> int:
         return save_masks(model, images, Path(given.save), as_json=given.json)
     top = given.top or (1 if given.csv else 5)
     report = Report("json" if given.json else "csv" if given.csv else "text", top)
-    progress = Progress("classifying", len(images), "images") if len(images) > 1 else None
+    progress = None
+    if len(images) > 1:
+        from xnorpp.data.progress import Progress
+
+        progress = Progress("classifying", len(images), "images")
     noted = False
     for prediction in run(model, images, top=top, workers=given.workers):
         if prediction.error is None and prediction.distortion > MUCH and not noted:

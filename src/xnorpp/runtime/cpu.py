@@ -10,12 +10,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.runtime.format.batch import check_input, shape_of_batch
 from xnorpp.runtime.format.program import Program
 from xnorpp.runtime.limits import DEFAULT_LIMITS, Limits
 from xnorpp.runtime.machine import available_cores
 from xnorpp.runtime.native import core
 from xnorpp.runtime.plan import check_threads, make_steps, threads_worth
-from xnorpp.runtime.reference import check_input, shape_of_batch
 
 _core: Any = core()  # ImportError where it is not built
 

@@ -27,8 +27,8 @@ from xnorpp.runtime.cuda.build import Builder, Gpu, Schedule, output_places
 from xnorpp.runtime.cuda.graph import Graph, Start, current_stream
 from xnorpp.runtime.cuda.launch import Caller, Constant, Kernel, Local, extent
 from xnorpp.runtime.cuda.tune import known, measure, record_path
+from xnorpp.runtime.format.batch import check_input, shape_of_batch
 from xnorpp.runtime.format.program import INPUT, Program
-from xnorpp.runtime.reference import check_input, shape_of_batch
 
 __all__ = ["CudaError", "CudaModel"]
 

@@ -1,0 +1,44 @@
+"""The batches that a program takes. Every engine checks its input here, without importing another engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xnorpp.runtime.format.program import Program
+
+Array = npt.NDArray[Any]
+
+
+def check_input(program: Program, x: Array) -> Array:
+    """A batch this program takes: uint8 `(n, h, w, c)` or float32 `(n, c, h, w)`; the rest is an error."""
+    c, *rest = program.input_shape
+    x = np.asarray(x)
+    if x.dtype == np.uint8:
+        wanted, axes = (*rest, c), "(n, h, w, c) uint8" if rest else "(n, c) uint8"
+    elif x.dtype.kind == "f":
+        wanted, axes = (c, *rest), "(n, c, h, w) float32" if rest else "(n, c) float32"
+        x = x.astype(np.float32, copy=False)
+    else:
+        raise ValueError(f"`x` has dtype {x.dtype}; uint8 images or normalised float32 are needed")
+    if x.shape[1:] != wanted and not _fits(program, x):
+        free = ", of which height and width may be others," if program.variable else ""
+        raise ValueError(
+            f"`x` has shape {x.shape}; {axes} with {wanted}{free} after the batch axis is needed"
+        )
+    return x
+
+
+def _fits(program: Program, x: Array) -> bool:
+    """Whether a batch differs from the program's input in free axes alone."""
+    if x.ndim != len(program.input_shape) + 1 or 0 in x.shape[1:]:
+        return False
+    sizes = enumerate(zip(shape_of_batch(x), program.input_shape, strict=True))
+    return all(n == m or axis in program.free_axes for axis, (n, m) in sizes)
+
+
+def shape_of_batch(x: Array) -> tuple[int, ...]:
+    """The shape of one input of a batch that was checked: channels first, without the batch axis."""
+    return (x.shape[-1], *x.shape[1:-1]) if x.dtype == np.uint8 else x.shape[1:]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xnorpp.lazy import names_from
+from xnorpp.renamed import register_old_modules
 
 if TYPE_CHECKING:
     from xnorpp.convert import binarize, unbinarize
@@ -94,6 +95,7 @@ __all__ = [
 
 
 __getattr__ = names_from(__name__, _HOME)
+register_old_modules()
 
 
 def __dir__() -> list[str]:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from xnorpp.renamed import find_renamed
+
 
 def names_from(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The module-level `__getattr__` of `package`.
+    """The module-level `__getattr__` of `package`; names that were renamed are found with a warning.
 
     Args:
         package: Its `__name__`.
@@ -23,7 +25,7 @@ def names_from(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
     def find(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            return find_renamed(package, name)
         return getattr(import_module(homes[name], package), name)
 
     return find

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from xnorpp.nn.binarization import Binarization
 from xnorpp.nn.functional import Pads, binary_conv2d
 from xnorpp.nn.means import filter_means, input_scale
+from xnorpp.nn.old_names import OldAttributes
 from xnorpp.nn.quantizers import Identity, Quantizer
 from xnorpp.nn.scales import ANALYTIC_INPUT_MEAN, AnalyticScale, LearnedScale, Scale
 from xnorpp.runtime.choices import check_choice
@@ -46,7 +47,7 @@ def _create_scale(
     return kind()
 
 
-class BinaryLayer(nn.Module):
+class BinaryLayer(OldAttributes, nn.Module):
     """What the binary layers share: the binarization, the latent weight and the scale.
 
     Example:

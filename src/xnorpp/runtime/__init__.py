@@ -11,7 +11,9 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
+from xnorpp.lazy import names_from
 from xnorpp.runtime.format.preprocess import Preprocess
 from xnorpp.runtime.format.program import Op, Program, ProgramError, read, write
 from xnorpp.runtime.limits import DEFAULT_LIMITS, Limits
@@ -32,6 +34,9 @@ __all__ = [
     "read",
     "write",
 ]
+
+if not TYPE_CHECKING:  # a type checker is to refuse names that do not exist
+    __getattr__ = names_from(__name__, {})  # names of 0.1.0
 
 
 def load(

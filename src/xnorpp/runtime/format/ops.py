@@ -13,14 +13,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.lazy import names_from
 from xnorpp.runtime.native import ProgramError, core
 
 __all__ = ["ProgramError", "Rule", "Value", "infer", "operations", "pooled_size", "window_size"]
+
+if not TYPE_CHECKING:  # a type checker is to refuse names that do not exist
+    __getattr__ = names_from(__name__, {})  # names of 0.1.0
 
 Kind = Literal["f32", "bits", "int"]
 Array = npt.NDArray[Any]

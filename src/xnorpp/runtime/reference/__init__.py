@@ -14,6 +14,7 @@ nothing, whatever its weight.
 
 from __future__ import annotations
 
+from xnorpp.runtime.format.batch import check_input, shape_of_batch
 from xnorpp.runtime.reference.arithmetic import affine, multiply_add, spatial_factor
 from xnorpp.runtime.reference.arrays import F32, Array, per_channel
 from xnorpp.runtime.reference.convolution import convolve
@@ -21,10 +22,8 @@ from xnorpp.runtime.reference.run import (
     APPLY,
     apply,
     byte_values,
-    check_input,
     normalise,
     run,
-    shape_of_batch,
 )
 
 __all__ = [

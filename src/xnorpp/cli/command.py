@@ -10,8 +10,9 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from xnorpp.cli.main import COMMANDS
 
@@ -36,9 +37,37 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if _asked.get():
+            raise _Described(self)
+        return super().parse_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message} (see `{self.prog} --help`).", file=sys.stderr)
         raise SystemExit(2)
+
+
+class _Described(BaseException):  # no `except Exception` of a command may catch it
+    """Leaves a command when its parser is complete."""
+
+    def __init__(self, parser: Parser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
+_asked: ContextVar[bool] = ContextVar("asked", default=False)
+
+
+def parser_of(function: Callable[[list[str]], int]) -> Parser:
+    """The parser of a command: its function builds it, and does not get to parse anything."""
+    token = _asked.set(True)
+    try:
+        function([])
+    except _Described as found:
+        return found.parser
+    finally:
+        _asked.reset(token)
+    raise TypeError(f"{function.__name__} does not parse its arguments with a Parser")
 
 
 def say(line: str) -> None:

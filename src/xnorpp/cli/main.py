@@ -50,6 +50,9 @@ COMMANDS: dict[str, Command] = {
     "recipes": Command("xnorpp.cli.listing.recipes:recipes", "List recipes, or show one with all its keys."),
     "models": Command("xnorpp.cli.listing.models:models", "List the networks and the models that ship."),
     "datasets": Command("xnorpp.cli.listing.datasets:datasets", "List the data sets and how to get each."),
+    "completion": Command(
+        "xnorpp.cli.listing.completion:completion", "Print a script that completes commands in a shell."
+    ),
     "shards": Command("xnorpp.cli.shards:shards", "Write a data set as tar shards of resized images."),
     "paper": Command("xnorpp.cli.paper.experiments:paper", "Reproduce the paper's tables and figures."),
 }

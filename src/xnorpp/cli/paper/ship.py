@@ -8,7 +8,7 @@ from xnorpp.cli.command import at_least, check_file, say
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    from xnorpp.paper.shipping.ship import RECORD
+    from xnorpp.paper.shipping.words import RECORD
 
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a run's folder or a .safetensors file")
     parser.add_argument("--name", required=True, help="name of the model, such as cifar10-resnet18")

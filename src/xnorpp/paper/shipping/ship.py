@@ -36,7 +36,7 @@ from xnorpp.inspect.stopwatch import interleave
 from xnorpp.models import create_model
 from xnorpp.packing import verify
 from xnorpp.paper.recorded import read_file
-from xnorpp.paper.shipping.words import about, limits, usage
+from xnorpp.paper.shipping.words import RECORD, about, limits, usage
 from xnorpp.runtime import PackedModel, load
 from xnorpp.runtime.errors import FAILED, XnorppError
 from xnorpp.runtime.files import write_atomically
@@ -52,7 +52,6 @@ from xnorpp.training.state.checkpoint import load_checkpoint
 from xnorpp.training.statistics import measure_statistics
 
 TOLERANCE = 0.05  # points of top-1 between the packed file and torch
-RECORD = Path("results") / "shipped.jsonl"
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 SAMPLE = 16
 ROUNDS = 20  # of twenty timed calls each

@@ -8,7 +8,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,9 @@ from xnorpp.bench import (
     bench_layers,
     compare,
     describe_machine,
+    measure_commands,
     measure_startup,
+    measure_throughput,
 )
 from xnorpp.bench.compare import OURS, Comparison, Result
 from xnorpp.bench.engine import Engine, Unavailable, random_images
@@ -27,6 +32,8 @@ from xnorpp.bench.layers import chain_program, make_chain
 from xnorpp.bench.plot import plot
 from xnorpp.bench.real_layers import RealChain, bench_real_layers, layer, openvino_real, real_program
 from xnorpp.bench.report import (
+    commands_rows,
+    commands_text,
     comparison_rows,
     comparison_text,
     complete,
@@ -35,6 +42,8 @@ from xnorpp.bench.report import (
     machine_text,
     startup_rows,
     startup_text,
+    throughput_rows,
+    throughput_text,
 )
 from xnorpp.inspect.stopwatch import Spread
 from xnorpp.runtime import Program, load, write
@@ -287,6 +296,119 @@ def test_startup_is_measured_without_torch(small_program: Program, tmp_path: Pat
     assert found.seconds >= found.importing + found.loading
     assert "torch not imported" in startup_text(found)
     assert all(set(row) >= ROW_KEYS for row in complete(startup_rows(found, "small", 1)))
+
+
+def test_commands_are_timed_from_a_cold_start(small_program: Program, tmp_path: Path) -> None:
+    write(small_program, tmp_path / "small.xnor")
+    found = measure_commands(tmp_path / "small.xnor", processes=1)
+    assert list(found) == ["python -c pass", "import numpy", "xnorpp --help", "xnorpp predict"]
+    assert all(spread.calls == 1 and spread.median > 0 for spread in found.values())
+    assert found["python -c pass"].median < found["xnorpp predict"].median
+    assert "times numpy" in commands_text(found)
+    assert all(set(row) >= ROW_KEYS for row in complete(commands_rows(found, "small")))
+
+
+def test_throughput_counts_images_of_all_streams(small_program: Program) -> None:
+    found = measure_throughput(small_program, title="small", batch=3, threads=1, streams=2, seconds=0.2)
+    assert (found.batch, found.threads, found.streams) == (3, 1, 2)
+    assert found.seconds >= 0.2
+    assert found.rate == pytest.approx(found.calls * 3 / found.seconds)
+    assert 0 < found.p50 <= found.p90 <= found.p99 <= found.slowest <= found.seconds + 1e-3
+    text = throughput_text([found, replace(found, batch=1, calls=1)])
+    assert f"fastest: {found.rate:,.1f} images per second with batch 3, threads 1, streams 2" in text
+    rows = complete(throughput_rows([found]))
+    assert all(set(row) >= ROW_KEYS for row in rows)
+    assert set(rows[0]["latency_ms"]) == {"p50", "p90", "p99", "slowest"}
+    with pytest.raises(ValueError, match=r"`streams` \(=0\)"):
+        measure_throughput(small_program, streams=0)
+    with pytest.raises(ValueError, match=r"`isa` \(='abacus'\)"):
+        measure_throughput(small_program, isa="abacus", seconds=0.1)
+
+
+def test_a_stream_that_fails_ends_the_measurement(
+    small_program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xnorpp.bench import throughput
+
+    def wrong(*_: object, **__: object) -> np.ndarray[Any, Any]:
+        return np.zeros((1, 2, 3), np.uint8)
+
+    monkeypatch.setattr(throughput, "random_images", wrong)
+    with pytest.raises(ValueError, match="`x` has shape"):
+        throughput.measure_throughput(small_program, streams=3, seconds=30)
+
+
+def test_percentiles_and_the_time_limit(small_program: Program) -> None:
+    found = Spread.of([float(number) for number in range(101)])
+    assert (found.median, found.p90, found.p99) == (50, 90, 99)
+    start = time.monotonic()
+    timed = compare(
+        small_program, rounds=None, repeat=2, seconds=0.3, isa="reference", say=lambda line: None
+    ).results[0]
+    assert 0.3 <= time.monotonic() - start < 30
+    assert timed.uint8.calls >= 4
+    assert timed.uint8.p99 is not None
+    assert timed.uint8.median <= timed.uint8.p99
+    one = compare(small_program, repeat=1, seconds=1e-9, isa="reference", say=lambda line: None)
+    assert one.results[0].uint8.calls == 1  # a whole round, and no second one
+    assert "p99" in comparison_text(made_up())
+    assert {"p90", "p99"} <= set(comparison_rows(made_up())[0]["spread_ms"])
+    with pytest.raises(ValueError, match="one of `rounds`"):
+        compare(small_program, rounds=None, isa="reference", say=lambda line: None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--seconds", "0"), "--seconds: '0' is not a number above 0"),
+        (("--seconds", "nan"), "--seconds: 'nan' is not a number above 0"),
+        (("--streams", "2"), "`--streams` (=2) is for --throughput"),
+        (("--batch", "1,2"), "`--batch` (='1,2') must be one number without --throughput"),
+        (("--throughput", "--batch", "0"), "`batch` (='0') must be positive integers"),
+        (("--throughput", "--rounds", "2"), "`--rounds` (=2) is for the comparison of whole networks"),
+        (("--throughput", "--startup"), "not allowed with argument"),
+        (("--layers", "--seconds", "2"), "`--seconds` (=2.0) is for the comparison"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from xnorpp.cli.main import main
+
+    try:
+        status = main(["bench", *arguments])
+    except SystemExit as stop:
+        status = int(stop.code or 0)
+    assert status == 2
+    assert words in capsys.readouterr().err
+
+
+def test_throughput_from_the_command_line(
+    small_program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from xnorpp.cli.main import main
+
+    write(small_program, tmp_path / "small.xnor")
+    arguments = [
+        "--batch",
+        "1,2",
+        "--streams",
+        "2",
+        "--seconds",
+        "0.1",
+        "--json",
+        str(tmp_path / "rows.json"),
+    ]
+    assert (
+        main(["bench", str(tmp_path / "small.xnor"), "--throughput", *arguments, str(tmp_path / "rows.json")])
+        == 0
+    )
+    assert "images per second with batch" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [(row["batch"], row["streams"], row["unit"]) for row in rows] == [
+        (1, 2, "images/s"),
+        (2, 2, "images/s"),
+    ]
 
 
 def test_machine_is_described(monkeypatch: pytest.MonkeyPatch) -> None:

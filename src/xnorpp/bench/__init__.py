@@ -7,7 +7,8 @@ from xnorpp.bench.compare import Comparison, Result, compare, default_program, o
 from xnorpp.bench.layers import ChainResult, bench_layers
 from xnorpp.bench.machine import describe_machine
 from xnorpp.bench.real_layers import bench_real_layers
-from xnorpp.bench.startup import Startup, measure_startup
+from xnorpp.bench.startup import Startup, measure_commands, measure_startup
+from xnorpp.bench.throughput import Throughput, measure_throughput
 
 __all__ = [
     "CannotMask",
@@ -15,13 +16,16 @@ __all__ = [
     "Comparison",
     "Result",
     "Startup",
+    "Throughput",
     "bench_layers",
     "bench_real_layers",
     "compare",
     "default_program",
     "describe_machine",
     "hidden",
+    "measure_commands",
     "measure_startup",
+    "measure_throughput",
     "open_program",
     "restart",
 ]

@@ -150,8 +150,9 @@ def compare(
     isa: str | None = None,
     against: Sequence[str] = (),
     baseline: Any = None,
-    rounds: int = 10,
+    rounds: int | None = 10,
     repeat: int = 5,
+    seconds: float | None = None,
     say: Callable[[str], None] = print,
 ) -> Comparison:
     """Compare our engine with other libraries, which run the real-valued baseline, in turns.
@@ -165,8 +166,9 @@ def compare(
         against: Names among "torch", "eager" (torch without its compiler), "onnxruntime" and "openvino". One
             that is not installed is skipped with a message.
         baseline: The network that they run, an `nn.Module`; by default that of the file's configuration.
-        rounds: How often the engines take turns.
+        rounds: How often the engines take turns; None: until `seconds` have passed.
         repeat: Timed calls per turn.
+        seconds: The round in which these pass is the last one.
         say: Receives lines of progress.
 
     Returns:
@@ -214,9 +216,14 @@ def compare(
             calls[f"{engine.key} {kind}"] = _bind(call, x)
             if engine.before:
                 before[f"{engine.key} {kind}"] = engine.before
-    say(f"timing {len(engines)} engines, {rounds} rounds of {repeat} calls each, from uint8 and float32")
+    limits = [f"{rounds} rounds"] if rounds else []
+    limits += [f"{seconds:g} seconds"] if seconds else []
+    how_many = "1 engine" if len(engines) == 1 else f"{len(engines)} engines"
+    say(f"timing {how_many}, {' or '.join(limits)}, {repeat} calls per turn, from uint8 and float32")
     settle = SETTLE_ALONE if counts == (1,) else SETTLE
-    spread = interleave(calls, rounds=rounds, repeat=repeat, settle=settle, before=before, probe=Probe())
+    spread = interleave(
+        calls, rounds=rounds, repeat=repeat, seconds=seconds, settle=settle, before=before, probe=Probe()
+    )
     results = tuple(
         Result(
             engine.name,

@@ -10,6 +10,7 @@ from xnorpp.bench.compare import OURS, Comparison
 from xnorpp.bench.layers import ChainResult
 from xnorpp.bench.machine import describe_machine
 from xnorpp.bench.startup import Startup
+from xnorpp.bench.throughput import Throughput
 from xnorpp.inspect.stopwatch import Spread
 from xnorpp.inspect.table import columns
 from xnorpp.training.records.record import source_commit, today
@@ -19,7 +20,20 @@ Row = dict[str, Any]
 
 def comparison_text(found: Comparison) -> str:
     """One row per engine, then the ratios."""
-    rows = [["engine", "precision", "threads", "uint8 ms", "(quartiles, min)", "float32 ms", "xnorpp is"]]
+    rows = [
+        [
+            "engine",
+            "precision",
+            "threads",
+            "uint8 ms",
+            "p90",
+            "p99",
+            "(quartiles, min)",
+            "float32 ms",
+            "images/s",
+            "xnorpp is",
+        ]
+    ]
     for row in sorted(found.results, key=lambda one: (one.threads, one.uint8.median)):
         ours = found.ours(row.threads).uint8.median
         rows.append(
@@ -28,14 +42,16 @@ def comparison_text(found: Comparison) -> str:
                 row.precision,
                 str(row.threads),
                 f"{1e3 * row.uint8.median:.2f}",
+                *(f"{1e3 * value:.2f}" if value else "-" for value in (row.uint8.p90, row.uint8.p99)),
                 _spread(row.uint8),
                 f"{1e3 * row.float32.median:.2f}",
+                f"{found.batch / row.uint8.median:.0f}",
                 "-" if row.engine == OURS else f"{row.uint8.median / ours:.2f} times faster",
             ]
         )
     lines = [
         f"{found.model}, batch {found.batch}, kernels {found.isa}, {found.file_bytes / 1e6:.2f} MB packed",
-        *columns(rows, right=(2, 3, 4, 5)),
+        *columns(rows, right=(2, 3, 4, 5, 6, 7, 8)),
     ]
     counts = sorted({row.threads for row in found.results})
     for threads in counts:
@@ -107,6 +123,45 @@ def _other_ways(ratio: Callable[[str], float | None], name: str = "") -> str:
     return "".join(f"; {name}{value:.2f}x {labels[by]}" for by, value in found.items() if value)
 
 
+def throughput_text(found: Sequence[Throughput]) -> str:
+    """One row per setting, then the fastest."""
+    rows = [["batch", "threads", "streams", "images/s", "p50 ms", "p90 ms", "p99 ms", "slowest", "calls"]]
+    for one in found:
+        times = (f"{1e3 * value:.2f}" for value in (one.p50, one.p90, one.p99, one.slowest))
+        counts = (str(one.batch), str(one.threads), str(one.streams), f"{one.rate:,.1f}")
+        rows.append([*counts, *times, f"{one.calls:,}"])
+    best = max(found, key=lambda one: one.rate)
+    return "\n".join(
+        [
+            f"{found[0].model}, kernels {found[0].isa}, from uint8; threads are those of one call, "
+            "streams are callers at the same time",
+            *columns(rows, right=tuple(range(9))),
+            f"fastest: {best.rate:,.1f} images per second with batch {best.batch}, threads {best.threads}, "
+            f"streams {best.streams}",
+        ]
+    )
+
+
+def throughput_rows(found: Iterable[Throughput]) -> list[Row]:
+    return [
+        {
+            "name": "throughput",
+            "value": one.rate,
+            "unit": "images/s",
+            "engine": OURS,
+            "kernels": one.isa,
+            "model": one.model,
+            "batch": one.batch,
+            "threads": one.threads,
+            "streams": one.streams,
+            "calls": one.calls,
+            "seconds": one.seconds,
+            "latency_ms": {name: 1e3 * getattr(one, name) for name in ("p50", "p90", "p99", "slowest")},
+        }
+        for one in found
+    ]
+
+
 def startup_text(found: Startup) -> str:
     torch = "torch was imported" if found.torch_imported else "torch not imported"
     return (
@@ -114,6 +169,35 @@ def startup_text(found: Startup) -> str:
         f"run {found.answering:.3f}), {torch}; peak memory {found.bytes_above_bare / 1e6:.1f} MB "
         "above the bare interpreter, numpy included"
     )
+
+
+def commands_text(found: Mapping[str, Spread]) -> str:
+    """One row per command: seconds from a cold start, and how many times `import numpy` that is."""
+    rows = [["cold start", "median s", "fastest s", "times numpy"]]
+    numpy = found["import numpy"].median
+    for name, spread in found.items():
+        rows.append([name, f"{spread.median:.3f}", f"{spread.minimum:.3f}", f"{spread.median / numpy:.2f}"])
+    return "\n".join(columns(rows, right=(1, 2, 3)))
+
+
+def commands_rows(found: Mapping[str, Spread], model: str) -> list[Row]:
+    numpy = found["import numpy"].median
+    return [
+        {
+            "name": "cold_start",
+            "value": spread.median,
+            "unit": "s",
+            "engine": OURS,
+            "command": name,
+            "fastest": spread.minimum,
+            "times_numpy": spread.median / numpy,
+            "calls": spread.calls,
+            "model": model,
+            "threads": None,
+            "batch": 1,
+        }
+        for name, spread in found.items()
+    ]
 
 
 def machine_text(machine: Mapping[str, Any]) -> str:
@@ -232,6 +316,7 @@ def _milli(spread: Spread) -> dict[str, float]:
         "lower_quartile": spread.lower,
         "median": spread.median,
         "upper_quartile": spread.upper,
+        **({} if spread.p90 is None or spread.p99 is None else {"p90": spread.p90, "p99": spread.p99}),
         **({} if spread.quiet is None else {"median_of_quiet_calls": spread.quiet}),
     }
 

@@ -1,4 +1,4 @@
-"""Time to the first result and peak memory of a packed model, each measured in a process of its own."""
+"""Time to the first result, peak memory, and commands from a cold start, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from xnorpp.inspect.stopwatch import Spread
 
 # `numpy` counts: it is what `import xnorpp.runtime` brings. The clock starts in the fresh interpreter.
 _FIRST_ANSWER = """
@@ -86,13 +90,59 @@ def measure_startup(
     )
 
 
+# What the installed script `xnorpp` does.
+_SCRIPT = "import sys; from xnorpp.cli.main import main; sys.exit(main())"
+
+
+def measure_commands(path: str | Path, *, processes: int = 9) -> dict[str, Spread]:
+    """Time commands from a cold start, in turns with the bare interpreter and with numpy alone.
+
+    Args:
+        path: The packed file for `xnorpp predict`.
+        processes: How many fresh processes of each.
+
+    Returns:
+        The seconds of `python -c pass`, `import numpy`, `xnorpp --help` and `xnorpp predict`.
+    """
+    from PIL import Image
+
+    from xnorpp.bench.engine import random_images
+    from xnorpp.runtime import read
+    from xnorpp.runtime.format.pixels import as_image
+
+    seconds: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory(prefix="xnorpp-bench-") as folder:
+        image = Path(folder) / "image.png"
+        pixels = as_image(random_images(1, read(path).input_shape)[0])
+        assert isinstance(pixels, Image.Image)
+        pixels.save(image)
+        commands = {
+            "python -c pass": ["pass"],
+            "import numpy": ["import numpy"],
+            "xnorpp --help": [_SCRIPT, "--help"],
+            "xnorpp predict": [_SCRIPT, "predict", str(path), str(image)],
+        }
+        for _ in range(processes):
+            for name, arguments in commands.items():
+                start = time.perf_counter()
+                _start(arguments)
+                seconds.setdefault(name, []).append(time.perf_counter() - start)
+    return {name: Spread.of(taken) for name, taken in seconds.items()}
+
+
 def _run(code: str, arguments: list[str]) -> dict[str, float | int | str | bool]:
+    found: dict[str, float | int | str | bool] = json.loads(_start([code, *arguments]))
+    return found
+
+
+def _start(arguments: list[str]) -> str:
+    """What a fresh interpreter prints for `-c` with these arguments."""
     import xnorpp
 
     home = str(Path(xnorpp.__file__).resolve().parents[1])
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, "-c", *arguments],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
@@ -101,5 +151,4 @@ def _run(code: str, arguments: list[str]) -> dict[str, float | int | str | bool]
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
         raise RuntimeError(f"the start-up process failed: {last[0]}")
-    found: dict[str, float | int | str | bool] = json.loads(done.stdout)
-    return found
+    return done.stdout

@@ -9,24 +9,41 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from xnorpp.cli.command import Parser, at_least, check_file, check_plot, one_model, refuse_ignored, say
+from xnorpp.cli.command import (
+    Parser,
+    at_least,
+    check_file,
+    check_plot,
+    one_model,
+    positive,
+    refuse_ignored,
+    say,
+)
 
-OTHERS, ROUNDS, REPEAT = "torch,onnxruntime,openvino", 10, 5
-OPTIONS = ("block", "threads", "batch", "against", "rounds", "repeat", "isa", "avx2_only", "no_amx", "plot")
+OTHERS, ROUNDS, REPEAT, SECONDS = "torch,onnxruntime,openvino", 10, 5, 5.0
+OPTIONS = (
+    *("block", "threads", "batch", "streams", "seconds", "against", "rounds", "repeat", "isa", "avx2_only"),
+    *("no_amx", "plot"),
+)
 # Which of these, and whether MODEL, the other kinds of measurement accept.
 TAKES = {
     "--layers": ("threads", "against", "rounds", "repeat", "isa", "avx2_only", "no_amx", "plot"),
     "--real-layers": ("threads", "against", "rounds", "repeat", "isa", "avx2_only", "no_amx"),
+    "--throughput": (
+        "model", "block", "threads", "batch", "streams", "seconds", "isa", "avx2_only", "no_amx",
+    ),
     "--startup": ("model", "block", "threads", "isa", "avx2_only"),
     "--device cuda": ("model", "block"),
-}
+    "": tuple(name for name in OPTIONS if name != "streams"),
+}  # fmt: skip
 
 
 def bench(arguments: list[str]) -> int:
-    """All engines run on this machine in one session, in turns. Medians, quartiles and minima are printed,
+    """All engines run on this machine in one session, in turns. Medians, percentiles and minima are printed,
     with a description of the machine. The other engines run the real-valued baseline, which is the same
     network without binarization, and are optional: `pip install 'xnorpp[bench]'`. Without MODEL the network
-    is a ResNet-18 for 224x224 images, Case 4, with the paper's block and random weights.
+    is a ResNet-18 for 224x224 images, Case 4, with the paper's block and random weights. --throughput fills
+    the cores with calls of xnorpp alone, and counts images per second.
     """
     parser = Parser(
         "bench",
@@ -34,6 +51,8 @@ def bench(arguments: list[str]) -> int:
         """
         xnorpp bench --threads 1,2
         xnorpp bench model.xnor --against onnxruntime,openvino --json bench.json --plot bench.png
+        xnorpp bench model.xnor --throughput --batch 1,8,32 --seconds 5
+        xnorpp bench model.xnor --against none --seconds 10
         xnorpp bench --layers --avx2-only
         xnorpp bench --real-layers --avx2-only
         xnorpp bench model.xnor --device cuda --json gpu.json
@@ -56,14 +75,35 @@ def bench(arguments: list[str]) -> int:
         "--real-layers", action="store_true", help="time chains of real-valued layers and a stem instead"
     )
     kind.add_argument(
-        "--startup", action="store_true", help="measure the time to the first result and the memory instead"
+        "--throughput",
+        action="store_true",
+        help="images per second with all cores busy, and percentiles of the time per call, instead",
+    )
+    kind.add_argument(
+        "--startup",
+        action="store_true",
+        help="measure the time to the first result, the memory and cold commands instead",
     )
     parser.add_argument(
         "--device", metavar="NAME", default="cpu",
         help="cpu, or cuda: batches of 256 and 1, compared with torch eager and compiled (default: cpu)",
     )  # fmt: skip
     parser.add_argument("--threads", metavar="N[,N]", help="threads of every engine (default: 1)")
-    parser.add_argument("--batch", metavar="N", type=at_least(1), help="images per call (default: 1)")
+    parser.add_argument(
+        "--batch", metavar="N[,N]", help="images per call (default: 1); several with --throughput"
+    )
+    parser.add_argument(
+        "--streams",
+        metavar="N",
+        type=at_least(1),
+        help="with --throughput: callers at the same time (default: as many as fill the cores)",
+    )
+    parser.add_argument(
+        "--seconds",
+        metavar="S",
+        type=positive,
+        help="time limit: of all rounds together; with --throughput of each setting (default there: 5)",
+    )
     parser.add_argument(
         "--against", metavar="NAMES",
         help="the other engines, or none; eager is torch without its compiler "
@@ -73,7 +113,7 @@ def bench(arguments: list[str]) -> int:
         "--rounds",
         metavar="N",
         type=at_least(1),
-        help="rounds; every engine has one turn per round (default: 10)",
+        help="rounds; every engine has one turn per round (default: 10; with --seconds no limit)",
     )
     parser.add_argument("--repeat", metavar="N", type=at_least(1), help="timed calls per round (default: 5)")
     parser.add_argument(
@@ -104,7 +144,7 @@ def bench(arguments: list[str]) -> int:
             print(f"xnorpp bench: {error}.", file=sys.stderr)
             return 2
     given.model = str(one_model(given.model, None)) if given.model else None
-    threads, against = _numbers(given.threads), _others(given.against)
+    threads, against = _numbers("threads", given.threads), _others(given.against)
     print(machine_text(describe_machine()), flush=True)
     rows = complete(_measure(given, threads, against), seed=0)
     if given.json:
@@ -130,20 +170,27 @@ def _check(given: Namespace) -> None:
         raise ValueError(f"`--block` (={given.block!r}) is for the network without MODEL; leave one out")
     if given.device != "cpu" and given.device.partition(":")[0] != "cuda":
         raise ValueError(f"`device` (={given.device!r}) must be 'cpu', 'cuda' or 'cuda:N'")
-    kinds = {"--layers": given.layers, "--real-layers": given.real_layers, "--startup": given.startup}
+    kinds = {
+        "--layers": given.layers,
+        "--real-layers": given.real_layers,
+        "--throughput": given.throughput,
+        "--startup": given.startup,
+    }
     kind = next((name for name, asked in kinds.items() if asked), "")
     if kind and given.device != "cpu":
         raise ValueError(f"`device` (={given.device!r}) must be 'cpu' with {kind}")
     kind = kind or ("--device cuda" if given.device != "cpu" else "")
-    if kind:
-        if given.model is not None and "model" not in TAKES[kind]:
-            raise ValueError(
-                f"MODEL (={given.model!r}) must not be given with {kind}, which builds its own layers"
-            )
-        left = tuple(name for name in OPTIONS if name not in TAKES[kind])
-        refuse_ignored(given, left, f"the comparison of whole networks on the CPU, not for {kind}")
-    if len(_numbers(given.threads)) > 1 and given.startup:
+    if kind and given.model is not None and "model" not in TAKES[kind]:
+        raise ValueError(
+            f"MODEL (={given.model!r}) must not be given with {kind}, which builds its own layers"
+        )
+    left = tuple(name for name in OPTIONS if name not in TAKES[kind])
+    place = f"the comparison of whole networks on the CPU, not for {kind}" if kind else "--throughput"
+    refuse_ignored(given, left, place)
+    if len(_numbers("threads", given.threads)) > 1 and given.startup:
         raise ValueError(f"`--threads` (={given.threads!r}) must be one number with --startup")
+    if len(_numbers("batch", given.batch)) > 1 and not given.throughput:
+        raise ValueError(f"`--batch` (={given.batch!r}) must be one number without --throughput")
     _others(given.against)
     check_file("--json", given.json)
     check_file("--append", given.append, makes_folder=True)
@@ -156,7 +203,9 @@ def _measure(given: Namespace, threads: tuple[int, ...], against: list[str]) -> 
         bench_layers,
         bench_real_layers,
         compare,
+        measure_commands,
         measure_startup,
+        measure_throughput,
         open_program,
         report,
     )
@@ -198,11 +247,27 @@ def _measure(given: Namespace, threads: tuple[int, ...], against: list[str]) -> 
             place = Path(folder) / "model.xnor"
             write(program, place)
             startup = measure_startup(place, threads=threads[0], isa=given.isa)
+            cold = measure_commands(place)
         print(report.startup_text(startup))
-        return report.startup_rows(startup, title, threads[0])
+        print(report.commands_text(cold))
+        return report.startup_rows(startup, title, threads[0]) + report.commands_rows(cold, title)
+    batches = _numbers("batch", given.batch)
+    if given.throughput:
+        settings = [(batch, count) for count in threads for batch in batches]
+        say(f"measuring {len(settings)} settings, {given.seconds or SECONDS:g} seconds each")
+        measured = [
+            measure_throughput(
+                program, title=title, batch=batch, threads=count, streams=given.streams,
+                seconds=given.seconds or SECONDS, isa=given.isa,
+            )
+            for batch, count in settings
+        ]  # fmt: skip
+        print(report.throughput_text(measured))
+        return report.throughput_rows(measured)
     comparison = compare(
-        program, title=title, threads=threads, batch=given.batch or 1, isa=given.isa, against=against,
-        rounds=given.rounds or ROUNDS, repeat=given.repeat or REPEAT, say=say,
+        program, title=title, threads=threads, batch=batches[0], isa=given.isa, against=against,
+        rounds=given.rounds or (None if given.seconds else ROUNDS), repeat=given.repeat or REPEAT,
+        seconds=given.seconds, say=say,
     )  # fmt: skip
     print(report.comparison_text(comparison))
     return report.comparison_rows(comparison)
@@ -220,7 +285,7 @@ def _others(text: str | None) -> list[str]:
     return names.split(",")
 
 
-def _numbers(text: str | None) -> tuple[int, ...]:
+def _numbers(option: str, text: str | None) -> tuple[int, ...]:
     if text is None:
         return (1,)
     try:
@@ -228,5 +293,5 @@ def _numbers(text: str | None) -> tuple[int, ...]:
     except ValueError:
         numbers = ()
     if not numbers or min(numbers) < 1:
-        raise ValueError(f"`threads` (={text!r}) must be positive integers separated by commas, such as 1,2")
+        raise ValueError(f"`{option}` (={text!r}) must be positive integers separated by commas, such as 1,2")
     return numbers

@@ -97,6 +97,17 @@ def at_least(low: int) -> Callable[[str], int]:
     return whole_number
 
 
+def positive(text: str) -> float:
+    """The `type` of an argument that is a finite number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
 def engine_options(parser: Parser, threads: str = THREADS) -> None:
     """Add --threads and --isa, the options of the CPU engine."""
     parser.add_argument("--threads", metavar="N", type=at_least(1), help=threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +50,8 @@ class Probe:
 
 @dataclass(frozen=True)
 class Spread:
-    """The seconds of one call: fastest, quartiles, and how many calls were timed.
+    """The seconds of one call: fastest, quartiles, how many calls were timed, and what 90 and 99 of 100
+    calls took at most.
 
     `quiet` is the median over the calls that a `Probe` found undisturbed, None where they were too few or
     nobody looked.
@@ -62,6 +64,8 @@ class Spread:
     calls: int
     quiet: float | None = None
     quiet_calls: int = 0
+    p90: float | None = None
+    p99: float | None = None
 
     @classmethod
     def of(cls, seconds: list[float], quiet: Sequence[float] = ()) -> Spread:
@@ -74,6 +78,8 @@ class Spread:
             len(ordered),
             quantile(sorted(quiet), 0.5) if len(quiet) >= ENOUGH else None,
             len(quiet),
+            quantile(ordered, 0.9),
+            quantile(ordered, 0.99),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,24 +99,29 @@ def quantile(ordered: list[float], fraction: float) -> float:
 def interleave(
     calls: Mapping[str, Callable[[], object]],
     *,
-    rounds: int = 10,
+    rounds: int | None = 10,
     repeat: int = 5,
+    seconds: float | None = None,
     settle: float = SETTLE,
     before: Mapping[str, Callable[[], object]] | None = None,
     probe: Probe | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Spread]:
-    """Time each call in turns: A, B, C, A, B, C, ... for `rounds` rounds.
+    """Time each call in turns: A, B, C, A, B, C, ... for `rounds` rounds, or until `seconds` have passed.
 
     A turn is a pause, `before[name]` (settings that are global to a library), one call that is not counted
     (it brings the caches back) and `repeat` that are. A `probe` is asked around each of them. `progress`
-    hears the number of each finished round.
+    hears the number of each finished round. With `seconds`, the round in which they pass is the last one;
+    `rounds=None` sets no other limit.
     """
-    if rounds < 1 or repeat < 1:
+    if repeat < 1 or (rounds is not None and rounds < 1):
         raise ValueError(f"`rounds` (={rounds}) and `repeat` (={repeat}) must be at least 1")
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    if rounds is None and seconds is None:
+        raise ValueError("one of `rounds` (=None) and `seconds` (=None) must be given")
+    begin = time.monotonic()
+    taken: dict[str, list[float]] = {name: [] for name in calls}
     probes: dict[str, list[float]] = {name: [] for name in calls}
-    for index in range(rounds):
+    for index in itertools.count() if rounds is None else range(rounds):
         for name, call in calls.items():
             time.sleep(settle)
             if before and name in before:
@@ -120,14 +131,16 @@ def interleave(
             for _ in range(repeat):
                 start = time.perf_counter()
                 call()
-                seconds[name].append(time.perf_counter() - start)
+                taken[name].append(time.perf_counter() - start)
                 following = probe() if probe else 0.0
                 probes[name].append(max(last, following))
                 last = following
         if progress:
             progress(index + 1)
+        if seconds is not None and time.monotonic() - begin >= seconds:
+            break
     limit = QUIET * probe.best if probe else -1.0
     return {
         name: Spread.of(times, [t for t, found in zip(times, probes[name]) if found <= limit])
-        for name, times in seconds.items()
+        for name, times in taken.items()
     }

@@ -68,9 +68,10 @@ bench: bench-tools
 	$(BIN)/xnorpp bench --threads 1,2
 	$(BIN)/xnorpp bench --threads 1,2 --avx2-only
 
-# Half an hour of mixed load; appends its report to results/soak.jsonl.
+# Half an hour of mixed load, then 10,000 forks in every state; both append their report to results/soak.jsonl.
 soak: setup
 	$(BIN)/python benchmarks/soak.py
+	$(BIN)/python benchmarks/fork_stress.py
 
 # 100,000 damaged files, read and run by the native engine.
 fuzz: setup

@@ -1,11 +1,11 @@
 """Forks a process with a loaded model thousands of times, in every state, and looks for children that hang.
 
-    python benchmarks/fork_stress.py [--forks 10000] [--threads 4] [--callers 6] [--timeout 20]
+    python benchmarks/fork_stress.py [--forks 10000] [--threads 4] [--callers 6] [--timeout 20] [--no-record]
 
 Half of the forks happen while other threads call the model. Children leave by `sys.exit`, delete the model,
 call it and compare the answer, fork a child of their own, or call it from threads of their own. Prints the
-counts and the time; the exit status is 1 if a child hung (it is killed after the timeout), crashed, or gave
-another answer.
+counts and the time, and appends a row to results/soak.jsonl; the exit status is 1 if a child hung (it is
+killed after the timeout), crashed, or gave another answer.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from xnorpp.runtime.format.program import INPUT, Program
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "runtime"))
 from random_programs import Builder
 
+ROOT = Path(__file__).resolve().parents[1]
+
 
 def small_network() -> Program:
     """A real and a binary convolution: large enough that threads share it."""
@@ -50,6 +52,7 @@ class Stress:
         self.expected = self.model(self.x)
         self.timeout = timeout
         self.outcomes: Counter[str] = Counter()
+        self.states: Counter[str] = Counter()
 
     def right(self) -> bool:
         whole, single = self.model(self.x), self.model(self.x[:1])
@@ -93,6 +96,7 @@ class Stress:
             self.call_from_threads,
         )  # fmt: skip
         way = ways[number % len(ways)]
+        self.states[f"{way.__name__}, parent {state}"] += 1
         child = os.fork()
         if child == 0:
             os.setpgid(0, 0)  # a child of the child ends with it
@@ -125,6 +129,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=4, help="of the model")
     parser.add_argument("--callers", type=int, default=6, help="threads that call the model at the fork")
     parser.add_argument("--timeout", type=float, default=20.0, help="seconds until a child counts as hung")
+    parser.add_argument("--no-record", action="store_true", help="do not append to results/soak.jsonl")
     given = parser.parse_args()
     stress = Stress(given.threads, given.timeout)
     start = time.monotonic()
@@ -154,7 +159,17 @@ def main() -> int:
             caller.join()
     assert stress.right()
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(stress.outcomes.items()))
-    print(f"{given.forks} forks in {time.monotonic() - start:.0f} s: {counts}")
+    seconds = time.monotonic() - start
+    print(f"{given.forks} forks in {seconds:.0f} s: {counts}")
+    if not given.no_record:
+        from xnorpp.training.records.record import append_rows, describe_hardware, source_commit, today
+
+        row = {
+            "kind": "fork stress", "date": today(), "commit": source_commit(),
+            "hardware": describe_hardware(), "forks": given.forks, "threads": given.threads, "callers": given.callers,
+            "seconds": round(seconds), "outcomes": dict(stress.outcomes), "states": dict(stress.states),
+        }  # fmt: skip
+        append_rows(ROOT / "results" / "soak.jsonl", [row])
     return 0 if set(stress.outcomes) <= {"ended well"} else 1
 
 

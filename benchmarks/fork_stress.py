@@ -166,8 +166,9 @@ def main() -> int:
 
         row = {
             "kind": "fork stress", "date": today(), "commit": source_commit(),
-            "hardware": describe_hardware(), "forks": given.forks, "threads": given.threads, "callers": given.callers,
-            "seconds": round(seconds), "outcomes": dict(stress.outcomes), "states": dict(stress.states),
+            "hardware": describe_hardware(), "forks": given.forks, "threads": given.threads,
+            "callers": given.callers, "seconds": round(seconds),
+            "outcomes": dict(stress.outcomes), "states": dict(stress.states),
         }  # fmt: skip
         append_rows(ROOT / "results" / "soak.jsonl", [row])
     return 0 if set(stress.outcomes) <= {"ended well"} else 1

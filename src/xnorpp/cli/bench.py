@@ -144,6 +144,8 @@ def bench(arguments: list[str]) -> int:
             print(f"xnorpp bench: {error}.", file=sys.stderr)
             return 2
     given.model = str(one_model(given.model, None)) if given.model else None
+    if given.model and not Path(given.model).exists():
+        raise FileNotFoundError(f"there is no file or folder {given.model}")
     threads, against = _numbers("threads", given.threads), _others(given.against)
     print(machine_text(describe_machine()), flush=True)
     rows = complete(_measure(given, threads, against), seed=0)

@@ -5,8 +5,10 @@ commands have, tables of text, and checks that are made before any work is done.
 from __future__ import annotations
 
 import argparse
+import difflib
 import inspect
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -43,6 +45,12 @@ class Parser(argparse.ArgumentParser):
         return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
+        for kind, words in (("int", "a whole number"), ("float", "a number")):
+            message = re.sub(rf"invalid {kind} value: ('.*')", rf"\1 is not {words}", message)
+        unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
+        if unknown:
+            near = difflib.get_close_matches(unknown[1], self._option_string_actions, n=1)
+            message += f"; did you mean {near[0]}?" if near else ""
         print(f"{self.prog}: {message} (see `{self.prog} --help`).", file=sys.stderr)
         raise SystemExit(2)
 
@@ -158,7 +166,7 @@ def load_packed(path: str | Path, given: argparse.Namespace) -> PackedModel:
     try:
         return load(path, device=given.device)
     except CudaError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(str(error).replace("device='cpu'", "--device cpu")) from None
 
 
 def refuse_ignored(given: argparse.Namespace, names: tuple[str, ...], place: str) -> None:

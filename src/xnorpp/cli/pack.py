@@ -45,7 +45,13 @@ def pack(arguments: list[str]) -> int:
     from xnorpp.runtime.files import FileKind, file_kind
 
     real = check_real(given.real, given.half)
-    if file_kind(given.checkpoint) is FileKind.PACKED:
+    kind = file_kind(given.checkpoint)
+    if kind is FileKind.IMAGE:
+        raise ValueError(
+            f"{given.checkpoint} is {kind.value}; the folder of a run or one of its .safetensors files is "
+            "needed"
+        )
+    if kind is FileKind.PACKED:
         floats, what = _store_again(given.checkpoint, given.output, real), "the packed file"
     else:
         from xnorpp.training.packing import float_bytes, pack_checkpoint

@@ -51,6 +51,7 @@ def serve(arguments: list[str]) -> int:
         raise ValueError(f"`--timeout` (={given.timeout:g}) must be above 0")
     if given.port > 65535:
         raise ValueError(f"`--port` (={given.port}) must be at most 65535")
+    _check_address(given.host, given.port)
     given.device, given.threads = "cpu", 1
     path = one_model(given.model, None)
     model = load_packed(path, given)
@@ -77,3 +78,21 @@ def serve(arguments: list[str]) -> int:
         timeout_graceful_shutdown=int(given.timeout) + 1,
     )  # fmt: skip
     return 0
+
+
+def _check_address(host: str, port: int) -> None:
+    """Refuse an address that cannot be listened on, before the model is loaded."""
+    import socket
+
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            if os.name == "posix":  # as the server does: a port that was just in use is free
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ValueError(
+            f"`--host` (={host!r}) and `--port` (={port}) must be an address of this machine that is free: "
+            f"{reason}"
+        ) from None

@@ -200,6 +200,8 @@ def _corrupt(error: Exception) -> CorruptImageError:
 
     if isinstance(error, UnidentifiedImageError):  # its own text has the buffer's address
         return CorruptImageError(f"not a recognised image format; those are {', '.join(FORMATS)}")
+    if type(error) in (OSError, SyntaxError, ValueError) and str(error):  # Pillow's own words suffice
+        return CorruptImageError(str(error))
     return CorruptImageError(f"{type(error).__name__}: {error}")
 
 

@@ -14,18 +14,24 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#|mailto:)([^)\s]+)\)")
+# [text](target), ![image](target) and [![image](target)](target); [name]: target; src="target" of HTML.
+PLACES = (r"(\]\()([^)\s]+)", r"(?m)^(\[[^\]]+\]:\s*)(\S+)", r"((?:src|href|srcset)=[\"'])([^\"'\s]+)")
+IMAGES = (".svg", ".png", ".gif", ".jpg", ".jpeg", ".webp")
 
 
 def absolute(text: str, repository: str, version: str) -> str:
     """`text` with its relative links and images as addresses in the repository."""
 
     def replace(found: re.Match[str]) -> str:
-        image, words, target = found.groups()
-        kind = "raw" if image else "blob"
-        return f"{image}[{words}]({repository}/{kind}/{version}/{target})"
+        before, target = found.groups()
+        if re.match(r"https?:|mailto:|#", target):
+            return found[0]
+        kind = "raw" if target.partition("#")[0].endswith(IMAGES) else "blob"
+        return f"{before}{repository}/{kind}/{version}/{target}"
 
-    return LINK.sub(replace, text)
+    for place in PLACES:
+        text = re.sub(place, replace, text)
+    return text
 
 
 def with_urls(pyproject: str, repository: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import email
 import importlib.util
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +20,7 @@ yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
 REPOSITORY = "https://host.example/owner/name"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
@@ -45,9 +49,81 @@ def test_a_package_index_gets_no_relative_link() -> None:
     assert links.absolute("![a](b.svg) [c](https://d) [e](#f)", REPOSITORY, "v1") == (
         f"![a]({REPOSITORY}/raw/v1/b.svg) [c](https://d) [e](#f)"
     )
+    assert links.absolute("[![a](b.png)](c.md#d)\n[e]: f.md\n<img src='g.gif'>", REPOSITORY, "v1") == (
+        f"[![a]({REPOSITORY}/raw/v1/b.png)]({REPOSITORY}/blob/v1/c.md#d)\n[e]: {REPOSITORY}/blob/v1/f.md\n"
+        f"<img src='{REPOSITORY}/raw/v1/g.gif'>"
+    )
     urls = tomllib.loads(links.with_urls((ROOT / "pyproject.toml").read_text(encoding="utf-8"), REPOSITORY))
     assert urls["project"]["urls"]["Repository"] == REPOSITORY
     assert urls["project"]["urls"]["Paper"] == PROJECT["urls"]["Paper"]
+
+
+def test_the_metadata_of_a_wheel_is_what_an_index_needs(tmp_path: Path) -> None:
+    """Made by the build backend itself, from a checkout that was prepared as the workflow does it."""
+    pytest.importorskip("scikit_build_core")
+    (tmp_path / ".github").mkdir()
+    names = ("pyproject.toml", "README.md", "LICENSE", "CMakeLists.txt", ".github/index_links.py")
+    for name in names:
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "src" / "xnorpp").mkdir(parents=True)
+    prepare = [sys.executable, ".github/index_links.py", REPOSITORY, "v1"]
+    subprocess.run(prepare, cwd=tmp_path, check=True)
+    code = "from scikit_build_core.build import prepare_metadata_for_build_wheel as make\nprint(make('made'))"
+    made = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True)
+    folder = tmp_path / "made" / made.split()[-1]
+    metadata = email.message_from_string((folder / "METADATA").read_text(encoding="utf-8"))
+    assert metadata["Name"] == "xnorpp"
+    assert metadata["Version"] == PROJECT["version"]
+    assert metadata["Author"] == "The xnorpp contributors"
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata["Requires-Python"] == "<3.14,>=3.10"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    urls = dict(entry.split(", ", 1) for entry in metadata.get_all("Project-URL", []))
+    assert {"Repository", "Issues", "Changelog", "Paper"} <= set(urls)
+    assert all(url.startswith("https://") for url in urls.values())
+    needed = [row for row in metadata.get_all("Requires-Dist", []) if "extra ==" not in row]
+    assert sorted(re.split(r"[<>=]", row)[0] for row in needed) == ["numpy", "pillow", "safetensors"]
+    text = metadata.get_payload()
+    assert isinstance(text, str)
+    targets = re.findall(r"\]\(([^)\s]+)", text) + re.findall(r"(?:src|href)=[\"']([^\"']+)", text)
+    assert len(targets) > 10
+    assert [target for target in targets if not re.match(r"https?://|#", target)] == []
+    assert "xnorpp" in (folder / "entry_points.txt").read_text()
+
+
+def test_demo_and_wheel_install_only_what_they_need() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+    def recipe(target: str) -> str:
+        found = re.search(rf"^{re.escape(target)}:.*\n((?:\t.*\n)*)", makefile, re.MULTILINE)
+        assert found, target
+        return found[1]
+
+    demo = recipe("$(VENV)/.demo")
+    assert "'.[train]'" in demo
+    assert "--group" not in demo
+    assert "pip install --quiet 'build" in recipe("$(VENV)/.build")
+    assert "torch" not in recipe("$(VENV)/.build") + recipe("wheel")
+    developer = {re.split(r"[<>=\[]", one)[0] for one in TOOLS["dev"]}
+    assert {"pytest", "mypy", "ruff", "mkdocs"} <= developer
+    assert not developer & {re.split(r"[<>=\[]", one)[0] for one in PROJECT["optional-dependencies"]["train"]}
+
+
+def test_issue_templates_are_forms_that_github_reads() -> None:
+    folder = ROOT / ".github" / "ISSUE_TEMPLATE"
+    assert "blank_issues_enabled" in yaml.safe_load((folder / "config.yml").read_text(encoding="utf-8"))
+    for path in (folder / "bug.yml", folder / "idea.yml"):
+        form = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert {"name", "description", "body"} <= set(form), path
+        assert {one["type"] for one in form["body"]} <= {
+            "markdown",
+            "textarea",
+            "input",
+            "dropdown",
+            "checkboxes",
+        }
+        assert len({one["id"] for one in form["body"] if "id" in one}) >= 2, path
+    assert (ROOT / ".github" / "pull_request_template.md").stat().st_size > 100
 
 
 def test_the_citation_is_of_this_version_and_of_the_paper() -> None:

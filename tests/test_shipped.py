@@ -164,6 +164,20 @@ def test_unknown_names(here: Path) -> None:
         shipped.shipped_card("digits-tiny", here / "run")
 
 
+@pytest.mark.parametrize("name", shipped.list_shipped())
+def test_a_card_states_the_licence_of_weights_and_data(name: str) -> None:
+    from xnorpp.shipped.markdown import markdown_card
+
+    card = shipped.shipped_card(name)
+    assert card["licence"] == cards.licence_of(card["data"]["dataset"])
+    assert card["licence"]["weights"] == "MIT"
+    text = " ".join(cards.render_card(card).split())
+    assert f"weights: MIT; data: {card['licence']['data']}" in text
+    shown = markdown_card(card)
+    assert "\nlicense: mit\n" in shown
+    assert f"The weights are under the MIT licence. {card['licence']['data']}." in shown
+
+
 def test_a_card_that_lacks_something(folder: Path, tmp_path: Path) -> None:
     card = shipped.shipped_card("digits-small", folder)
     for field, keys in cards.FIELDS.items():

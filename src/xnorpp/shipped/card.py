@@ -36,9 +36,31 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "hardware",
     ),
     "sample": ("pictures", "seed", "classes", "highest"),
+    "licence": ("weights", "data"),
     "use": (),
     "limits": (),
 }  # fmt: skip
+
+# What is known about the terms of the images that a model was trained on.
+_TERMS = {
+    "cifar10": "CIFAR-10 was published for research without a stated licence",
+    "cifar100": "CIFAR-100 was published for research without a stated licence",
+    "tiny_imagenet": "Tiny-ImageNet is made of ImageNet's images, which are for non-commercial research and "
+    "education",
+    "imagenet": "ImageNet's images are for non-commercial research and education",
+    "mnist": "MNIST is offered under the Creative Commons licence BY-SA 3.0",
+    "fashion_mnist": "Fashion-MNIST is offered under the MIT licence",
+}
+
+
+def licence_of(dataset: str) -> dict[str, str]:
+    """The licence of the weights, and the terms of the images they were trained on.
+
+    Example:
+        >>> licence_of("fashion_mnist")
+        {'weights': 'MIT', 'data': 'Fashion-MNIST is offered under the MIT licence'}
+    """
+    return {"weights": "MIT", "data": _TERMS.get(dataset, "see the terms of the data set")}
 
 
 def check_card(card: Any, where: str) -> dict[str, Any]:
@@ -202,6 +224,7 @@ def _parts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{trained['commit']}",
         ),
         ("packed", f"{packed['date']}, commit {packed['commit']}"),
+        ("licence", f"weights: {card['licence']['weights']}; data: {card['licence']['data']}"),
         ("use", "\n".join(card["use"])),
         ("limits", "\n".join(f"- {limit}" for limit in card["limits"])),
     ]

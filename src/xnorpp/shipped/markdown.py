@@ -8,14 +8,11 @@ from typing import Any
 
 from xnorpp.shipped.card import render_card
 
-# How the hub calls our data sets, and what is known about their licences.
+# How the hub calls our data sets.
 DATASETS = {
-    "cifar10": ("uoft-cs/cifar10", "CIFAR-10 was published for research without a stated licence"),
-    "cifar100": ("uoft-cs/cifar100", "CIFAR-100 was published for research without a stated licence"),
-    "tiny_imagenet": (
-        "zh-plus/tiny-imagenet",
-        "Tiny-ImageNet is made of ImageNet's images, which are for non-commercial research and education",
-    ),
+    "cifar10": "uoft-cs/cifar10",
+    "cifar100": "uoft-cs/cifar100",
+    "tiny_imagenet": "zh-plus/tiny-imagenet",
 }
 
 
@@ -34,12 +31,12 @@ def markdown_card(card: Mapping[str, Any]) -> str:
         '---'
     """
     dataset = str(card["data"]["dataset"])
-    hub, licence = DATASETS.get(dataset, (dataset, "see the data set's own terms"))
+    hub = DATASETS.get(dataset, dataset)
     top1, top5 = (float(card["accuracy"][key]) for key in ("packed_top1", "packed_top5"))
     metrics = [("accuracy", "top-1 accuracy, %", top1), ("accuracy", "top-5 accuracy, %", top5)]
     front = [
         "---",
-        "license: mit",
+        f"license: {card['licence']['weights'].lower()}",
         "library_name: xnorpp",
         "pipeline_tag: image-classification",
         "tags: [binary-neural-network, xnor-net, quantization, one-bit]",
@@ -80,7 +77,7 @@ def markdown_card(card: Mapping[str, Any]) -> str:
             "",
             "## Licence",
             "",
-            f"The weights are under the MIT licence. {licence}.",
+            f"The weights are under the {card['licence']['weights']} licence. {card['licence']['data']}.",
             "",
         ]
     )

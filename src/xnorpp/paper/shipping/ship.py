@@ -42,7 +42,7 @@ from xnorpp.runtime.errors import FAILED, XnorppError
 from xnorpp.runtime.files import write_atomically
 from xnorpp.runtime.format.program import write
 from xnorpp.runtime.predict import preprocess_of
-from xnorpp.shipped.card import check_card, size_text
+from xnorpp.shipped.card import check_card, licence_of, size_text
 from xnorpp.training.accuracy import exact_float32
 from xnorpp.training.packing import float_bytes, pack_checkpoint
 from xnorpp.training.recipe.config import Recipe
@@ -148,7 +148,12 @@ def ship(
         "latency": time_one(content, rounds or ROUNDS),
         "sample": {"pictures": SAMPLE, "seed": 0, **answers(packed, sample_pictures(packed))},
     }
-    card.update(about=about(card), use=usage(card), limits=limits(card))
+    card.update(
+        about=about(card),
+        licence=licence_of(card["data"]["dataset"]),
+        use=usage(card),
+        limits=limits(card),
+    )
     check_card(card, f"{name}.json")
     say(f"latency: {card['latency']['median']:.3f} ms median, {card['latency']['fastest']:.3f} ms fastest")
     problem = why_not(card)

@@ -45,7 +45,7 @@ CASES = [
     ("predict model.xnor cat.png --threads 9999", 2, "must be an integer from 1 to 1024"),
     ("predict model.xnor cat.png --save out", 2, "no output of the model has rows and columns"),
     ("eval nope", 2, "there is no file or folder nope, and no shipped model of that name"),
-    ("eval model.xnor --dataset nope", 2, '`dataset` (="nope") must be one of folder'),
+    ("eval model.xnor --dataset nope", 2, '`dataset` (="nope") must be one of '),
     ("eval model.xnor --data folder", 2, 'data set "cifar10" is not in folder'),
     (
         "eval model.xnor --dataset digits",
@@ -79,7 +79,7 @@ CASES = [
     ("train digits-small-case4 --dataset folder --data folder", 2, "looked for class folders in folder"),
     ("train digits-small-case4 --init-from model.xnor", 2, "is a packed model; a checkpoint is needed"),
     ("train digits-small-case4 --epoch 3", 2, "unrecognized arguments: --epoch 3; did you mean --epochs?"),
-    ("shards nope --out s", 2, '`dataset` (="nope") must be one of folder'),
+    ("shards nope --out s", 2, '`dataset` (="nope") must be one of '),
     ("paper nope", 2, "there is no experiment 'nope'; the experiments are "),
     ("paper ship nope --name x", 2, "There is no checkpoint nope"),
     ("completion powershell", 2, "invalid choice: 'powershell'"),

@@ -156,7 +156,10 @@ def test_a_closed_pipe_is_no_traceback(line: str, desk: Path) -> None:
 
 
 def test_ctrl_c_is_one_line(desk: Path) -> None:
-    code = "import sys; from xnorpp.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    code = (  # a shell without job control starts its background jobs with SIGINT ignored
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from xnorpp.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
     command = [sys.executable, "-c", code, "bench", "model.xnor", "--throughput", "--seconds", "60"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

@@ -111,7 +111,10 @@ def measure_throughput(
         stop.wait(seconds)
     except threading.BrokenBarrierError:
         start = 0.0
-    finally:  # after Ctrl-C too
+    except BaseException:  # Ctrl-C: nobody may be left waiting for the start
+        ready.abort()
+        raise
+    finally:
         stop.set()
         for caller in callers:
             caller.join()

@@ -364,7 +364,7 @@ def test_percentiles_and_the_time_limit(small_program: Program) -> None:
         (("--seconds", "nan"), "--seconds: 'nan' is not a number above 0"),
         (("--streams", "2"), "`--streams` (=2) is for --throughput"),
         (("--batch", "1,2"), "`--batch` (='1,2') must be one number without --throughput"),
-        (("--throughput", "--batch", "0"), "`batch` (='0') must be positive integers"),
+        (("--throughput", "--batch", "0"), "`batch` (=0) must be positive integers"),
         (("--throughput", "--rounds", "2"), "`--rounds` (=2) is for the comparison of whole networks"),
         (("--throughput", "--startup"), "not allowed with argument"),
         (("--layers", "--seconds", "2"), "`--seconds` (=2.0) is for the comparison"),
@@ -389,20 +389,8 @@ def test_throughput_from_the_command_line(
     from xnorpp.cli.main import main
 
     write(small_program, tmp_path / "small.xnor")
-    arguments = [
-        "--batch",
-        "1,2",
-        "--streams",
-        "2",
-        "--seconds",
-        "0.1",
-        "--json",
-        str(tmp_path / "rows.json"),
-    ]
-    assert (
-        main(["bench", str(tmp_path / "small.xnor"), "--throughput", *arguments, str(tmp_path / "rows.json")])
-        == 0
-    )
+    options = ["--throughput", *["--batch", "1,2", "--streams", "2", "--seconds", "0.1", "--json"]]
+    assert main(["bench", str(tmp_path / "small.xnor"), *options, str(tmp_path / "rows.json")]) == 0
     assert "images per second with batch" in capsys.readouterr().out
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [(row["batch"], row["streams"], row["unit"]) for row in rows] == [

@@ -90,7 +90,10 @@ def bench(arguments: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--threads", metavar="N[,N]", help="threads of every engine (default: 1)")
     parser.add_argument(
-        "--batch", metavar="N[,N]", help="images per call (default: 1); several with --throughput"
+        "--batch",
+        metavar="N[,N]",
+        type=lambda text: int(text) if text.isdigit() else text,
+        help="images per call (default: 1); several with --throughput",
     )
     parser.add_argument(
         "--streams",
@@ -287,11 +290,11 @@ def _others(text: str | None) -> list[str]:
     return names.split(",")
 
 
-def _numbers(option: str, text: str | None) -> tuple[int, ...]:
+def _numbers(option: str, text: str | int | None) -> tuple[int, ...]:
     if text is None:
         return (1,)
     try:
-        numbers = tuple(int(part) for part in text.split(","))
+        numbers = tuple(int(part) for part in str(text).split(","))
     except ValueError:
         numbers = ()
     if not numbers or min(numbers) < 1:

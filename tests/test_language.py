@@ -17,6 +17,7 @@ import pytest
 import xnorpp
 from xnorpp.cli import main as cli
 from xnorpp.cli.paper.experiments import PAPER
+from xnorpp.shipped import render_card
 
 ROOT = Path(__file__).resolve().parents[1]
 COUNTED = (
@@ -159,3 +160,8 @@ def test_recipes() -> None:
     assert files
     found = [one for path in files for one in patterns_in(path.read_text(encoding="utf-8"))]
     assert found == [], "\n".join(found)
+
+
+@pytest.mark.parametrize("name", xnorpp.list_shipped())
+def test_model_cards(name: str) -> None:
+    assert patterns_in(render_card(xnorpp.shipped_card(name))) == []

@@ -186,11 +186,13 @@ def home_block(rows: Sequence[Row]) -> str:
         found = {one: ratios for one in SETS if (ratios := _ratios(rows, precision, "default", one))}
         if found:
             numbers = " and ".join(f"{statistics.median(ratios):.1f}" for ratios in found.values())
-            over = ", ".join(
-                f"{one}: {f'median of {len(ratios)} benchmarks' if len(ratios) > 1 else 'one benchmark'}"
-                for one, ratios in found.items()
-            )
-            text = f"as fast as the fastest engine with {words}: ResNet-18, one CPU thread, default block"
+            counts = [
+                f"median of {len(ratios)} benchmarks" if len(ratios) > 1 else "one benchmark"
+                for ratios in found.values()
+            ]
+            over = f"{counts[0]} each" if len(counts) > 1 == len(set(counts)) else " and ".join(counts)
+            where = f"with {' and with '.join(found)}: ResNet-18, one CPU thread, default block"
+            text = f"as fast as the fastest engine with {words}, {where}"
             figures.append((f"{numbers} times", f"{text} ({over})"))
     gpu = _on_gpu(rows)
     if gpu:

@@ -12,13 +12,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xnorpp.export.c.layers import Layer, extent
+from xnorpp.export.c.layers import MOVERS, Layer, extent
+from xnorpp.export.c.shared import SharedWriter
 from xnorpp.export.c.text import identifier, whole
-from xnorpp.export.c.writer import LEAST, MOST, Array, Writer
+from xnorpp.export.c.writer import LEAST, MOST, Array
+from xnorpp.export.errors import refuse
 from xnorpp.runtime.format.bits import packed_width
 from xnorpp.runtime.format.program import INPUT, Program
 from xnorpp.runtime.plan import (
     Affine,
+    Curve,
     Hardtanh,
     Prelu,
     Relu,
@@ -26,9 +29,12 @@ from xnorpp.runtime.plan import (
     StoreBits,
     StoreFloat,
 )
+from xnorpp.runtime.reference.curves import CURVES
 
 MARGIN = 2.0  # room beyond the largest value of the examples
 BITS = 30  # of a register's largest value
+ENTRIES = 9  # a curve is a table of 2^9 straight lines
+SMOOTH = ("sigmoid", "silu", "tanh", "elu", "softplus", "mish", "gelu", "gelu_tanh", "hardswish", "erf")
 
 
 def exponent(limit: float, bits: int) -> int:
@@ -43,12 +49,12 @@ def mantissas(values: Array, bits: int) -> tuple[Array, int]:
     return np.rint(wide * 2.0**e).astype(np.int64), e
 
 
-class FixedWriter(Writer):
+class FixedWriter(SharedWriter):
     """Numbers have 16 or 24 bits; stored dot products, and outputs that nothing reads again, are int32_t."""
 
     mode = "fixed"
     number = "number"
-    output_type = "int32_t"
+    output_type = register_type = "int32_t"
 
     def __init__(
         self,
@@ -127,7 +133,21 @@ class FixedWriter(Writer):
             self.register(self.exponent_of(source) + self.extra, self.ranges[self.layer.first])
         else:
             self.register(self.exponent_of(source) + self.extra, self.ranges[self.layer.first])
-            getattr(self, f"_{kind}")()
+            if kind in MOVERS:
+                self.moved()
+            else:
+                getattr(self, f"_{kind}")()
+
+    def taken(self, value: str, at: str) -> str:
+        return f"value_of({at}) * (1 << EXTRA)"
+
+    def _concat(self) -> None:
+        self.register(exponent(self.ranges[self.layer.first], BITS), self.ranges[self.layer.first])
+        super()._concat()
+
+    def joined(self, value: str, at: str) -> str:
+        self.needs.add("shifted")
+        return f"shifted(value_of({at}), {self.shift(self.exponent_of(value) - self.exponent)})"
 
     def _filter(self) -> None:
         op = self.layer.op
@@ -194,24 +214,6 @@ class FixedWriter(Writer):
         self.line(
             f"int32_t v = {self.source()}[pixel * {width} + o / 8] >> (o % 8) & 1 ? 1 << 20 : -(1 << 20);"
         )
-
-    def _global_avg_pool(self) -> None:
-        _, height, width = extent(self.program.values[self.layer.source].shape)
-        self.needs.add("global_mean")
-        pixels = self.function.take("int32_t", "pixels", str(height * width))
-        self.line(f"int32_t v = global_mean({self.source()}, {pixels}, l->channels, o);")
-
-    def _abs_mean(self) -> None:
-        self.needs.add("abs_mean")
-        size = self.function.take("int32_t", "size", str(self.program.values[self.layer.source].shape[0]))
-        self.line(f"int32_t v = abs_mean({self.source()} + pixel * {size}, {size});")
-
-    def _flatten(self) -> None:
-        channels, height, width = extent(self.program.values[self.layer.source].shape)
-        pixels = self.function.take("int32_t", "pixels", str(height * width))
-        size = self.function.take("int32_t", "size", str(channels))
-        place = f"o % {pixels} * {size} + o / {pixels}"
-        self.line(f"int32_t v = value_of({self.source()}[{place}]) * (1 << EXTRA);")
 
     def _pad2d(self) -> None:
         assert self.layer.op is not None
@@ -302,6 +304,26 @@ class FixedWriter(Writer):
         )
         self.line(f"v = v < {low} ? {low} : v > {high} ? {high} : v;")
         self.limit = max(abs(micro.low), abs(micro.high))
+
+    def curve(self, micro: Curve) -> None:
+        """By a table over what the register may be, with straight lines between its entries."""
+        if micro.function not in SMOOTH:
+            reason = f"there is a fixed-point form of {', '.join(SMOOTH)} only; leave --fixed out for float"
+            raise refuse(self.layer.name, micro.function, "C", reason)
+        reach = max(2, math.ceil(math.log2(max(self.limit, 1e-6))))  # the table goes from -2^reach to 2^reach
+        if self.exponent + reach < ENTRIES or self.exponent + reach > BITS:
+            self._align(2.0**reach)
+        points = np.linspace(-(2.0**reach), 2.0**reach, (1 << ENTRIES) + 1).astype(np.float32)
+        extra = [micro.alpha] if micro.function == "elu" else []
+        values = CURVES[micro.function](points, *extra)
+        limit = float(np.abs(values).max())
+        e = exponent(limit, BITS)
+        table = self.constant("int32_t", "curve", self.units(values, e))
+        field = self.function.take("const int32_t *", "curve", table)
+        self.needs.add("curve")
+        steps = self.function.take("int32_t", "steps", str(self.exponent + reach + 1 - ENTRIES))
+        self.line(f"v = on_curve(v, {field}, {steps});")
+        self.register(e, limit)
 
     def operand(self, function: str, value: str, at: str) -> None:
         other = self.exponent_of(value)

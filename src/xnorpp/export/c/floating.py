@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from xnorpp.export.c.layers import extent
+from xnorpp.export.c.layers import MOVERS, extent
+from xnorpp.export.c.shared import SharedWriter
 from xnorpp.export.c.text import number
-from xnorpp.export.c.writer import LEAST, MOST, Array, Writer
+from xnorpp.export.c.writer import LEAST, MOST, Array
 from xnorpp.runtime.format.bits import packed_width
 from xnorpp.runtime.format.program import INPUT
 from xnorpp.runtime.plan import (
     Affine,
+    Curve,
     Hardtanh,
     Prelu,
     Relu,
@@ -22,11 +24,11 @@ from xnorpp.runtime.plan import (
 SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
-class FloatWriter(Writer):
+class FloatWriter(SharedWriter):
     """Numbers are float. A register that only dot products enter and only signs leave is an integer."""
 
     mode = "float"
-    number = typedef = output_type = "float"
+    number = typedef = output_type = register_type = "float"
     number_bytes = 4
 
     def produce(self) -> None:
@@ -40,8 +42,15 @@ class FloatWriter(Writer):
             name = kind.removesuffix("2d")
             self.needs.add(name)
             self.line(f"float v = {name}({self.take_pool()}, {self.source()}, y, x, o);")
+        elif kind in MOVERS:
+            self.moved()
         else:
             getattr(self, f"_{kind}")()
+
+    def taken(self, value: str, at: str) -> str:
+        return at
+
+    joined = taken
 
     def whole(self) -> bool:
         """Whether the register is a dot product throughout."""
@@ -89,23 +98,6 @@ class FloatWriter(Writer):
         width = self.function.take("int32_t", "bytes", str(packed_width(self.layer.extent[0])))
         self.line(f"float v = {self.source()}[pixel * {width} + o / 8] >> (o % 8) & 1 ? 1.0f : -1.0f;")
 
-    def _global_avg_pool(self) -> None:
-        _, height, width = extent(self.program.values[self.layer.source].shape)
-        self.needs.add("global_mean")
-        pixels = self.function.take("int32_t", "pixels", str(height * width))
-        self.line(f"float v = global_mean({self.source()}, {pixels}, l->channels, o);")
-
-    def _abs_mean(self) -> None:
-        self.needs.add("abs_mean")
-        size = self.function.take("int32_t", "size", str(self.program.values[self.layer.source].shape[0]))
-        self.line(f"float v = abs_mean({self.source()} + pixel * {size}, {size});")
-
-    def _flatten(self) -> None:
-        channels, height, width = extent(self.program.values[self.layer.source].shape)
-        pixels = self.function.take("int32_t", "pixels", str(height * width))
-        size = self.function.take("int32_t", "size", str(channels))
-        self.line(f"float v = {self.source()}[o % {pixels} * {size} + o / {pixels}];")
-
     def _pad2d(self) -> None:
         assert self.layer.op is not None
         value = self.function.take("float", "value", number(self.layer.op.attrs["value"]))
@@ -145,6 +137,14 @@ class FloatWriter(Writer):
             low = self.function.take("float", "low", number(micro.low))
             high = self.function.take("float", "high", number(micro.high))
             self.line(f"v = v < {low} ? {low} : v > {high} ? {high} : v;")
+
+    def curve(self, micro: Curve) -> None:
+        self.needs.add(f"curve_{micro.function}")
+        if micro.function == "elu":
+            alpha = self.function.take("float", "alpha", number(micro.alpha))
+            self.line(f"v = curve_elu(v, {alpha});")
+        else:
+            self.line(f"v = curve_{micro.function}(v);")
 
     def operand(self, function: str, value: str, at: str) -> None:
         self.line(f"v {SYMBOLS[function]}= {at};")

@@ -17,6 +17,7 @@ from xnorpp.runtime.plan import (
     AddValue,
     Affine,
     Combine,
+    Curve,
     Hardtanh,
     MicroOp,
     MulValue,
@@ -32,9 +33,38 @@ FILTERS = frozenset(
     ("conv2d", "linear", "binary_conv2d", "binary_linear", "bitweight_conv2d", "bitweight_linear")
 )
 POOLS = frozenset(("max_pool2d", "avg_pool2d", "box_filter"))
-OTHERS = frozenset(("pad2d", "global_avg_pool", "abs_mean", "flatten", "softmax", "signs", "pointwise"))
-PRODUCERS = FILTERS | POOLS | OTHERS
-MOVES = (Affine, Relu, Prelu, Hardtanh, AddValue, MulValue, Combine, Offset, StoreFloat, StoreBits)
+OTHERS = frozenset(
+    ("pad2d", "global_avg_pool", "abs_mean", "flatten", "softmax", "signs", "pointwise", "concat")
+)
+MOVERS = frozenset(  # layers that take each number from another place
+    ("permute", "reshape", "slice", "flip", "expand", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
+     "edge_pad2d", "upsample2d")
+)  # fmt: skip
+PRODUCERS = FILTERS | POOLS | OTHERS | MOVERS
+MOVES = (Affine, Relu, Prelu, Hardtanh, AddValue, MulValue, Combine, Offset, Curve, StoreFloat, StoreBits)
+
+KINDS = {  # in words, for comments
+    "conv2d": "convolution",
+    "linear": "linear layer",
+    "binary_conv2d": "binary convolution",
+    "binary_linear": "binary linear layer",
+    "bitweight_conv2d": "convolution with one-bit weights",
+    "bitweight_linear": "linear layer with one-bit weights",
+    "max_pool2d": "max pooling",
+    "avg_pool2d": "average pooling",
+    "global_avg_pool": "global average",
+    "pad2d": "padding",
+    "pointwise": "element by element",
+}
+MOVE_WORDS: dict[type, str] = {
+    Relu: "ReLU",
+    Prelu: "PReLU",
+    Hardtanh: "hard tanh",
+    AddValue: "plus another value",
+    MulValue: "times another value",
+    Combine: "with another value",
+    Offset: "plus a constant",
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +112,10 @@ def make_layers(program: Program, target: str) -> tuple[Layer, ...]:
         name = op.name if op is not None else program.ops[row["epilogue"][0][1]].name
         if step.kind not in PRODUCERS:
             raise refuse(name, step.kind, target, "generated C does not have this operation")
+        if op is not None and step.kind == "upsample2d" and op.attrs["mode"] == "bilinear":
+            raise refuse(
+                name, step.kind, target, "generated C enlarges with mode nearest or nearest-exact only"
+            )
         moves = []
         value = step.source if op is None else op.output
         for micro, (kind, index, *_) in zip(step.epilogue, row["epilogue"], strict=True):

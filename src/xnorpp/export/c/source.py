@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from xnorpp.export.c.fixed import FixedWriter
 from xnorpp.export.c.floating import FloatWriter
-from xnorpp.export.c.layers import Layer, extent, make_layers
+from xnorpp.export.c.layers import KINDS, Layer, extent, make_layers
 from xnorpp.export.c.ranges import example_inputs, value_ranges
 from xnorpp.export.c.text import Function, comment, identifier, literal, parts, wrapped
-from xnorpp.export.c.writer import KINDS, Writer
+from xnorpp.export.c.writer import Writer
 from xnorpp.export.errors import ExportError
 from xnorpp.runtime.files import write_atomically
 from xnorpp.runtime.format.program import INPUT, Program

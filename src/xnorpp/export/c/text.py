@@ -162,7 +162,7 @@ def _declare(ctype: str, name: str) -> str:
 @cache
 def _parts(mode: str) -> dict[str, tuple[tuple[str, ...], str]]:
     found = {}
-    for file in ("shared", mode):
+    for file in ("shared", mode, *(["curves"] if mode == "float" else [])):
         text = (files("xnorpp.export.c") / "kernels" / f"{file}.c").read_text(encoding="utf-8")
         for part in text.split("//@ ")[1:]:
             head, _, body = part.partition("\n")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xnorpp.export.c.layers import FILTERS, Layer, bits_bytes, extent, reads_image
+from xnorpp.export.c.layers import FILTERS, KINDS, MOVE_WORDS, Layer, bits_bytes, extent, reads_image
 from xnorpp.export.c.memory import Memory, plan_memory
 from xnorpp.export.c.text import Constants, Function, identifier
 from xnorpp.runtime.format.bits import packed_width
@@ -18,6 +18,7 @@ from xnorpp.runtime.plan import (
     AddValue,
     Affine,
     Combine,
+    Curve,
     Hardtanh,
     MulValue,
     Offset,
@@ -70,6 +71,9 @@ class Writer(abc.ABC):
 
     @abc.abstractmethod
     def simple(self, micro: Relu | Prelu | Hardtanh) -> None: ...
+
+    @abc.abstractmethod
+    def curve(self, micro: Curve) -> None: ...
 
     @abc.abstractmethod
     def operand(self, function: str, value: str, at: str) -> None:
@@ -135,6 +139,8 @@ class Writer(abc.ABC):
                 pointer = self.place(micro.value)
                 field = self.function.take(f"const {self.number_type(micro.value)} *", "other", pointer)
                 self.operand(function, micro.value, f"{field}[{INDEX[spread]}]")
+            elif isinstance(micro, Curve):
+                self.curve(micro)
             elif isinstance(micro, Offset):
                 self.offset(self._spread(micro))
             elif isinstance(micro, StoreFloat):
@@ -407,6 +413,8 @@ class Writer(abc.ABC):
                 words.append(" ".join(given) or "as a number")
             elif isinstance(micro, (StoreBits, StoreFloat)):
                 words.append("stored" if isinstance(micro, StoreFloat) else "its signs stored")
+            elif isinstance(micro, Curve):
+                words.append(micro.function)
             else:
                 words.append(MOVE_WORDS[type(micro)])
         return ", ".join(words)
@@ -422,25 +430,3 @@ def _combined(micro: AddValue | MulValue | Combine) -> tuple[str, str]:
 
 
 INDEX = {"each": "i", "pixel": "pixel", "channel": "o", "one": "0"}
-KINDS = {
-    "conv2d": "convolution",
-    "linear": "linear layer",
-    "binary_conv2d": "binary convolution",
-    "binary_linear": "binary linear layer",
-    "bitweight_conv2d": "convolution with one-bit weights",
-    "bitweight_linear": "linear layer with one-bit weights",
-    "max_pool2d": "max pooling",
-    "avg_pool2d": "average pooling",
-    "global_avg_pool": "global average",
-    "pad2d": "padding",
-    "pointwise": "element by element",
-}
-MOVE_WORDS: dict[type, str] = {
-    Relu: "ReLU",
-    Prelu: "PReLU",
-    Hardtanh: "hard tanh",
-    AddValue: "plus another value",
-    MulValue: "times another value",
-    Combine: "with another value",
-    Offset: "plus a constant",
-}

@@ -34,6 +34,16 @@ static int32_t quotient(int32_t v, int32_t q, int32_t shift)
     return narrow(wide / q);
 }
 
+//@ curve
+/* A function by a table of 512 straight lines, 2^steps apart, around 0; what lies beyond is taken for its end. */
+static int32_t on_curve(int32_t v, const int32_t *table, int32_t steps)
+{
+    const int64_t half = (int64_t)256 << steps, at = v + half < 0 ? 0 : v + half > 2 * half - 1 ? 2 * half - 1 : v + half;
+    const int32_t i = (int32_t)(at >> steps);
+    const int64_t part = at - ((int64_t)i << steps);
+    return (int32_t)(table[i] + (((int64_t)table[i + 1] - table[i]) * part >> steps));
+}
+
 //@ number16
 /* A stored number has 16 bits, and EXTRA more fractional bits in a register. */
 #define EXTRA 14

@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TORCH := torch==2.13.0
 NATIVE := CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: setup demo test check coverage bench bench-tools soak fuzz sanitize test-deploy test-export zoo zoo-unlisted web web-setup web-compare docs wheel clean
+.PHONY: setup demo test check coverage bench bench-tools soak fuzz sanitize test-deploy test-export zoo zoo-unlisted web web-setup web-compare docs wheel wheels test-wheels clean
 
 setup: $(READY)
 
@@ -99,6 +99,8 @@ test-deploy: setup test-export
 	$(MAKE) web-setup web
 	XNORPP_DEPLOY=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/native tests/web tests/runtime/test_fuzz_file.py tests/cli/test_runs.py
 	$(BIN)/python tests/native/check_platforms.py
+	$(BIN)/python tests/native/check_install.py
+	$(MAKE) test-wheels
 
 # The browser package and its page, in web/dist. Zig's clang compiles to WebAssembly; node and chromium are for the tests.
 web-setup: setup
@@ -121,7 +123,7 @@ CHIPS := gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm gcc-riscv64-u
 test-export: setup
 	for tool in qemu-system-arm qemu-system-riscv32 arm-none-eabi-gcc riscv64-unknown-elf-gcc; do \
 	command -v $$tool > /dev/null || { apt-get install -y -q $(CHIPS); break; }; done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/export/check_emulators.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/export/check_emulators.py tests/export/check_arduino.py
 	test -x $(VENV)-export/bin/python || $(PYTHON) -m venv $(VENV)-export
 	$(VENV)-export/bin/python -m pip install --quiet $(ENGINES) pytest .
 	OMP_NUM_THREADS=1 $(VENV)-export/bin/python -m pytest -q -p no:cacheprovider tests/export/check_engines.py
@@ -150,6 +152,17 @@ $(VENV)/.build: | $(VENV)/.made
 
 wheel: $(VENV)/.build
 	$(BIN)/python -m build --wheel --outdir dist
+
+# What a release for Linux has, in dist/: the source distribution, and manylinux_2_28 wheels for x86_64 and aarch64. Needs
+# Python 3.12 or 3.13 with headers; 3.10 and 3.11 get their wheels where they are found too.
+wheels: $(VENV)/.build
+	$(BIN)/python -m pip install --quiet 'ziglang>=0.15' 'auditwheel>=6'
+	$(BIN)/python packaging/build_wheels.py
+
+# The wheels in clean environments: every Python found here, and aarch64 under qemu.
+test-wheels: setup wheels
+	command -v qemu-aarch64 > /dev/null || apt-get install -y -q --no-install-recommends qemu-user
+	$(BIN)/python packaging/check_wheels.py
 
 clean:
 	rm -rf build dist site .coverage* .pytest_cache .mypy_cache .ruff_cache

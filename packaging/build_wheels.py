@@ -3,9 +3,11 @@
     python packaging/build_wheels.py [--arch x86_64 aarch64] [--python PATH...] [--out dist]
 
 PyPI's `ziglang` is the compiler for both, because it knows the symbols of glibc 2.28 and needs no container.
-One wheel with the stable ABI serves Python 3.12 and newer; older versions get one each. The engine does not
-depend on Python's version: it is compiled once for each processor, in one build folder. Each wheel is checked
-by auditwheel, and by what it holds. `make wheels` installs what this needs.
+The source distribution is made first, and must hold the sources that the wheels are then built from: its
+build asks for what pyproject.toml lists and no more. One wheel with the stable ABI serves Python 3.12 and
+newer; older versions get one each. The engine does not depend on Python's version: it is compiled once for
+each processor, in one build folder. Each wheel is checked by auditwheel, and by what it holds. `make wheels`
+installs what this needs.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
 from collections.abc import Mapping
@@ -25,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GLIBC = "2.28"
 PLATFORM = "manylinux_2_28"
 TOOLS = ("build>=1.2", "scikit-build-core>=0.10", "nanobind>=2.2", "cmake>=3.26", "ninja>=1.11")
+BUILT = (".pyc", ".so")
 OLDEST, STABLE, NEWEST = 10, 12, 13  # minor versions of Python: the stable ABI begins at 3.12
 
 
@@ -120,6 +124,28 @@ def build(arch: str, python: str, work: Path, out: Path) -> Path:
     return Path(shutil.move(made, out / made.name))
 
 
+def source_distribution(python: str, work: Path, out: Path) -> Path:
+    """The source distribution, which has every file that a build reads, as it is here."""
+    fresh = work / "sdist"
+    shutil.rmtree(fresh, ignore_errors=True)
+    run([str(tools(python, work)), "-m", "build", "--sdist", "--no-isolation", "--outdir", str(fresh)])
+    (made,) = fresh.glob("*.tar.gz")
+    with tarfile.open(made) as archive:
+        held = {
+            member.name.partition("/")[2]: archive.extractfile(member).read()  # type: ignore[union-attr]
+            for member in archive.getmembers()
+            if member.isfile()
+        }
+    listed = [ROOT / name for name in ("CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE")]
+    for folder in ("csrc", "include", "src"):
+        listed += [path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix not in BUILT]
+    for path in listed:
+        name = path.relative_to(ROOT).as_posix()
+        assert held.get(name) == path.read_bytes(), f"the source distribution has no {name}, or another one"
+    out.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.move(made, out / made.name))
+
+
 def check(wheel: Path, arch: str, minor: int) -> None:
     """Its name, its one module, and auditwheel's opinion of the module."""
     tag = f"cp3{STABLE}-abi3" if minor >= STABLE else f"cp3{minor}-cp3{minor}"
@@ -145,8 +171,10 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "wheels")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
+    pythons = given.python or find_pythons()
+    print(source_distribution(pythons[-1], given.work.resolve(), given.out.resolve()).name, flush=True)
     for arch in given.arch:
-        for python in given.python or find_pythons():
+        for python in pythons:
             start = time.monotonic()
             wheel = build(arch, python, given.work.resolve(), given.out.resolve())
             print(

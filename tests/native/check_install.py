@@ -80,7 +80,9 @@ def main() -> int:
         start = time.monotonic()
         prefix = install(threads, work)
         libraries = {"LD_LIBRARY_PATH": str(prefix / "lib")}
-        assert run([str(prefix / "bin" / "xnorpp-run"), path, str(image)]).split()[0] == labels[0]
+        assert run([str(prefix / "bin" / "xnorpp-run"), path, str(image)]).startswith(
+            f"{image}: {labels[0]} "
+        )
         for name, program in {**by_pkg_config(prefix, work), **by_find_package(prefix, work)}.items():
             found = run([str(program), path, str(raw if program.name == "batch" else image)], libraries)
             wanted = "".join(f"{i} {label}\n" for i, label in enumerate(labels))

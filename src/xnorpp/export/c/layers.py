@@ -112,7 +112,7 @@ def make_layers(program: Program, target: str) -> tuple[Layer, ...]:
         name = op.name if op is not None else program.ops[row["epilogue"][0][1]].name
         if step.kind not in PRODUCERS:
             raise refuse(name, step.kind, target, "generated C does not have this operation")
-        if op is not None and step.kind == "upsample2d" and op.attrs["mode"] == "bilinear":
+        if op is not None and step.kind == "upsample2d" and not op.attrs["mode"].startswith("nearest"):
             raise refuse(
                 name, step.kind, target, "generated C enlarges with mode nearest or nearest-exact only"
             )

@@ -5,8 +5,8 @@
 Needs `make web web-compare` (the package, and onnxruntime-web) and the extra `bench` (onnx, onnxruntime) to
 make the networks, which are stored in DIR. Weights are random, as in `xnorpp bench`: the packed network has
 the paper's block, the others run the ordinary ResNet-18, as float32 and as int8 (QDQ, per channel). The
-engines take turns; the medians and their ratios are printed as one JSON object. Timings need an otherwise
-idle machine.
+engines take turns; the medians and their ratios are printed as one JSON object, and appended to
+results/deploy.jsonl with --record. Timings need an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "web"))
 from browser import DIST, chromium, result_of  # noqa: E402
+from c_library import record  # noqa: E402
 
 PAGE = """<!doctype html><meta charset="utf-8"><title>benchmark</title><script type="module">
 import { load } from "./lib/xnorpp.js";
@@ -88,6 +89,7 @@ def main() -> int:
     parser.add_argument(
         "--compare", type=Path, default=DIST / "page" / "compare", help="folder of onnxruntime-web"
     )
+    parser.add_argument("--record", action="store_true", help="append the row to results/deploy.jsonl")
     given = parser.parse_args()
     if chromium() is None or not (DIST / "page" / "lib").exists() or not given.compare.exists():
         raise SystemExit("chromium, web/dist and onnxruntime-web are needed: make web-setup web web-compare")
@@ -109,6 +111,7 @@ def main() -> int:
     times = {engine: median(values) for engine, values in found["times"].items()}
     best = {engine: min(values) for engine, values in found["times"].items()}
     row = {
+        "kind": "browser, ResNet-18 at 224",
         "isa": found["isa"],
         "agent": found["agent"],
         "ms": {engine: round(value, 2) for engine, value in times.items()},
@@ -119,6 +122,8 @@ def main() -> int:
         "best_times_int8": round(best["int8"] / best["xnorpp"], 2),
     }
     print(json.dumps(row, indent=2))
+    if given.record:
+        record(row)
     return 0
 
 

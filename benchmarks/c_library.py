@@ -1,11 +1,13 @@
 """The C library: one process of `xnorpp-run`, and the same network against the Python binding.
 
-    python benchmarks/c_library.py [--runs 40] [--threads 1]
+    python benchmarks/c_library.py [--runs 40] [--threads 1] [--model FILE] [--record]
 
 Needs a developer's installation (`pip install -e .`), which builds the C library beside the Python module.
 Prints one JSON object: milliseconds from the start of `xnorpp-run cifar10-resnet20.xnor image.ppm` to its end
 (by the clock and of processor time), its resident memory, and milliseconds per image of both ways into the
-core, measured in turns, with whether their answers are the same bits. Timings need an otherwise idle machine.
+core on ResNet-18 at 224 x 224 (random weights, made here by torch, or FILE), measured in turns, with whether
+their answers are the same bits. Timings need an otherwise idle machine; --record appends the row to
+results/deploy.jsonl.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -27,8 +30,9 @@ import xnorpp
 from xnorpp.runtime.machine import processor
 from xnorpp.shipped import shipped_path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "native"))
-from capi import CModel, built, open_library
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "native"))
+from capi import CModel, built, open_library  # noqa: E402
 
 
 def one_process(tool: Path, runs: int) -> dict[str, float]:
@@ -67,9 +71,27 @@ def resident(command: list[str]) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
-def against_python(library: Path, threads: int, runs: int) -> dict[str, object]:
-    """ResNet-18 on 64 x 64 images, both ways in turns."""
-    path = shipped_path("tiny-imagenet-resnet18")
+def make_resnet18(path: Path) -> None:
+    """The network that `xnorpp bench` runs."""
+    import torch
+
+    from xnorpp.bench.networks import DEFAULT, binary_network
+
+    xnorpp.pack(binary_network(DEFAULT), example=torch.zeros(1, 3, 224, 224)).save(path)
+
+
+def record(row: dict[str, Any]) -> None:
+    """One more row of results/deploy.jsonl, with the commit and the load of the machine."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    row = {**row, "commit": commit.stdout.strip(), "load": round(os.getloadavg()[0], 2)}
+    with (ROOT / "results" / "deploy.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, sort_keys=True) + "\n")
+
+
+def against_python(library: Path, path: Path, threads: int, runs: int) -> dict[str, Any]:
+    """A network both ways, in turns."""
     python, c = xnorpp.load(path, threads=threads), CModel(open_library(library), path, threads=threads)
     channels, height, width = python.input_shape
     images = np.random.default_rng(0).integers(0, 256, (1, height, width, channels), np.uint8)
@@ -81,14 +103,15 @@ def against_python(library: Path, threads: int, runs: int) -> dict[str, object]:
         )
     )
     times: dict[str, list[float]] = {"python": [], "c": []}
-    for _ in range(runs):
-        for name, call in (("python", python), ("c", c.run)):
+    for turn in range(runs):
+        ways = [("python", python), ("c", c.run)]
+        for name, call in ways if turn % 2 else reversed(ways):
             start = time.perf_counter()
             for _ in range(5):
                 call(images)
             times[name].append((time.perf_counter() - start) / 5)
     return {
-        "network": "tiny-imagenet-resnet18",
+        "network": f"ResNet-18, {height} x {width}",
         "same_bits": same,
         "python_ms": round(1e3 * median(times["python"]), 3),
         "c_ms": round(1e3 * median(times["c"]), 3),
@@ -101,16 +124,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--model", type=Path, help="a packed ResNet-18, in place of one made by torch")
+    parser.add_argument("--record", action="store_true", help="append the row to results/deploy.jsonl")
     given = parser.parse_args()
     tool, library = built("xnorpp-run"), built("libxnorpp.so")
     if tool is None or library is None:
         raise SystemExit("the C library is not built; run `pip install -e .` first")
-    found = {
-        "cpu": processor().name,
-        **one_process(tool, given.runs),
-        **against_python(library, given.threads, given.runs),
-    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = given.model or Path(folder) / "resnet18.xnor"
+        if given.model is None:
+            make_resnet18(path)
+        found = {
+            "kind": "C library",
+            "cpu": processor().name,
+            "threads": given.threads,
+            **one_process(tool, given.runs),
+            **against_python(library, path, given.threads, given.runs),
+        }
     print(json.dumps(found, indent=2))
+    if given.record:
+        record(found)
     return 0 if found["same_bits"] else 1
 
 

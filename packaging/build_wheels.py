@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 GLIBC = "2.28"
 PLATFORM = "manylinux_2_28"
-TOOLS = ("build>=1.2", "scikit-build-core>=0.10", "nanobind>=2.2", "cmake>=3.26", "ninja>=1.11")
+TOOLS = ("build>=1.2", "scikit-build-core>=0.10", "nanobind>=2.2", "cmake>=3.26", "ninja>=1.11", "wheel")
 BUILT = (".pyc", ".so")
 OLDEST, STABLE, NEWEST = 10, 12, 13  # minor versions of Python: the stable ABI begins at 3.12
 
@@ -78,20 +78,21 @@ def program(path: Path, command: list[str]) -> Path:
     return path
 
 
-def tools(python: str, work: Path) -> Path:
-    """An environment of this Python with what a build needs: no torch, none of the package's own needs."""
-    folder = work / f"tools-3.{version_of(python)}"
-    own = folder / "bin" / "python"
+def tools(pythons: list[str], work: Path) -> Path:
+    """A folder with what a build needs, for all Pythons: no torch, none of the package's own needs.
+
+    One folder, because scikit-build-core empties a build folder that another copy of it has used.
+    """
+    folder = work / "tools"
     if not (folder / "ready").exists():
-        run([python, "-m", "venv", str(folder)])
-        run([str(own), "-m", "pip", "install", "--quiet", *TOOLS])
+        run([pythons[0], "-m", "pip", "install", "--quiet", "--target", str(folder), *TOOLS])
         (folder / "ready").touch()
-    return own
+    return folder
 
 
-def build(arch: str, python: str, work: Path, out: Path) -> Path:
+def build(arch: str, python: str, with_tools: Path, work: Path, out: Path) -> Path:
     """One wheel."""
-    own, folder = tools(python, work), work / arch
+    folder = work / arch
     folder.mkdir(parents=True, exist_ok=True)
     zig = [sys.executable, "-m", "ziglang"]
     compiler = program(folder / "c++", [*zig, "c++", "-target", f"{arch}-linux-gnu.{GLIBC}"])
@@ -104,8 +105,9 @@ def build(arch: str, python: str, work: Path, out: Path) -> Path:
     }
     options = [f"-Ccmake.define.{name}={value}" for name, value in settings.items()]
     environment = {
-        "PATH": f"{own.parent}{os.pathsep}{os.environ['PATH']}",
-        "_PYTHON_HOST_PLATFORM": f"{PLATFORM}_{arch}",
+        "PATH": f"{with_tools / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(with_tools),
+        "_PYTHON_HOST_PLATFORM": f"linux-{arch}",
         "CMAKE_GENERATOR": "Ninja",
     }
     minor = version_of(python) or 0
@@ -114,21 +116,25 @@ def build(arch: str, python: str, work: Path, out: Path) -> Path:
     fresh = folder / "out"
     shutil.rmtree(fresh, ignore_errors=True)
     run(
-        [str(own), "-m", "build", "--wheel", "--no-isolation", "--outdir", str(fresh),
+        [python, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(fresh),
          f"-Cbuild-dir={folder / 'build'}", *options],
         environment,
     )  # fmt: skip
+    (made,) = fresh.glob("*.whl")
+    retag = [python, "-m", "wheel", "tags", "--remove", f"--platform-tag={PLATFORM}_{arch}", str(made)]
+    run(retag, environment)
     (made,) = fresh.glob("*.whl")
     check(made, arch, minor)
     out.mkdir(parents=True, exist_ok=True)
     return Path(shutil.move(made, out / made.name))
 
 
-def source_distribution(python: str, work: Path, out: Path) -> Path:
+def source_distribution(python: str, with_tools: Path, work: Path, out: Path) -> Path:
     """The source distribution, which has every file that a build reads, as it is here."""
     fresh = work / "sdist"
     shutil.rmtree(fresh, ignore_errors=True)
-    run([str(tools(python, work)), "-m", "build", "--sdist", "--no-isolation", "--outdir", str(fresh)])
+    command = [python, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(fresh)]
+    run(command, {"PYTHONPATH": str(with_tools)})
     (made,) = fresh.glob("*.tar.gz")
     with tarfile.open(made) as archive:
         held = {
@@ -172,11 +178,13 @@ def main() -> int:
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     pythons = given.python or find_pythons()
-    print(source_distribution(pythons[-1], given.work.resolve(), given.out.resolve()).name, flush=True)
+    work, out = given.work.resolve(), given.out.resolve()
+    with_tools = tools(pythons, work)
+    print(source_distribution(pythons[-1], with_tools, work, out).name, flush=True)
     for arch in given.arch:
         for python in pythons:
             start = time.monotonic()
-            wheel = build(arch, python, given.work.resolve(), given.out.resolve())
+            wheel = build(arch, python, with_tools, work, out)
             print(
                 f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, {time.monotonic() - start:.0f} s",
                 flush=True,

@@ -6,7 +6,7 @@
 Each program is compiled with -std=c99 -Wall -Wextra -Wpedantic -Werror and runs under ASan and UBSan. It
 agrees with the reference where every output is within 0.1 % of the largest one (fixed point with 16 bits:
 1 %). A sign turns a rounding into a difference of 2, so the signs that the C code took are outputs too: the
-reference goes on with them, and each may differ from its own only where the number is that near to its
+reference continues with them, and each may differ from its own only where the number is that near to its
 threshold. The ranges of fixed-point numbers come from the same inputs, as from a user's own data.
 """
 

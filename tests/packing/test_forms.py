@@ -167,6 +167,37 @@ def test_a_form_packs(name: str) -> None:
     assert verify(model, x).holds
 
 
+VIDEO = (3, 6, 7, 9)
+TAPS = torch.randn(5, 3, 3, 3, 2)
+VOLUMES: dict[str, Forward] = {
+    "conv3d": lambda x: F.conv3d(x, TAPS, TAPS[:, 0, 0, 0, 0], padding=(1, 0, 1)),
+    "strides and dilation": lambda x: F.conv3d(
+        x, TAPS, stride=(2, 2, 1), padding=(2, 2, 1), dilation=(1, 2, 2)
+    ),
+    "long strides": lambda x: F.conv3d(x, TAPS[:, :, :1, :2], stride=(1, 3, 2), padding=(0, 1, 0)),
+    "grouped": lambda x: F.conv3d(x, TAPS[:3, :1], groups=3, padding="same" if TAPS.shape[4] % 2 else 1),
+    "along the depth": lambda x: F.conv3d(x, TAPS[:, :, :, :1, :1], padding=(1, 0, 0)).relu(),
+    "max_pool3d": lambda x: F.max_pool3d(x, (3, 2, 3), (2, 2, 1), (1, 1, 0), ceil_mode=True),
+    "avg_pool3d": lambda x: F.avg_pool3d(x, (2, 3, 3), 2, (0, 1, 1), count_include_pad=False),
+    "adaptive_avg_pool3d": lambda x: F.adaptive_avg_pool3d(x, (2, 3, 1)),
+    "adaptive_max_pool3d": lambda x: F.adaptive_max_pool3d(x, (4, 1, 2)),
+    "global mean": lambda x: F.adaptive_avg_pool3d(x, 1).flatten(1),
+}
+
+
+@pytest.mark.parametrize("name", VOLUMES)
+def test_volumes_pack(name: str) -> None:
+    x = np.random.default_rng(0).standard_normal((3, *VIDEO)).astype(np.float32)
+    model = Lambda(VOLUMES[name]).eval()
+    model.register_buffer("taps", TAPS)
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(x)).numpy()
+    found = CpuModel(pack(model, example=x))(x)
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
+    assert verify(model, x).holds
+
+
 REFUSED: dict[str, tuple[Forward, str]] = {
     "einsum over images": (
         lambda x: torch.einsum("nc,mc->nm", x.mean((2, 3)), x.mean((2, 3))),
@@ -197,3 +228,16 @@ def test_a_masked_choice_is_exact() -> None:
     x = np.random.default_rng(1).standard_normal((2, *SHAPE)).astype(np.float32)
     found = CpuModel(pack(model, SHAPE))(x)
     np.testing.assert_array_equal(found, np.where(x > 0, x * np.float32(1e-20), x * np.float32(1e20)))
+
+
+def test_bicubic_resampling_takes_images_of_any_size() -> None:
+    torch.manual_seed(0)
+    up = nn.Upsample(scale_factor=2, mode="bicubic", align_corners=False)
+    model = nn.Sequential(nn.Conv2d(3, 5, 3, 2, 1), up, nn.Conv2d(5, 2, 1)).eval()
+    program = pack(model, (3, 12, 16))
+    assert program.variable
+    for size in ((12, 16), (10, 6), (18, 22)):
+        x = torch.randn(2, 3, *size)
+        with torch.no_grad():
+            wanted = model(x).numpy()
+        np.testing.assert_allclose(CpuModel(program)(x.numpy()), wanted, rtol=1e-5, atol=1e-5)

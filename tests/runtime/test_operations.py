@@ -21,7 +21,7 @@ from xnorpp.runtime.reference.curves import CURVES
 ROOT = Path(__file__).parents[2]
 FAMILIES = (
     *("convolution", "product", "einsum", "arithmetic", "activation", "choice", "reduction", "window"),
-    *("shape", "moves", "unfold"),
+    *("shape", "moves", "unfold", "volume"),
 )
 # Of an epilogue, in every engine.
 MOVES = {"affine", "relu", "prelu", "hardtanh", "add", "mul", "sign", "sub", "div", "offset", *CURVES}

@@ -62,7 +62,7 @@ _ALWAYS: dict[str, str] = {
     ),
     "local_response_norm": "use nn.BatchNorm2d or nn.GroupNorm",
     "conv1d": "use nn.Conv2d with a kernel of (1, k) on (n, c, 1, length)",
-    **dict.fromkeys(("conv3d", "conv_transpose3d", "conv_transpose1d"), f"use nn.Conv2d on images; {_PARTS}"),
+    **dict.fromkeys(("conv_transpose3d",), f"use nn.Conv2d on images; {_PARTS}"),
     "conv_transpose2d": f"there is no packed transposed convolution; {_PARTS}",
     **dict.fromkeys(
         ("interpolate", "upsample", "pixel_shuffle", "pixel_unshuffle", "grid_sample"),

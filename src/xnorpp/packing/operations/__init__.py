@@ -26,6 +26,7 @@ from xnorpp.packing.operations import (
     reduction,
     shape,
     unfold,
+    volume,
     window,
 )
 from xnorpp.packing.operations.arguments import Handler
@@ -45,6 +46,7 @@ FUNCTIONS: Mapping[str, Handler] = {
     **choice.FUNCTIONS,
     **einsum.FUNCTIONS,
     **unfold.FUNCTIONS,
+    **volume.FUNCTIONS,
 }
 _PLACED = frozenset((*moves.FUNCTIONS, *einsum.FUNCTIONS))  # which find the batch axis by themselves
 

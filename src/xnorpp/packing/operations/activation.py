@@ -279,5 +279,7 @@ FUNCTIONS: dict[str, Handler] = {
     "sign": sign,
     "threshold": threshold,
     **dict.fromkeys(("abs", "absolute"), absolute),
-    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "alpha_dropout", "feature_alpha_dropout"), dropout),
+    **dict.fromkeys(
+        ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"), dropout
+    ),
 }

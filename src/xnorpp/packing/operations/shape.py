@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def pad(
     more = [(max(0, before), max(0, after)) for before, after in edges]
     if mode == "constant":
         filled = np.clip(np.float32(value or 0.0), -_LARGEST, _LARGEST)  # before a maximum, -inf as good as
-        return _constant(trace, node, more, float(filled))
+        return surrounded(trace, node, more, float(filled))
     if mode not in ("reflect", "replicate", "circular") or any(any(pair) for pair in more[:-2]):
         raise trace.fail(f"with mode={mode!r} and pad={tuple(pad)} is not supported")
     shape = (math.prod(node.shape[:-2]), *node.shape[-2:]) if rank > 1 else (1, 1, node.shape[0])
@@ -45,7 +46,8 @@ def pad(
     return reshaped(trace, trace.emit("edge_pad2d", [image], wide, attrs), shape_of(result))
 
 
-def _constant(trace: Trace, node: Node, edges: list[tuple[int, int]], value: float) -> Node:
+def surrounded(trace: Trace, node: Node, edges: Sequence[tuple[int, ...]], value: float) -> Node:
+    """A value with a number around it, so many before and after along each axis."""
     if not any(any(pair) for pair in edges):
         return node
     if len(node.shape) == 3:

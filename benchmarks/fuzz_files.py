@@ -2,6 +2,7 @@
 
     python benchmarks/fuzz_files.py [--count 100000] [--seed 0] [--engine reference|native|none]
     python benchmarks/fuzz_files.py --sanitized [--count 100000]     # tests/native/fuzz.cpp, built here
+    ... [--record results/fuzz.jsonl]                                # appends what was found
 
 Each case takes a good file and damages it: bytes flipped, cut off, appended or moved; or, with the checksum
 made right again so that the deeper checks are reached, the program's JSON, the tensor table or the tensors'
@@ -31,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from xnorpp.bench.machine import describe_machine
 from xnorpp.runtime import ReferenceModel, load
 from xnorpp.runtime.format.program import Op, Program, ProgramError, _checksum, encode, read
 from xnorpp.runtime.plan import make_plan
@@ -308,17 +310,34 @@ def run_driver(count: int, seed: int) -> str:
     return said.strip()
 
 
+def record(arguments: argparse.Namespace, engine: str, found: dict[str, Any]) -> None:
+    """One line with the seed, the commit and the machine, where a file for it is named."""
+    if arguments.record is None:
+        return
+    folder = Path(__file__).parent
+    said = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    row = {"kind": "fuzz", "engine": engine, "count": arguments.count, "seed": arguments.seed, **found}
+    row |= {"commit": said.stdout.strip()[:7], "machine": describe_machine()}
+    with arguments.record.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", choices=("reference", "native", "none"), default="reference")
     parser.add_argument("--sanitized", action="store_true", help="through the core under sanitizers")
+    parser.add_argument("--record", type=Path, metavar="FILE.jsonl")
     arguments = parser.parse_args()
     if arguments.sanitized:
         begin = time.perf_counter()
-        print(run_driver(arguments.count, arguments.seed))
-        print(f"{arguments.count} files in {time.perf_counter() - begin:.0f} s, 0 failed")
+        said = run_driver(arguments.count, arguments.seed)
+        seconds = round(time.perf_counter() - begin)
+        print(f"{said}\n{arguments.count} files in {seconds} s, 0 failed")
+        record(arguments, "sanitized", {"found": said, "failed": 0, "seconds": seconds})
         return 0
     if arguments.engine == "native" and load(random_program(0)).isa == "reference":
         raise SystemExit("the native core is not built")
@@ -333,7 +352,13 @@ def main() -> int:
     for (name, outcome), number in sorted(found.items()):
         print(f"{name:15} {outcome:8} {number}")
     failed = sum(number for (_, outcome), number in found.items() if outcome == "FAILED")
-    print(f"{arguments.count} files in {time.perf_counter() - begin:.0f} s, {failed} failed")
+    seconds = round(time.perf_counter() - begin)
+    print(f"{arguments.count} files in {seconds} s, {failed} failed")
+    outcomes: Counter[str] = Counter()
+    for (_, outcome), number in found.items():
+        outcomes[outcome] += number
+    parts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
+    record(arguments, arguments.engine, {"found": parts, "failed": failed, "seconds": seconds})
     return 1 if failed else 0
 
 

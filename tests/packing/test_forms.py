@@ -146,6 +146,10 @@ FORMS: dict[str, Forward] = {
     "expm1": torch.expm1,
     "log2 and log10": lambda x: torch.log2(x.abs() + 1) - torch.log10(x.abs() + 2),
     "cube": lambda x: x**3 + x.pow(4),
+    "a fraction as power": lambda x: x.abs() ** 0.7 + x.relu().pow(1.5),
+    "logsumexp": lambda x: torch.logsumexp(4 * x, (1, 3)) + x.logsumexp(2).mean((1, 2), keepdim=True)[:, 0],
+    "local response norm": lambda x: F.local_response_norm(3 * x, 4, alpha=0.1, beta=0.75, k=2.0),
+    "local response norm of three": nn.LocalResponseNorm(3, alpha=0.5),
     "attention with a mask": attend(CAUSAL),
     "attention with a bias": attend(BIAS),
 }  # fmt: skip

@@ -60,7 +60,6 @@ _ALWAYS: dict[str, str] = {
         ("rrelu", "tanhshrink", "softshrink", "hardshrink"),
         "use nn.ReLU, nn.PReLU or nn.Hardtanh instead",
     ),
-    "local_response_norm": "use nn.BatchNorm2d or nn.GroupNorm",
     "conv1d": "use nn.Conv2d with a kernel of (1, k) on (n, c, 1, length)",
     **dict.fromkeys(("conv_transpose3d",), f"use nn.Conv2d on images; {_PARTS}"),
     "conv_transpose2d": f"there is no packed transposed convolution; {_PARTS}",
@@ -91,7 +90,7 @@ _BY_SHAPE: dict[str, str] = {
     **dict.fromkeys(("stack", "hstack", "vstack"), "use torch.cat along dim 1"),
     **dict.fromkeys(("amax", "max"), "name the axes: x.amax((2, 3)), or use nn.AdaptiveMaxPool2d(1)"),
     **dict.fromkeys(
-        ("mean", "sum", "std", "var", "norm", "amin", "min", "logsumexp"),
+        ("mean", "sum", "std", "var", "norm", "amin", "min"),
         "name the axes of one image, as in x.mean((2, 3)), or use nn.AdaptiveAvgPool2d(1)",
     ),
     **dict.fromkeys(

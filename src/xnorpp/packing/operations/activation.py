@@ -205,7 +205,15 @@ def power(trace: Trace, result: Tensor, input: Any, exponent: Any) -> Node:
         return root if value == 0.5 else emit_curve(trace, root, "reciprocal", torch.reciprocal)
     if value == -1:
         return emit_curve(trace, source, "reciprocal", torch.reciprocal)
-    raise trace.fail(f"with the exponent {exponent} is not supported; 4, 3, 2, 1, 0.5, -0.5 and -1 are")
+    if value is None or value.is_integer():
+        raise trace.fail(f"with the exponent {exponent} is not supported", "use -1, 1, 2, 3, 4 or a fraction")
+    return emit_power(trace, source, value)
+
+
+def emit_power(trace: Trace, source: Node, exponent: float) -> Node:
+    """A power of numbers that are not negative, by exp and log."""
+    natural = emit_curve(trace, source, "log", torch.log)
+    return emit_curve(trace, affine(trace, natural, np.array([exponent]), None), "exp", torch.exp)
 
 
 def log1p(trace: Trace, result: Tensor, input: Any) -> Node:

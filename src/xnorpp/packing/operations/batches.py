@@ -23,7 +23,14 @@ _TRAILING = frozenset(
     name
     for family in (activation, arithmetic, product, reduction, choice)
     for name in (*family.FUNCTIONS, "pad")
-    if name not in ("batch_norm", "group_norm", "instance_norm", "multi_head_attention_forward")
+    if name
+    not in (
+        "batch_norm",
+        "group_norm",
+        "instance_norm",
+        "local_response_norm",
+        "multi_head_attention_forward",
+    )
 )
 _WITH_DIM = frozenset((*reduction.FUNCTIONS, "softmax", "log_softmax", "glu"))
 

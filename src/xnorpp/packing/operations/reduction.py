@@ -12,7 +12,7 @@ from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import channels_back, channels_first, reshaped
-from xnorpp.packing.operations.activation import bounded, emit_curve
+from xnorpp.packing.operations.activation import bounded, emit_curve, emit_power
 from xnorpp.packing.operations.arguments import Handler, affine
 from xnorpp.packing.operations.arithmetic import batch_norm, plus_constant, times_constant
 from xnorpp.packing.trace import Trace
@@ -177,7 +177,42 @@ def instance_norm(
     return group_norm(trace, result, input, source.shape[0], weight, bias, eps)
 
 
+def logsumexp(trace: Trace, result: Tensor, input: Any, dim: Any, keepdim: bool = False) -> Node:
+    """`log(sum(exp(x - max))) + max`."""
+    source = trace.node(input)
+    axes = axes_of(trace, source, dim)
+    most = emit_reduce(trace, source, "max", axes)
+    small = trace.emit("sub", [source, most], source.shape)
+    total = emit_reduce(trace, emit_curve(trace, small, "exp", torch.exp), "sum", axes)
+    made = trace.emit("add", [emit_curve(trace, total, "log", torch.log), most], most.shape)
+    return _without(trace, made, axes, keepdim)
+
+
+def local_response_norm(
+    trace: Trace,
+    result: Tensor,
+    input: Any,
+    size: int,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    k: float = 1.0,
+) -> Node:
+    """`x / (k + alpha * the mean of squares of neighbouring channels) ** beta`, zeros beyond the ends."""
+    source = trace.node(input)
+    squares = trace.emit("mul", [source, source], source.shape)
+    channels, pixels = source.shape[0], math.prod(source.shape[1:])
+    rows = reshaped(trace, squares, (1, channels, pixels))
+    edges = {"padding": [0, 0, size // 2, (size - 1) // 2, 0, 0], "value": 0.0}
+    rows = trace.emit("pad2d", [rows], (1, channels + size - 1, pixels), edges)
+    window = {"kernel": [size, 1], "stride": [1, 1], "padding": [0, 0], "ceil_mode": False}
+    means = trace.emit("avg_pool2d", [rows], (1, channels, pixels), {**window, "count_include_pad": True})
+    base = affine(trace, reshaped(trace, means, source.shape), np.array([float(alpha)]), np.array([float(k)]))
+    return trace.emit("div", [source, emit_power(trace, base, float(beta))], source.shape)
+
+
 FUNCTIONS: dict[str, Handler] = {
+    "logsumexp": logsumexp,
+    "local_response_norm": local_response_norm,
     "mean": _reduction("mean"),
     "sum": _reduction("sum"),
     "amax": _reduction("max"),

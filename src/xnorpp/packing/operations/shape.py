@@ -47,7 +47,7 @@ def pad(
 
 
 def surrounded(trace: Trace, node: Node, edges: Sequence[tuple[int, ...]], value: float) -> Node:
-    """A value with a number around it, so many before and after along each axis."""
+    """A value with a number around it: how many before and after, for each axis."""
     if not any(any(pair) for pair in edges):
         return node
     if len(node.shape) == 3:

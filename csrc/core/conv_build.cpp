@@ -176,6 +176,7 @@ const DotTraits &traits_of(const Kernels &kernels, Source source) {
         case Source::Bits: return kernels.bits;
         case Source::Float:
         case Source::Grouped: return kernels.real;
+        case Source::Whole:
         case Source::Image: return kernels.image;
         default: return kernels.image_pair;
     }
@@ -186,6 +187,7 @@ ConvFunction function_of(const Kernels &kernels, Source source) {
         case Source::Bits: return kernels.conv_bits;
         case Source::Float: return kernels.conv_float;
         case Source::Grouped: return kernels.conv_grouped;
+        case Source::Whole: return kernels.conv_whole;
         case Source::Image: return kernels.conv_image;
         default: return kernels.conv_image_pair;
     }
@@ -324,6 +326,25 @@ ConvStore build_image_conv(const Kernels &kernels, Budget &budget, const ConvSpe
     if (quad) kernels.pack_image_quad(k, quads.data(), store.weights.as());
     if (pairs) kernels.pack_image_pair(k, products.data(), store.weights.as());
     else kernels.pack_image(k, p.taps, store.weights.as());
+    return store;
+}
+
+ConvStore build_whole_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, const WholeSpec &p, const float *bias) {
+    ConvStore store = lay_out(kernels, budget, s, Source::Whole);
+    Conv &k = store.conv;
+    k.steps = p.steps, k.limit = p.limit;
+    cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, true, store.row_case);
+    cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, true, store.col_case);
+    k.row_case = store.row_case.data(), k.col_case = store.col_case.data(), k.col_cases = 1;
+    store.offset = Buffer((size_t)k.channels_padded * 4);
+    store.scale = Buffer((size_t)k.channels_padded * 4 * 2);
+    k.scale = store.scale.as<float>(), k.shift = store.offset.as<int32_t>();
+    std::memcpy(store.scale.as<float>(), p.scale, (size_t)s.o * 4);
+    if (bias) {
+        std::memcpy(store.scale.as<float>() + k.channels_padded, bias, (size_t)s.o * 4);
+        k.bias = k.scale + k.channels_padded;
+    }
+    kernels.pack_image(k, p.taps, store.weights.as());
     return store;
 }
 

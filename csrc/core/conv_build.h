@@ -31,6 +31,14 @@ struct ImageSpec {
 };
 // A uint8 image; groups 1, no dilation along a row; bias [o] or null.
 ConvStore build_image_conv(const Kernels &, Budget &, const ConvSpec &, const ImageSpec &, const float *bias);
+// Floats that are rounded to whole numbers (Conv::steps, limit): taps [o][c][kh][kw], factor [o], bias [o] or null; groups 1,
+// no dilation along a row.
+struct WholeSpec {
+    const int16_t *taps;
+    const float *scale;
+    float steps, limit;
+};
+ConvStore build_whole_conv(const Kernels &, Budget &, const ConvSpec &, const WholeSpec &, const float *bias);
 // Scratch bytes one thread needs for a convolution.
 size_t scratch_of(const Kernels &, const ConvStore &);
 const DotTraits &traits_of(const Kernels &, Source);

@@ -58,11 +58,8 @@ class Builder {
     int id(int value) const { return ids_[(size_t)value]; }
     const ValueSpec &input(const Step &step) const { return engine_.value(step.in); }
 
-    void filter(const PlanStep &from, Step &step) const {
-        const Operation &o = op(from);
+    ConvSpec geometry(const Operation &o, const ValueSpec &v, bool bits) const {
         const Tensor &weight = *p_.tensor(o, "weight");
-        const ValueSpec &v = input(step);
-        const bool bits = p_.values[(size_t)from.source].kind == Kind::Bits;
         ConvSpec s{v.c, v.h, v.w, (int)weight.shape[0], 1, 1, 1, 1, 0, 0, 1, 1, 1, 0, bits ? v.stride / 4 : v.stride};
         if (weight.shape.size() == 4) {  // a linear layer is a 1x1 window on a 1x1 image
             const auto kernel = window_of(weight);
@@ -73,6 +70,14 @@ class Builder {
             s.groups = o.integer("groups");
             if (bits) s.pad_value = o.integer("pad_value");
         }
+        return s;
+    }
+
+    void filter(const PlanStep &from, Step &step) const {
+        const Operation &o = op(from);
+        const Tensor &weight = *p_.tensor(o, "weight");
+        const bool bits = p_.values[(size_t)from.source].kind == Kind::Bits;
+        const ConvSpec s = geometry(o, input(step), bits);
         step.kind = StepKind::Conv;
         step.feeds_pool = from.joins_pool;
         if (bits) {
@@ -88,6 +93,17 @@ class Builder {
             const ImageSpec spec{f.taps.data(), f.mean.data(), f.rest.data(), f.scale.data()};
             step.image = std::make_unique<ConvStore>(build_image_conv(engine_.kernels(), engine_.budget(), s, spec, b));
         }
+    }
+
+    void whole(const PlanStep &from, Step &step) const {
+        const Operation &o = op(from);
+        const WholeFilters f = whole_filters(p_, o);
+        const Tensor *bias = p_.tensor(o, "bias");
+        const std::vector<float> summand = bias ? floats_of(*bias) : std::vector<float>();
+        const WholeSpec spec{f.taps.data(), f.scale.data(), f.steps, f.limit};
+        step.kind = StepKind::Conv;
+        step.conv = std::make_unique<ConvStore>(
+            build_whole_conv(engine_.kernels(), engine_.budget(), geometry(o, input(step), false), spec, bias ? summand.data() : nullptr));
     }
 
     void pool(const PlanStep &from, Step &step) const {
@@ -268,6 +284,7 @@ struct Producer {
 const Producer kProducers[] = {
     {"conv2d", &Builder::filter},
     {"linear", &Builder::filter},
+    {"int_conv2d", &Builder::whole},
     {"binary_conv2d", &Builder::filter},
     {"binary_linear", &Builder::filter},
     {"bitweight_conv2d", &Builder::filter},

@@ -16,7 +16,7 @@ constexpr int kPairUnits = 34;   // products of a kernel row of `Source::ImagePa
 constexpr int kQuadSums = 11;    // sums of a row for two rows of outputs (see stem/image_quad.inl)
 constexpr size_t kLine = 64;     // a cache line: alignment of everything
 
-enum class Source : int { Bits, Float, Grouped, Image, ImagePair };
+enum class Source : int { Bits, Float, Grouped, Whole, Image, ImagePair };
 
 // A run of consecutive units (nibbles, words, floats) in the prepared rows: `offset` from a pixel's first unit.
 struct Segment {
@@ -46,13 +46,14 @@ struct Conv {
     size_t panel_bytes;
     // Borders. The pixel (y, x) belongs to the case row_case[y]*col_cases + col_case[x].
     // Bits: dot = base[case][o] - 2*differing. Image: y = scale[o]*(sum + shift[case][o]) + bias[o], each step rounded.
-    // Float: y = sum + bias[o].
+    // Float: y = sum + bias[o]. Whole: as an image, of the numbers that `steps` and `limit` make of the input.
     const uint16_t *row_case, *col_case;
     int col_cases;
     int channels_padded;       // length of one row of base, shift; o rounded up to 32 (per group where grouped)
     const float *base;         // whole numbers
     const int32_t *shift;
     const float *scale, *bias; // an image's bias may be null
+    float steps, limit;        // Source::Whole: x becomes x*steps between -limit and limit, rounded
 };
 
 // Leaky: a PReLU whose slopes are all above 0 and at most 1, which is the greater one of v and slope*v.
@@ -146,6 +147,7 @@ struct Kernels {
     Entry<PackFunction<int16_t>> pack_image, pack_image_pair, pack_image_quad;
     Entry<PackFunction<float>> pack_grouped;
     Entry<ConvFunction> conv_bits, conv_float, conv_image, conv_image_pair;
+    Entry<ConvFunction> conv_whole;    // floats rounded to 16 bits, panels of pack_image
     Entry<ConvFunction> conv_grouped;  // real, with many groups of few filters (real_grouped.inl)
     // One row of a pool into `row` (stride as the input's). `in` points at row 0; `ring` > 0: rows live in a ring of so many.
     Entry<void (*)(const Pool &, const float *in, int stride, int ring, int y, float *row)> pool_row;

@@ -23,6 +23,7 @@ constexpr Kernels table(const char *name, DotTraits bits, ConvFunction conv_bits
         conv_rows<FloatDot>,
         conv_rows<ImageDot>,
         conv_rows<ImagePairDot>,
+        conv_rows<WholeDot>,
         conv_grouped,
         pool_row,
         conv_pooled,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from xnorpp.cli.main import main
@@ -183,3 +184,103 @@ def test_the_command_rounds_a_packed_file(tmp_path: Path, capsys: pytest.Capture
     assert encode(store_int8(store_int8(program))) == encode(store_int8(program))
     assert main(["pack", str(tmp_path / "net.xnor"), "-o", str(out)]) == 2
     assert "must be 'int8' where CHECKPOINT" in capsys.readouterr().err
+
+
+def network_of_blocks() -> tuple[nn.Module, np.ndarray]:
+    """A network with a real 1x1 before binary layers, and images it is unsure of."""
+    from xnorpp.nn import BinaryConv2d
+
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.PReLU(64), nn.Conv2d(64, 96, 1),
+        BinaryConv2d(96, 64, 3, padding=1), nn.BatchNorm2d(64), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(64, 100),
+    )  # fmt: skip
+    x = torch.randn(96, 3, 10, 10)
+    with torch.no_grad():
+        model.train()(x)
+    return model.eval(), x.numpy()
+
+
+def test_calibration_rounds_what_leaves_the_answers_as_they_are() -> None:
+    model, x = network_of_blocks()
+    exact = pack_program(model, 10)
+    strict = pack_program(model, 10, real="int8", calibration=x, tolerance=0.0)
+    found = strict.meta["int8"]
+    assert found["same_answers"] == found["same_answers_mixed"] == 1.0
+    assert found["images"] == 96
+    free = pack_program(model, 10, real="int8", calibration=x, tolerance=1.0)
+    assert free.meta["int8"]["layers"] == {"8": "int8", "3": "int8, input rounded"}
+    assert [op.op for op in free.ops].count("int_conv2d") == 1
+    assert len(encode(free)) < len(encode(exact))
+    assert len(encode(free)) <= len(encode(strict))
+    for isa in available_isas():
+        np.testing.assert_allclose(load(free, isa=isa)(x), run(free, x), rtol=1e-4, atol=1e-4)
+
+
+def test_rounding_with_images_is_nearer_on_them() -> None:
+    from xnorpp.packing.storage.calibrated import make_up
+
+    rng = np.random.default_rng(0)
+    columns = rng.standard_normal((48, 12)) @ rng.standard_normal((12, 4000))
+    columns += 0.05 * rng.standard_normal(columns.shape)
+    weight = rng.standard_normal((32, 48)).astype(np.float32)
+    plain, factor = quantise(weight)
+    made = make_up(weight, factor.astype(np.float64), columns)
+    off = [np.sqrt(np.mean(((w * factor[:, None] - weight) @ columns) ** 2)) for w in (plain, made)]
+    assert off[1] < 0.5 * off[0]
+    assert np.abs(made).max() <= 127
+
+
+def test_calibration_with_classes_reports_the_accuracy() -> None:
+    model, x = network_of_blocks()
+    labels = pack(model, 10)(x).argmax(1)
+    stored = store_int8(pack_program(model, 10), (x, labels), tolerance=1.0)
+    before, after = stored.meta["int8"]["accuracy"]
+    assert before == 100.0
+    assert 0 < after <= 100
+    assert read(encode(stored)).meta["int8"]["accuracy"] == [before, after]
+
+
+def test_wrong_calibration_is_refused() -> None:
+    model, x = network_of_blocks()
+    program = pack_program(model, 10)
+    for given, reason in (
+        (x[:0], "has no images"),
+        (x[:, :2], "has shape"),
+        ((x, np.zeros(3, np.int64)), "classes of shape"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            store_int8(program, given)
+    with pytest.raises(ValueError, match=r"`tolerance` \(=2\)"):
+        store_int8(program, x, tolerance=2)
+    with pytest.raises(ValueError, match="`calibration` is for"):
+        pack(model, 10, calibration=x)
+
+
+def test_the_command_calibrates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            folder = tmp_path / "images" / split / name
+            folder.mkdir(parents=True)
+            for i in range(6):
+                Image.fromarray(rng.integers(0, 256, (12, 12, 3), np.uint8)).save(folder / f"{i}.png")
+    model, _ = network_of_blocks()
+    model[8] = nn.Linear(64, 2)
+    preprocess = {"channels": 3, "crop": 10, "resize": 12, "mean": [0.5] * 3, "std": [0.3] * 3}
+    source, out = tmp_path / "net.xnor", tmp_path / "small.xnor"
+    write(pack_program(model, 10, preprocess=preprocess, labels=["dog", "cat"]), source)
+    command = ["pack", str(source), "-o", str(out), "--real", "int8"]
+    assert main([*command, "--calibration", str(tmp_path / "images")]) == 2
+    assert "does not record its data set; `--dataset NAME` is needed" in capsys.readouterr().err
+    options = ["--calibration", str(tmp_path / "images"), "--dataset", "folder", "--tolerance", "1"]
+    assert main([*command, *options]) == 0
+    printed = capsys.readouterr().out
+    assert "12 calibration images" in printed
+    assert "int8, input rounded" in printed
+    assert read(out).meta["int8"]["images"] == 12
+    assert main([*command, "--tolerance", "1"]) == 2
+    assert "is for --calibration DIR" in capsys.readouterr().err
+    assert main(["pack", str(source), "-o", str(out), *options]) == 2
+    assert "`calibration` is for `real='int8'`" in capsys.readouterr().err

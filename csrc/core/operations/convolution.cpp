@@ -6,6 +6,7 @@
 namespace xnorpp {
 namespace {
 
+constexpr double kLeastSteps = 1e-15, kMostSteps = 1e15;
 constexpr int64_t kLargestTap = 127 * 256 + 127;  // of a number that is two signed bytes
 
 int64_t groups_of(const Site &site) {
@@ -81,6 +82,25 @@ Value conv2d(const Site &site) {
     return out;
 }
 
+Value int_conv2d(const Site &site) {
+    const Value out = conv(site, false, Kind::F32);
+    if (site.tensor("bias")) site.real("bias", channels_of(out));
+    const Tensor &weight = *site.tensor("weight");
+    if (weight.scale < 0 || weight.encoding != Encoding::Int8) site.fail("`weight` is " + std::string(name_of(weight.encoding)) + "; int8 with a scale is needed");
+    if (groups_of(site) != 1 || site.pair("dilation", 1).second != 1) site.fail("one group and no dilation along a row are needed");
+    const int64_t limit = site.integer("limit", 1, 32767);
+    const double steps = site.number("steps");
+    if (!(steps >= kLeastSteps && steps <= kMostSteps)) site.fail("`steps` (=" + site.attr("steps").brief() + ") must be between 1e-15 and 1e15");
+    const auto whole = integers_of(weight);
+    const size_t inputs = whole.size() / (size_t)weight.shape[0];
+    for (size_t f = 0; f < (size_t)weight.shape[0]; f++) {
+        int64_t sum = 0;
+        for (size_t i = 0; i < inputs; i++) sum += std::abs((int64_t)whole[f * inputs + i]);
+        if (sum * limit > INT32_MAX) site.fail("the sums of `weight` times `limit` (=" + std::to_string(limit) + ") are out of range");
+    }
+    return out;
+}
+
 Value binary_conv2d(const Site &site) {
     const Value out = conv(site, true, Kind::Int);
     const Json &pad = site.attr("pad_value");
@@ -101,11 +121,13 @@ Value bitweight_conv2d(const Site &site) {
 void add_convolutions(Rows &rows) {
     const Names geometry{"stride", "padding", "dilation", "groups"}, weight{"weight"};
     const Names binary{"stride", "padding", "dilation", "groups", "pad_value"};
+    const Names rounded{"stride", "padding", "dilation", "groups", "steps", "limit"};
     const Names stem{"byte_weight", "byte_mean", "byte_rest", "byte_scale"};
     const Names stem_bias{"bias", "byte_weight", "byte_mean", "byte_rest", "byte_scale"};
     rows.insert(rows.end(), {
         {"conv2d", {kF}, conv2d, filter_work, Fusion::Producer, geometry, weight, stem_bias},
         {"binary_conv2d", {kB}, binary_conv2d, filter_work, Fusion::Producer, binary, weight, {}},
+        {"int_conv2d", {kF}, int_conv2d, filter_work, Fusion::Producer, rounded, weight, {"bias"}, 2},
         {"bitweight_conv2d", {kF}, bitweight_conv2d, filter_work, Fusion::Producer, geometry, weight, stem},
     });
 }

@@ -173,6 +173,16 @@ std::vector<float> real_filters(const Program &p, const Operation &op) {
     return out;
 }
 
+WholeFilters whole_filters(const Program &p, const Operation &op) {
+    const Tensor &weight = *p.tensor(op, "weight");
+    WholeFilters out;
+    const auto taps = integers_of(weight);
+    out.taps.assign(taps.begin(), taps.end());
+    out.steps = (float)op.attrs.find("steps")->number(), out.limit = (float)op.integer("limit");
+    for (const float scale : floats_of(p.tensors[(size_t)weight.scale])) out.scale.push_back(scale / out.steps);
+    return out;
+}
+
 ByteFilters byte_filters(const Program &p, const PlanStep &step) {
     const Operation &op = p.ops[(size_t)step.op];
     const Tensor *given = p.tensor(op, "byte_weight");

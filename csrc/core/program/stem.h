@@ -40,6 +40,14 @@ int byte_step(const Program &program, const std::vector<PlanStep> &steps, ByteRu
 // The filters of that step: the file's, or rounded here.
 ByteFilters byte_filters(const Program &program, const PlanStep &step);
 
+// What `int_conv2d` computes with: whole numbers, the factor of their sums [o], and how the input is rounded.
+struct WholeFilters {
+    std::vector<int16_t> taps;  // [o][c][kh][kw]
+    std::vector<float> scale;
+    float steps = 1, limit = 1;
+};
+WholeFilters whole_filters(const Program &program, const Operation &op);
+
 // Real filters [o][c/groups][kh][kw] of an operation, whatever its weight's encoding.
 std::vector<float> real_filters(const Program &program, const Operation &op);
 

@@ -81,12 +81,16 @@ class Comparison:
         return found[low] / found[high] if low in found and high in found else None
 
 
-def default_program(block: str = "paper", *, half: bool = False, seed: int = 0) -> Program:
+def default_program(
+    block: str = "paper", *, half: bool = False, real: str | None = None, seed: int = 0
+) -> Program:
     """ResNet-18 for 224x224 images, Case 4, with random weights, packed.
 
     Args:
         block: "paper" (binary downsampling) or "default" (the default block of the networks).
         half: Store real-valued parts in 16 bits.
+        real: How real-valued parts are stored, as `pack` takes it. With "int8" all layers that can be are
+            rounded, their inputs too, by a few random images: random weights have no accuracy to lose.
         seed: Seed of the weights.
     """
     from xnorpp.bench.networks import DEFAULT, binary_network
@@ -97,22 +101,26 @@ def default_program(block: str = "paper", *, half: bool = False, seed: int = 0) 
     config = {key: value for key, value in DEFAULT.items() if block == "paper" or key not in PAPER_BLOCK}
     model: Any = binary_network(config, seed=seed)
     meta = {"model": dict(model.config), "weights": "random", "seed": seed}
-    return pack_program(model, 224, preprocess=preprocess, half=half, meta=meta)
+    settings: dict[str, Any] = {"half": half, "real": real}
+    if real == "int8":
+        settings |= {"calibration": random_images(4, (3, 224, 224), seed=1), "tolerance": 1.0}
+    return pack_program(model, 224, preprocess=preprocess, meta=meta, **settings)
 
 
-def open_program(path: str | Path | None, block: str = "paper") -> Program:
+def open_program(path: str | Path | None, block: str = "paper", real: str | None = None) -> Program:
     """Open the network of a benchmark.
 
     Args:
         path: A packed file, a checkpoint (which is packed here), or None for `default_program`.
         block: The block of `default_program`.
+        real: How the real-valued parts of `default_program` are stored.
 
     Raises:
         FileNotFoundError: There is no such file or folder.
         ValueError: The file is neither a packed model nor a checkpoint.
     """
     if path is None:
-        return default_program(block)
+        return default_program(block, real=real)
     from xnorpp.inspect import is_packed
 
     if not Path(path).exists():

@@ -22,17 +22,17 @@ from xnorpp.cli.command import (
 
 OTHERS, ROUNDS, REPEAT, SECONDS = "torch,onnxruntime,openvino", 10, 5, 5.0
 OPTIONS = (
-    *("block", "threads", "batch", "streams", "seconds", "against", "rounds", "repeat", "isa", "avx2_only"),
-    *("no_amx", "plot"),
+    *("block", "real", "threads", "batch", "streams", "seconds", "against", "rounds", "repeat", "isa"),
+    *("avx2_only", "no_amx", "plot"),
 )
 # Which of these, and whether MODEL, the other kinds of measurement accept.
 TAKES = {
     "--layers": ("threads", "against", "rounds", "repeat", "isa", "avx2_only", "no_amx", "plot"),
     "--real-layers": ("threads", "against", "rounds", "repeat", "isa", "avx2_only", "no_amx"),
     "--throughput": (
-        "model", "block", "threads", "batch", "streams", "seconds", "isa", "avx2_only", "no_amx",
+        "model", "block", "real", "threads", "batch", "streams", "seconds", "isa", "avx2_only", "no_amx",
     ),
-    "--startup": ("model", "block", "threads", "isa", "avx2_only"),
+    "--startup": ("model", "block", "real", "threads", "isa", "avx2_only"),
     "--device cuda": ("model", "block"),
     "": tuple(name for name in OPTIONS if name != "streams"),
 }  # fmt: skip
@@ -69,6 +69,10 @@ def bench(arguments: list[str]) -> int:
         metavar="NAME",
         help="without MODEL: the block of the ResNet-18, paper or default (default: paper)",
     )
+    parser.add_argument(
+        "--real", metavar="NAME",
+        help="how the real-valued layers of that network are computed: float32 or int8 (default: float32)",
+    )  # fmt: skip
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--layers", action="store_true", help="time chains of eight binary layers instead")
     kind.add_argument(
@@ -168,11 +172,15 @@ def bench(arguments: list[str]) -> int:
 def _check(given: Namespace) -> None:
     """Refuse options without effect and outputs that cannot be written, before anything is timed."""
     from xnorpp.bench.compare import TITLES
+    from xnorpp.runtime.choices import check_choice
 
     if given.block is not None and given.block not in TITLES:
         raise ValueError(f"`--block` (={given.block!r}) must be one of {', '.join(TITLES)}")
-    if given.block is not None and given.model is not None:
-        raise ValueError(f"`--block` (={given.block!r}) is for the network without MODEL; leave one out")
+    for name in ("block", "real"):
+        value = getattr(given, name)
+        if value is not None and given.model is not None:
+            raise ValueError(f"`--{name}` (={value!r}) is for the network without MODEL; leave one out")
+    check_choice("--real", given.real or "float32", ("float32", "int8"))
     if given.device != "cpu" and given.device.partition(":")[0] != "cuda":
         raise ValueError(f"`device` (={given.device!r}) must be 'cpu', 'cuda' or 'cuda:N'")
     kinds = {
@@ -245,8 +253,8 @@ def _measure(given: Namespace, threads: tuple[int, ...], against: list[str]) -> 
             {"kind": "cuda bench", "device": given.device, "gpu": gpu, **as_record(row)}
             for row in measured_rows
         ]
-    title = Path(given.model).name if given.model else TITLES[block]
-    program = open_program(given.model, block)
+    title = Path(given.model).name if given.model else TITLES[block] + ", int8" * (given.real == "int8")
+    program = open_program(given.model, block, given.real)
     if given.startup:
         with tempfile.TemporaryDirectory(prefix="xnorpp-bench-") as folder:
             place = Path(folder) / "model.xnor"

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from argparse import Namespace
+from typing import Any
 
-from xnorpp.cli.command import Parser, check_file
+from xnorpp.cli.command import Parser, check_file, refuse_ignored
+
+_IMAGES = 500  # of the training set, for calibration
 
 
 def pack(arguments: list[str]) -> int:
     """CHECKPOINT is a run's folder or one of its .safetensors files. The packed file runs as bit operations
     and also holds the pre-processing and the labels. --real int8 stores the weights of real-valued layers in
     8 bits with one factor per output channel and other real numbers in 16 bits; a packed file may then be
-    given instead of a checkpoint.
+    given instead of a checkpoint. With --calibration, images of the training set decide which layers are
+    stored in 8 bits, and the change of their answers is printed.
     """
     parser = Parser(
         "pack",
@@ -20,6 +25,7 @@ def pack(arguments: list[str]) -> int:
         xnorpp pack runs/digits -o digits.xnor
         xnorpp pack runs/case4 -o case4.xnor --real int8
         xnorpp pack case4.xnor -o smaller.xnor --real int8
+        xnorpp pack cifar.xnor -o smaller.xnor --real int8 --calibration /data/cifar10
         """,
     )
     parser.add_argument(
@@ -33,6 +39,20 @@ def pack(arguments: list[str]) -> int:
         metavar="NAME",
         help="how real numbers are stored: float32, float16 or int8 (default: float32)",
     )
+    parser.add_argument(
+        "--calibration",
+        metavar="DIR",
+        help="with --real int8: the data set's folder; 500 of its training images choose what is rounded",
+    )
+    parser.add_argument(
+        "--dataset", metavar="NAME", help="with --calibration: another data set than that of training"
+    )
+    parser.add_argument(
+        "--tolerance",
+        metavar="SHARE",
+        type=float,
+        help="with --calibration: the share of answers that may change (default: 0.005)",
+    )
     parser.add_argument("--half", action="store_true", help="the same as --real float16")
     parser.add_argument(
         "--network", metavar="PACKAGE.MODULE:FUNCTION", help="the function that builds your own network"
@@ -41,10 +61,13 @@ def pack(arguments: list[str]) -> int:
     check_file("--output", given.output)
 
     from xnorpp.inspect import inspect_file
-    from xnorpp.packing.storage import check_real
+    from xnorpp.packing.storage import check_calibration, check_real
     from xnorpp.runtime.files import FileKind, file_kind
 
     real = check_real(given.real, given.half)
+    check_calibration(real, given.calibration)
+    if given.calibration is None:
+        refuse_ignored(given, ("dataset", "tolerance"), "--calibration DIR, which was not given")
     kind = file_kind(given.checkpoint)
     if kind is FileKind.IMAGE:
         raise ValueError(
@@ -52,11 +75,14 @@ def pack(arguments: list[str]) -> int:
             "needed"
         )
     if kind is FileKind.PACKED:
-        floats, what = _store_again(given.checkpoint, given.output, real), "the packed file"
+        floats, what = _store_again(given, given.checkpoint, real), "the packed file"
     else:
         from xnorpp.training.packing import float_bytes, pack_checkpoint
 
-        model, _ = pack_checkpoint(given.checkpoint, given.output, real=real, model=given.network)
+        plain = real if given.calibration is None else "float32"
+        model, _ = pack_checkpoint(given.checkpoint, given.output, real=plain, model=given.network)
+        if given.calibration is not None:
+            _store_again(given, given.output, real)
         floats, what = float_bytes(model), "the float32 state_dict"
     report = inspect_file(given.output)
     print(
@@ -74,9 +100,9 @@ def pack(arguments: list[str]) -> int:
     return 0
 
 
-def _store_again(source: str, output: str, real: str) -> int:
+def _store_again(given: Namespace, source: str, real: str) -> int:
     """Write a packed file with its real numbers in int8; returns the bytes that it had."""
-    from xnorpp.packing.storage import store_int8
+    from xnorpp.packing.storage import TOLERANCE, store_int8
     from xnorpp.runtime.format.program import read, write
 
     if real != "int8":
@@ -84,5 +110,51 @@ def _store_again(source: str, output: str, real: str) -> int:
             f"`--real` (={real!r}) must be 'int8' where CHECKPOINT (={source!r}) is a packed file; "
             "for other storage pack the checkpoint it was made from"
         )
-    write(store_int8(read(source)), output)
-    return os.path.getsize(source)
+    before = os.path.getsize(source)
+    program = read(source)
+    if given.calibration is None:
+        write(store_int8(program), given.output)
+        return before
+    images = calibration_images(program, given.dataset, given.calibration)
+    stored = store_int8(program, images, tolerance=TOLERANCE if given.tolerance is None else given.tolerance)
+    write(stored, given.output)
+    _report(stored.meta["int8"])
+    return before
+
+
+def calibration_images(
+    program: Any, dataset: str | None, folder: str | None, count: int = _IMAGES
+) -> tuple[Any, Any]:
+    """Images of the training set, evenly spread over it, and their classes."""
+    import numpy as np
+
+    from xnorpp.cli.command import check_data
+    from xnorpp.data import load_dataset
+    from xnorpp.data.evaluate import prepared
+    from xnorpp.data.labels import in_order_of
+    from xnorpp.data.own import as_images
+    from xnorpp.runtime.predict import as_input, check_classifier, preprocess_of
+
+    check_classifier(program)
+    name = dataset or program.meta.get("dataset")
+    if not isinstance(name, str):
+        raise ValueError("the file does not record its data set; `--dataset NAME` is needed")
+    check_data(name, folder)
+    found = in_order_of(as_images(load_dataset(name, folder, "train")), program.labels)
+    places = np.linspace(0, len(found) - 1, min(count, len(found))).astype(np.int64)
+    preprocess = preprocess_of(program)
+    batches = list(prepared(found.subset(places), preprocess, 64, 1, []))
+    images = np.concatenate([as_input(program, preprocess, pixels) for pixels, _ in batches])
+    return images, np.concatenate([labels for _, labels in batches])
+
+
+def _report(found: dict[str, Any]) -> None:
+    """What calibration chose, and what changed."""
+    for name, kind in found["layers"].items():
+        print(f"  {kind:<20}{name}")
+    before, after = found["accuracy"]
+    same, mixed = 100 * found["same_answers"], 100 * found["same_answers_mixed"]
+    print(
+        f"{found['images']} calibration images: {same:.2f} % of the answers are the same ({mixed:.2f} % for "
+        f"means of two images), accuracy {before:.2f} % before and {after:.2f} % after"
+    )

@@ -189,6 +189,13 @@ def _conv2d(t: _Translator, op: Op, x: Any) -> Any:
     return t.biased(op, t.convolution(op, x, t.constant(weight), weight.shape))
 
 
+def _int_conv2d(t: _Translator, op: Op, x: Any) -> Any:
+    """A convolution of the input rounded to whole steps; the sum is float32, near the exact one."""
+    steps, limit = np.float32(op.attrs["steps"]), float(op.attrs["limit"])
+    clipped = t.ops.clamp(t.ops.multiply(x, t.constant(steps)), -limit, limit)
+    return _conv2d(t, op, t.ops.divide(t.ops.round(clipped, "half_to_even"), t.constant(steps)))
+
+
 def _linear(t: _Translator, op: Op, x: Any) -> Any:
     weight = t.stored(op, "weight")
     assert weight is not None
@@ -273,6 +280,7 @@ def _signs(t: _Translator, op: Op, x: Any) -> Any:
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "conv2d": _conv2d,
+    "int_conv2d": _int_conv2d,
     "linear": _linear,
     "binary_conv2d": lambda t, op, x: t.binary(op, x),
     "binary_linear": lambda t, op, x: t.binary(op, x),

@@ -20,6 +20,7 @@ from xnorpp.runtime.format.program import INPUT, Op, Program
 
 WEIGHTED = (
     "conv2d",
+    "int_conv2d",
     "linear",
     "binary_conv2d",
     "binary_linear",

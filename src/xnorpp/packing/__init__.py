@@ -18,7 +18,7 @@ from xnorpp.packing.moves.sizes import free_graph, is_dense
 from xnorpp.packing.obstacles import Obstacle
 from xnorpp.packing.parts import Part, PartsReport, pack_submodules
 from xnorpp.packing.record import trace, unwrap
-from xnorpp.packing.storage import check_real, store_int8
+from xnorpp.packing.storage import TOLERANCE, check_calibration, check_real, store_int8
 from xnorpp.packing.submodule import PackedModule
 from xnorpp.packing.verify import Verification, verify
 from xnorpp.runtime import PackedModel
@@ -51,6 +51,8 @@ def pack(
     labels: Sequence[str] | None = None,
     half: bool = False,
     real: str | None = None,
+    calibration: Any = None,
+    tolerance: float = TOLERANCE,
     any_size: bool | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> PackedModel:
@@ -67,6 +69,10 @@ def pack(
         half: Whether the real-valued weights are stored in 16 bits, as with `real="float16"`.
         real: How real numbers are stored: "float32" (the default), "float16", or "int8": the weights of real
             layers as int8 with one factor per output channel, everything else in 16 bits.
+        calibration: For `real="int8"`: images as the model takes them, some hundred of the training set, or a
+            pair of images and classes. They choose which layers are rounded, and how; `meta["int8"]` of the
+            program reports what was chosen and what changed (see `store_int8`).
+        tolerance: The share of answers on these images that may change.
         any_size: Whether height and width may differ from call to call. By default they may where an output
             has rows and columns (a mask) and nothing in the model is bound to a size, such as a scale per
             pixel; True allows it for every model, and raises where something is bound.
@@ -95,6 +101,8 @@ def pack(
         labels=labels,
         half=half,
         real=real,
+        calibration=calibration,
+        tolerance=tolerance,
         any_size=any_size,
         meta=meta,
     )
@@ -110,6 +118,8 @@ def pack_program(
     labels: Sequence[str] | None = None,
     half: bool = False,
     real: str | None = None,
+    calibration: Any = None,
+    tolerance: float = TOLERANCE,
     any_size: bool | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Program:
@@ -125,6 +135,7 @@ def pack_program(
     if not isinstance(model, nn.Module):
         raise ValueError(f"`model` is {type(model).__name__}; an nn.Module is needed")
     stored = check_real(real, half)
+    check_calibration(stored, calibration)
     if (input_size is None) == (example is None):
         given = "both `input_size` and `example` are" if example is not None else "neither is"
         raise ValueError(f"one of `input_size` and `example` is needed; {given} given")
@@ -145,10 +156,10 @@ def pack_program(
         std=std,
         preprocess=settings,
         labels=labels,
-        real=stored,
+        real=stored if calibration is None else "float32",
         meta=meta,
     )
-    return program
+    return program if calibration is None else store_int8(program, calibration, tolerance=tolerance)
 
 
 def _graph(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from cuda_host.cases import Writer, window
 
-from xnorpp.runtime.format.program import Program
+from xnorpp.runtime.format.program import Op, Program
 from xnorpp.runtime.reference.curves import CURVES
 
 Case = tuple[Program, np.ndarray]
@@ -23,6 +23,42 @@ def _of(cases: dict[str, Make], name: str, make: Make) -> None:
     cases[name] = make
 
 
+WHOLE: list[tuple[tuple[int, int, int], tuple[int, int, int], dict[str, Any]]] = [
+    ((64, 7, 9), (40, 1, 1), {}),
+    ((17, 6, 5), (33, 1, 1), {"bias": False}),
+    ((5, 9, 11), (7, 3, 3), {"padding": [1, 1], "stride": [2, 2]}),
+    ((3, 12, 8), (65, 2, 5), {"padding": [0, 3], "stride": [1, 3], "dilation": [2, 1]}),
+    ((300, 3, 3), (32, 1, 1), {"stride": [2, 1], "bias": False, "limit": 100}),
+]
+
+
+def whole_program(
+    shape: tuple[int, int, int], filters: tuple[int, int, int], *, bias: bool = True, **attrs: Any
+) -> Program:
+    """PReLU, a convolution of whole numbers (o, kh, kw), and an affine."""
+    rng = np.random.default_rng(0)
+    o, kh, kw = filters
+    tensors = {
+        "w": rng.integers(-127, 128, (o, shape[0], kh, kw)).astype(np.int8),
+        "w.scale": rng.uniform(0.001, 0.01, o).astype(np.float16),
+        "bias": rng.standard_normal(o).astype(np.float32),
+        "mult": rng.standard_normal(o).astype(np.float32),
+    }
+    most = int(np.abs(tensors["w"].astype(np.int64)).reshape(o, -1).sum(1).max())
+    defaults = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1, "steps": 5000.0}
+    given = {**defaults, "limit": min(32767, (2**31 - 1) // most), **attrs}
+    roles = {"weight": "w", **({"bias": "bias"} if bias else {})}
+    ops = (
+        Op("prelu", "first", ("input",), "x", {}, {"slope": "slope"}),
+        Op("int_conv2d", "conv", ("x",), "sum", given, roles),
+        Op("affine", "scale", ("sum",), "out", {}, {"mult": "mult"}),
+    )
+    tensors["slope"] = np.full(1, 0.5, np.float32)
+    if not bias:
+        del tensors["bias"]
+    return Program(shape, ops, "out", tensors, scales={"w": "w.scale"})
+
+
 def _curve(name: str) -> Case:
     w = Writer((21, 9, 7), seed=1)
     source = w.op("affine", "input", mult=w.normal(21), add=w.normal(21))
@@ -30,6 +66,12 @@ def _curve(name: str) -> Case:
         source = w.op("prelu", source, slope=np.full(1, -1, np.float32))
     program = w.program(w.op(name, source, attrs={"alpha": 0.7} if name == "elu" else {}))
     return program, 6 * w.normal(5, 21, 9, 7)
+
+
+def _whole(shape: tuple[int, int, int], filters: tuple[int, int, int], attrs: dict[str, Any]) -> Case:
+    x = np.random.default_rng(1).standard_normal((2, *shape)).astype(np.float32)
+    x.reshape(-1)[:4] = 1e30, -1e30, np.float32(1e-40), 0.5 / 5000  # beyond the limit, and halfway
+    return whole_program(shape, filters, **attrs), x
 
 
 def _spread(name: str, swap: bool) -> Case:
@@ -190,6 +232,8 @@ def _fill() -> None:
         (None, [1.7, 0.6], "nearest", False), ([13, 5], None, "nearest-exact", False),
     ):  # fmt: skip
         _of(CASES, f"upsample2d {resize}", lambda resize=resize: _resize(*resize))
+    for form in WHOLE:
+        _of(CASES, f"int_conv2d {form[0]}", lambda form=form: _whole(*form))
     _of(CASES, "joined and repeated", _joined)
     for axis in (0, 1, 2):
         _of(CASES, f"seven parts along {axis}", lambda axis=axis: _many_parts(axis))

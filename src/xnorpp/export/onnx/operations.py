@@ -171,6 +171,15 @@ def _conv2d(t: Translator, op: Op, x: str) -> str:
     return t.graph.node("Conv", x, *_with_bias(t, op), **t.window(op))
 
 
+def _int_conv2d(t: Translator, op: Op, x: str) -> str:
+    """A convolution of the input rounded to whole steps; the sum is float32, near the exact one."""
+    graph, steps, limit = t.graph, float(op.attrs["steps"]), float(op.attrs["limit"])
+    clipped = graph.node(
+        "Clip", graph.node("Mul", x, graph.scalar(steps)), graph.scalar(-limit), graph.scalar(limit)
+    )
+    return _conv2d(t, op, graph.node("Div", graph.node("Round", clipped), graph.scalar(steps)))
+
+
 def _linear(t: Translator, op: Op, x: str) -> str:
     return t.graph.node("Gemm", x, *_with_bias(t, op), transB=1)
 
@@ -264,6 +273,7 @@ def _pad2d(t: Translator, op: Op, x: str) -> str:
 
 OPERATIONS: dict[str, Callable[..., str]] = {
     "conv2d": _conv2d,
+    "int_conv2d": _int_conv2d,
     "linear": _linear,
     "binary_conv2d": lambda t, op, x: t.one_bit(op, x),
     "binary_linear": lambda t, op, x: t.one_bit(op, x),

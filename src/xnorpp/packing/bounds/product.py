@@ -37,6 +37,13 @@ def _filter(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[
     return np.asarray(through(e[0]) * 1.001 + rounding)
 
 
+def _int_conv2d(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    """As a convolution whose input is off by half a step more, and by what goes beyond the limit."""
+    steps, limit = float(op.attrs["steps"]), float(op.attrs["limit"])
+    step = 0.5 / steps + np.maximum(np.abs(x[0].astype(np.float64)) - limit / steps, 0)
+    return _filter(program, op, node, x, [e[0] + step, *e[1:]], y)
+
+
 def _softmax(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
     worst = e[0].max(axis=1 + op.attrs.get("axis", 0), keepdims=True)
     return np.asarray(y * np.expm1(2 * worst) + 32 * U)
@@ -73,6 +80,7 @@ def _attention(program: Program, op: Op, node: Node, x: Sequence[Any], e: Sequen
 
 BOUNDS: dict[str, Bound] = {
     **dict.fromkeys(("conv2d", "linear", "bitweight_conv2d", "bitweight_linear"), _filter),
+    "int_conv2d": _int_conv2d,
     **dict.fromkeys(("binary_conv2d", "binary_linear"), exact),
     "softmax": _softmax,
     "log_softmax": _log_softmax,

@@ -40,6 +40,24 @@ def _conv2d(program: Program, op: Op, x: Array) -> Array:
     return with_bias(program, op, convolve(op, x, weight, 0))
 
 
+def round_input(op: Op, x: Array) -> Array:
+    """The whole numbers that `int_conv2d` makes of its input; a NaN becomes the lowest one."""
+    steps, limit = np.float32(op.attrs["steps"]), np.float32(op.attrs["limit"])
+    with np.errstate(over="ignore"):
+        moved = x.astype(np.float32, copy=False) * steps
+    return np.asarray(np.rint(np.fmin(np.fmax(moved, -limit), limit)))
+
+
+def _int_conv2d(program: Program, op: Op, x: Array) -> Array:
+    """Whole numbers times whole numbers: the sum is exact, and what follows is rounded in turn."""
+    weight = program.stored(op, "weight")
+    assert weight is not None
+    scale = program.tensors[program.scales[op.tensors["weight"]]].astype(np.float32)
+    sums = convolve(op, round_input(op, x), weight, 0, np.float64).astype(np.float32)
+    y = sums * per_channel(scale / np.float32(op.attrs["steps"]), 4)
+    return with_bias(program, op, y)
+
+
 def byte_conv(program: Program, op: Op, x: Array) -> Array:
     """A convolution on the bytes of an image with whole-numbered filters (docs/format.md): the sum is exact,
     then its conversion, its product with the scale, and the bias are rounded to float32 in turn."""
@@ -69,6 +87,7 @@ def _bitweight_conv2d(program: Program, op: Op, x: Array) -> Array:
 
 APPLY: dict[str, Apply] = {
     "conv2d": _conv2d,
+    "int_conv2d": _int_conv2d,
     "binary_conv2d": _binary_conv2d,
     "bitweight_conv2d": _bitweight_conv2d,
 }

@@ -1,4 +1,4 @@
-// Products of two values, softmax along an axis, and attention.
+// Products of two values, convolutions of whole numbers, softmax along an axis, and attention.
 #include "producer.cuh"
 
 // (.., n, k) x (.., k, m). number: whether there are two axes alone, k, m, and how many pixels a row of the first has.
@@ -14,6 +14,30 @@ XN_INLINE void product_values(const PlainArguments& a, const Place& p, float (&v
     const long batch = own / ((long)rows * columns), row = own / columns % rows, column = own % columns;
     EACH_CHANNEL(for (int k = 0; k < inner; ++k) v[i] = __fmaf_rn(source_at(a, p.image, (batch * rows + row) * inner + k, c),
                      operand_at(a, 0, p.image, (batch * inner + k) * columns + column, c), v[i]))
+}
+
+// A convolution of whole numbers. number: rows and columns of the filters, of the stride and of the padding, the dilation of rows,
+// whether there is a bias; real: steps and limit; constant: filters [o][c][kh][kw], then the factors of the sums and the biases.
+XN_INLINE int whole_number(float x, float steps, float limit) {
+    const float scaled = __fmul_rn(x, steps), above = scaled > -limit ? scaled : -limit;
+    return (int)__fsub_rn(__fadd_rn(above < limit ? above : limit, 12582912.0f), 12582912.0f);  // 1.5 * 2^23: to the nearest
+}
+
+XN_INLINE void whole_values(const PlainArguments& a, const Place& p, float (&v)[8]) {
+    const int kh = a.number[0], kw = a.number[1];
+    const int* filters = (const int*)a.constant[0];
+    const float* factors = (const float*)a.constant[1];
+    int sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    for (int row = 0; row < kh; ++row)
+        for (int column = 0; column < kw; ++column) {
+            const int y = p.y * a.number[2] - a.number[4] + row * a.number[6], x = p.x * a.number[3] - a.number[5] + column;
+            if (y < 0 || y >= a.h || x < 0 || x >= a.w) continue;
+            for (int from = 0; from < a.c; ++from) {
+                const int number = whole_number(fetch(a, p.image, y, x, from), a.real[0], a.real[1]);
+                EACH_CHANNEL(sum[i] += number * filters[((long)(c * a.c + from) * kh + row) * kw + column])
+            }
+        }
+    EACH_CHANNEL(v[i] = __fmul_rn((float)sum[i], factors[c]); if (a.number[7]) v[i] = __fadd_rn(v[i], factors[a.oc + c]))
 }
 
 // number: the size of the axis, how many pixels lie between its neighbours (0: it is the channels), whether the logarithm is
@@ -75,5 +99,6 @@ XN_INLINE void attended_values(const PlainArguments& a, const Place& p, float (&
 }
 
 PLAIN(matmul, product_values(a, p, v))
+PLAIN(whole_conv, whole_values(a, p, v))
 PLAIN(soft_axis, soft_axis_values(a, p, v))
 PLAIN(attention, attended_values(a, p, v))

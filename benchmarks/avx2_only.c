@@ -9,6 +9,9 @@
  * Here one switch serves all: Linux can let CPUID fault (`arch_prctl(ARCH_SET_CPUID, 0)`, inherited by
  * threads and children); the SIGSEGV handler below executes the real instruction, clears the bits of everything
  * that a Zen 3 does not have, and goes on behind it. Kernels already chosen by the C library are not touched.
+ *
+ * AMD's processors mostly cannot let CPUID fault. There `xnorpp bench` runs copies of the other engines in which every CPUID
+ * is the undefined instruction 0f 0a, and XNORPP_PATCHED=1 lets the SIGILL handler answer it in the same way.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,8 +30,10 @@ enum { ARCH_SET_CPUID_ = 0x1012 };
 static int (*real_sigaction)(int, const struct sigaction *, struct sigaction *);
 static int (*real_sigmask)(int, const sigset_t *, sigset_t *);
 static int (*real_procmask)(int, const sigset_t *, sigset_t *);
-static struct sigaction others; /* the handler somebody else wanted for SIGSEGV */
+static struct sigaction others; /* the handler somebody else wanted for our signal */
 static int only_amx;            /* whether nothing but the matrix unit is hidden */
+static int patched;             /* whether CPUID was replaced in the files, and need not fault */
+static int ours = SIGSEGV;      /* the signal that stands for a CPUID */
 
 /* Raw system call: a signal handler may not touch errno or the C library's state. */
 static long set_cpuid(long enabled) {
@@ -39,9 +44,9 @@ static long set_cpuid(long enabled) {
 }
 
 static void masked_cpuid(uint32_t leaf, uint32_t sub, uint32_t r[4]) {
-    set_cpuid(1);
+    if (!patched) set_cpuid(1);
     __asm__ volatile("cpuid" : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3]) : "a"(leaf), "c"(sub));
-    set_cpuid(0);
+    if (!patched) set_cpuid(0);
     if (only_amx) {
         if (leaf == 7 && sub == 0) r[3] &= ~((1u << 22) | (1u << 24) | (1u << 25));
         else if (leaf == 7 && sub == 1) r[0] &= ~(1u << 21), r[3] &= ~(1u << 8);
@@ -63,12 +68,12 @@ static void masked_cpuid(uint32_t leaf, uint32_t sub, uint32_t r[4]) {
     }
 }
 
-static void on_segv(int signal, siginfo_t *info, void *context) {
+static void on_cpuid(int signal, siginfo_t *info, void *context) {
     ucontext_t *uc = (ucontext_t *)context;
     greg_t *g = uc->uc_mcontext.gregs;
     const uint8_t *code = (const uint8_t *)g[REG_RIP];
     /* A CPUID fault is a general protection fault: SI_KERNEL, no address. Only then is RIP safe to read. */
-    if (info->si_code == SI_KERNEL && code[0] == 0x0f && code[1] == 0xa2) {
+    if (patched ? code[0] == 0x0f && code[1] == 0x0a : info->si_code == SI_KERNEL && code[0] == 0x0f && code[1] == 0xa2) {
         uint32_t r[4];
         masked_cpuid((uint32_t)g[REG_RAX], (uint32_t)g[REG_RCX], r);
         g[REG_RAX] = r[0], g[REG_RBX] = r[1], g[REG_RCX] = r[2], g[REG_RDX] = r[3];
@@ -81,7 +86,7 @@ static void on_segv(int signal, siginfo_t *info, void *context) {
         others.sa_handler(signal);
     } else {
         struct sigaction plain = {.sa_handler = SIG_DFL};
-        real_sigaction(SIGSEGV, &plain, NULL); /* the instruction runs again and ends the process */
+        real_sigaction(ours, &plain, NULL); /* the instruction runs again and ends the process */
     }
 }
 
@@ -93,7 +98,7 @@ static void resolve(void) {
 
 int sigaction(int signal, const struct sigaction *action, struct sigaction *old) {
     resolve();
-    if (signal != SIGSEGV) return real_sigaction(signal, action, old);
+    if (signal != ours) return real_sigaction(signal, action, old);
     if (old) *old = others;
     if (action) others = *action;
     return 0;
@@ -104,29 +109,31 @@ void (*signal(int number, void (*handler)(int)))(int) {
     return sigaction(number, &action, &old) == 0 ? old.sa_handler : SIG_ERR;
 }
 
-/* A blocked SIGSEGV that is raised by an instruction kills the process, so it is never blocked. */
-static int without_segv(int (*real)(int, const sigset_t *, sigset_t *), int how, const sigset_t *set, sigset_t *old) {
+/* A blocked signal that is raised by an instruction kills the process, so it is never blocked. */
+static int without_ours(int (*real)(int, const sigset_t *, sigset_t *), int how, const sigset_t *set, sigset_t *old) {
     sigset_t copy;
     if (set && how != SIG_UNBLOCK) {
         copy = *set;
-        sigdelset(&copy, SIGSEGV);
+        sigdelset(&copy, ours);
         set = &copy;
     }
     return real(how, set, old);
 }
-int pthread_sigmask(int how, const sigset_t *set, sigset_t *old) { resolve(); return without_segv(real_sigmask, how, set, old); }
-int sigprocmask(int how, const sigset_t *set, sigset_t *old) { resolve(); return without_segv(real_procmask, how, set, old); }
+int pthread_sigmask(int how, const sigset_t *set, sigset_t *old) { resolve(); return without_ours(real_sigmask, how, set, old); }
+int sigprocmask(int how, const sigset_t *set, sigset_t *old) { resolve(); return without_ours(real_procmask, how, set, old); }
 
 __attribute__((constructor)) static void start(void) {
     struct sigaction action;
     const char *hidden = getenv("XNORPP_HIDDEN");
+    patched = getenv("XNORPP_PATCHED") != NULL;
+    if (patched) ours = SIGILL;
     only_amx = hidden && strcmp(hidden, "amx") == 0;
     resolve();
     memset(&action, 0, sizeof action);
-    action.sa_sigaction = on_segv;
+    action.sa_sigaction = on_cpuid;
     action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
-    real_sigaction(SIGSEGV, &action, NULL);
-    if (set_cpuid(0) != 0) {
+    real_sigaction(ours, &action, NULL);
+    if (!patched && set_cpuid(0) != 0) {
         fprintf(stderr, "avx2_only: this processor or kernel cannot make CPUID fault; nothing is masked\n");
         exit(3);
     }

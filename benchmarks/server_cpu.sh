@@ -20,7 +20,7 @@ failed=0
 python=${PYTHON:-python3}
 engines=onnxruntime,openvino
 masks=yes
-if ! "$python" -c 'from xnorpp.bench.avx2 import build; build()' 2>/dev/null; then
+if ! "$python" -c 'from xnorpp.bench.avx2 import mask_environment; mask_environment(); mask_environment("amx")' 2>/dev/null; then
     echo "instructions cannot be hidden from all engines here: by switches instead, against OpenVINO alone"
     masks=
 fi

@@ -28,22 +28,36 @@ def speed_data(rows: Sequence[Row]) -> Any:
     return [panel for panel in panels if panel]
 
 
-def instructions(hardware: Row) -> str | None:
-    """Which of `SETS` the engines of a benchmark could use: AVX-512 on a machine that has it, AVX2 where the
-    rest was hidden from all engines; None where it is not known.
+def instructions(rows: Sequence[Row]) -> list[str | None]:
+    """Which of `SETS` the engines of each benchmark row could use: AVX-512 on a machine that has it, as it
+    is, and AVX2 where the rest was hidden from all engines.
+
+    None is everything else, such as AMX alone hidden, or our kernels limited by a switch, which leaves other
+    engines as they are. The kernels stand in our own row only, which is the first one of a benchmark.
     """
-    if any("avx512" in one for one in hardware.get("isa", ())):
-        return "AVX-512"
-    return "AVX2" if "masked" in hardware else None
+    found: list[str | None] = []
+    kernels: dict[tuple[str, Any], str] = {}
+    for row in rows:
+        hardware, run = row["hardware"], (row["hardware"]["cpu"], row.get("model"))
+        if row["engine"] == OURS and "kernels" in row:
+            kernels[run] = row["kernels"]
+        wide = any("avx512" in one for one in hardware.get("isa", ()))
+        if wide:
+            as_it_is = "masked" not in hardware and kernels.get(run, "avx512") == "avx512"
+            found.append("AVX-512" if as_it_is else None)
+        else:
+            found.append("AVX2" if "masked" in hardware else None)
+    return found
 
 
 def _single(rows: Sequence[Row], name: str, block: str, wanted: str) -> list[Row]:
     """Rows of one thread and one image, with one set of instructions."""
+    benchmarks = of_kind(rows, "bench")
     return [
         row
-        for row in of_kind(rows, "bench")
+        for row, used in zip(benchmarks, instructions(benchmarks), strict=True)
         if (row["name"], row.get("threads"), row.get("batch")) == (name, 1, 1)
-        if instructions(row["hardware"]) == wanted and row.get("model") == TITLES[block]
+        if used == wanted and row.get("model") == TITLES[block]
     ]
 
 
@@ -125,9 +139,8 @@ def _machines(rows: Sequence[Row]) -> list[str]:
     for wanted in SETS:
         found = [row for block in BLOCKS for row in _single(rows, "latency_uint8", block, wanted)]
         names = sorted({_short(row["hardware"]["cpu"]) for row in found})
-        masked = any("masked" in row["hardware"] for row in found)
         if names:
-            how = "newer instructions hidden from all engines" if masked else "as the machine is"
+            how = "newer instructions hidden from all engines" if wanted == "AVX2" else "as the machine is"
             lines.append(f"{wanted}: {' and '.join(names)}, {how}.")
     return lines
 

@@ -94,7 +94,19 @@ def measure_startup(
 _SCRIPT = "import sys; from xnorpp.cli.main import main; sys.exit(main())"
 
 
-def measure_commands(path: str | Path, *, processes: int = 9) -> dict[str, Spread]:
+@dataclass(frozen=True)
+class ColdStart:
+    """One command in fresh processes: seconds from start to end, and seconds of the processor in between.
+
+    On an idle machine the two are nearly the same; on a busy one the second still shows what the command
+    costs.
+    """
+
+    elapsed: Spread
+    processor: Spread
+
+
+def measure_commands(path: str | Path, *, processes: int = 9) -> dict[str, ColdStart]:
     """Time commands from a cold start, in turns with the bare interpreter and with numpy alone.
 
     Args:
@@ -102,15 +114,23 @@ def measure_commands(path: str | Path, *, processes: int = 9) -> dict[str, Sprea
         processes: How many fresh processes of each.
 
     Returns:
-        The seconds of `python -c pass`, `import numpy`, `xnorpp --help` and `xnorpp predict`.
+        The times of `python -c pass`, `import numpy`, `xnorpp --help` and `xnorpp predict`.
     """
+    import resource
+
     from PIL import Image
 
     from xnorpp.bench.engine import random_images
     from xnorpp.runtime import read
     from xnorpp.runtime.format.pixels import as_image
 
-    seconds: dict[str, list[float]] = {}
+    elapsed: dict[str, list[float]] = {}
+    processor: dict[str, list[float]] = {}
+
+    def used() -> float:
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return children.ru_utime + children.ru_stime
+
     with tempfile.TemporaryDirectory(prefix="xnorpp-bench-") as folder:
         image = Path(folder) / "image.png"
         pixels = as_image(random_images(1, read(path).input_shape)[0])
@@ -124,10 +144,11 @@ def measure_commands(path: str | Path, *, processes: int = 9) -> dict[str, Sprea
         }
         for _ in range(processes):
             for name, arguments in commands.items():
-                start = time.perf_counter()
+                start, before = time.perf_counter(), used()
                 _start(arguments)
-                seconds.setdefault(name, []).append(time.perf_counter() - start)
-    return {name: Spread.of(taken) for name, taken in seconds.items()}
+                elapsed.setdefault(name, []).append(time.perf_counter() - start)
+                processor.setdefault(name, []).append(used() - before)
+    return {name: ColdStart(Spread.of(elapsed[name]), Spread.of(processor[name])) for name in elapsed}
 
 
 def _run(code: str, arguments: list[str]) -> dict[str, float | int | str | bool]:

@@ -266,6 +266,8 @@ def row_of(name: str, timed: bool, steps: int) -> dict[str, Any]:
         "classes_seen": len(np.unique(goals[0].argmax(1))),
         "file_bytes": len(xnorpp.runtime.format.program.encode(packed.program)),
     }
+    if min(same) < 0.99:
+        row["torch_in_float64"] = agreement_in_float64(net, x, goals, mine)
     if timed:
         one, image = x[:1], x[:1].numpy()
         engine = xnorpp.PackedModel(packed.program, threads=1)
@@ -274,6 +276,23 @@ def row_of(name: str, timed: bool, steps: int) -> dict[str, Any]:
             row["ms_torch_real"] = round(milliseconds(lambda: real(one)), 3)
             row["ms_torch_binary"] = round(milliseconds(lambda: net(one)), 3)
     return row
+
+
+def agreement_in_float64(net: nn.Module, x: Tensor, goals: list[Any], mine: list[Any]) -> dict[str, float]:
+    """How often torch and the packed model give the class that torch gives in float64.
+
+    Sums that cancel leave rounding alone, and a sign after it is decided by that: such a network differs from
+    itself in another precision too.
+    """
+    with torch.no_grad():
+        wide = copy.deepcopy(net).double()
+        parts = [tensors_of(wide(part.double())) for part in x.split(20)]
+    exact = [torch.cat([part[i] for part in parts]).numpy().argmax(1) for i in range(len(parts[0]))]
+    shares = {"torch": goals, "packed": mine}
+    return {
+        name: min(float(np.mean(a == b.argmax(1))) for a, b in zip(exact, found, strict=True))
+        for name, found in shares.items()
+    }
 
 
 def obstacles_of(name: str) -> dict[str, Any]:

@@ -157,6 +157,10 @@ struct BitDot {
 
 }  // namespace
 
+// Clang checks the branch for vectors in curves.inl although it is never taken, and Real is no vector here.
+#if defined(__clang__)
+#define __builtin_convertvector(number, To) ((To)(number))
+#endif
 #include "curves.inl"
 #include "product.inl"
 #include "epilogue.inl"

@@ -49,8 +49,9 @@ class Platform:
 
 
 def zig(target: str) -> tuple[str, ...]:
-    """Zig's clang for a target; glibc's version is part of its name."""
-    return (sys.executable, "-m", "ziglang", "c++", "-target", target)
+    """Zig's clang for a target; glibc's version is part of its name. At -O0 zig would check for undefined
+    behaviour too, and a library of its own would have to be linked."""
+    return (sys.executable, "-m", "ziglang", "c++", "-target", target, "-fno-sanitize=undefined")
 
 
 STATIC = ("-DCMAKE_EXE_LINKER_FLAGS=-static",)

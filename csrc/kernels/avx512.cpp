@@ -84,8 +84,8 @@ struct Triple {
 
 // Distances of pixels from the first one as an address has them: a register times 1, 2, 4 or 8. Twelve pixels need six.
 struct Strides {
-    long one, three, five, seven, nine, eleven;
-    static Strides of(long bytes) { return {bytes, 3 * bytes, 5 * bytes, 7 * bytes, 9 * bytes, 11 * bytes}; }
+    ptrdiff_t one, three, five, seven, nine, eleven;
+    static Strides of(ptrdiff_t bytes) { return {bytes, 3 * bytes, 5 * bytes, 7 * bytes, 9 * bytes, 11 * bytes}; }
 };
 
 // w ^ the word `kBytes` behind `at` + I pixels, in one instruction. Left to the compiler, each pixel has a pointer of its own,
@@ -94,7 +94,7 @@ template <int I, int kBytes>
 __attribute__((always_inline)) inline __m512i differing(__m512i w, const char *at, const Strides &s) {
     constexpr int kScale = I == 0 ? 1 : I % 8 == 0 ? 8 : I % 4 == 0 ? 4 : I % 2 == 0 ? 2 : 1;
     constexpr int kOdd = I / kScale;
-    const long stride = kOdd == 1 ? s.one : kOdd == 3 ? s.three : kOdd == 5 ? s.five : kOdd == 7 ? s.seven : kOdd == 9 ? s.nine : s.eleven;
+    const ptrdiff_t stride = kOdd == 1 ? s.one : kOdd == 3 ? s.three : kOdd == 5 ? s.five : kOdd == 7 ? s.seven : kOdd == 9 ? s.nine : s.eleven;
     __m512i d;
     if constexpr (I == 0)
         __asm__("vpxord %c[bytes](%[at])%{1to16%}, %[w], %[d]" : [d] "=v"(d) : [w] "v"(w), [at] "r"(at), [bytes] "i"(kBytes));

@@ -217,10 +217,16 @@ class FixedWriter(SharedWriter):
 
     def _pad2d(self) -> None:
         assert self.layer.op is not None
-        filled = self.units(np.asarray([self.layer.op.attrs["value"]]), self.exponent)[0]
+        source, given = self.layer.source, float(self.layer.op.attrs["value"])
+        as_register = self.taken
+        if abs(given) > self.ranges[source]:  # beyond what the register of the source holds
+            limit = max(self.ranges[self.layer.first], abs(given))
+            self.register(exponent(limit, BITS), limit)
+            as_register = self.joined
+        filled = self.units(np.asarray([given]), self.exponent)[0]
         value = self.function.take("int32_t", "value", whole(int(filled)))
         test, element = self.inside(self.source())
-        self.line(f"int32_t v = {test} ? value_of({element}) * (1 << EXTRA) : {value};")
+        self.line(f"int32_t v = {test} ? {as_register(source, element)} : {value};")
 
     def _softmax(self) -> None:
         self.needs.add("softmax")

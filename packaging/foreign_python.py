@@ -51,7 +51,7 @@ class ForeignPython:
         }  # fmt: skip
         apt = ["apt-get", "-q", "-y", *(f"-o{name}={value}" for name, value in settings.items())]
         run([*apt, "update"])
-        run([*apt, "install", "--download-only", f"python{VERSION}"])
+        run([*apt, "install", "--download-only", f"python{VERSION}", "libstdc++6"])  # which numpy needs
         for archive in sorted((folder / "cache" / "archives").glob("*.deb")):
             run(["dpkg-deb", "--extract", str(archive), str(self.root)])
         if not (self.root / "lib").exists():  # a link that another package would make

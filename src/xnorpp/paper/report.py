@@ -15,7 +15,7 @@ from pathlib import Path
 
 from xnorpp.paper.accuracy.choices import ablation_block, trials_block
 from xnorpp.paper.accuracy.claim import claim_block, enlarged_block, readme_block, short_block
-from xnorpp.paper.accuracy.levers import baselines_block, levers_block
+from xnorpp.paper.accuracy.levers import baselines_block, levers_block, students_block
 from xnorpp.paper.accuracy.tables import (
     runs_block,
     shipped_block,
@@ -66,6 +66,7 @@ BLOCKS: dict[str, Draw] = {
     "ablation": with_plot("ablation", ablation_block),
     "trials": with_plot("trials", trials_block),
     "baselines": baselines_block,
+    "students": students_block,
     "levers": levers_block,
     "imagenet": imagenet_block,
     "runs": runs_block,

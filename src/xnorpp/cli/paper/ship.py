@@ -36,6 +36,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="first re-estimate the statistics of batch norm on N batches of training images (default: 0)",
     )  # fmt: skip
     parser.add_argument("--half", action="store_true", help="store real-valued parts in 16 bits")
+    parser.add_argument(
+        "--measure-only", action="store_true",
+        help="record the measurements and write no model, for another seed of a network that ships",
+    )  # fmt: skip
     parser.add_argument("--force", action="store_true", help="ship even if the accuracy differs from torch's")
     parser.add_argument(
         "--batch", metavar="N", type=at_least(1), default=100, help="images per batch (default: 100)"
@@ -56,6 +60,7 @@ def run(given: Namespace) -> int:
     card = ship(
         given.checkpoint, given.name, given.data, given.folder, dataset=given.dataset, twin=given.twin,
         twin_recipe=given.twin_recipe, record=given.record, half=given.half, force=given.force,
+        measure_only=given.measure_only,
         batch=given.batch, verify_pictures=given.verify, statistics=given.statistics, device=given.device,
         say=say,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from xnorpp.paper.accuracy.runs import BASELINES, LEVER_HOLDOUT, LEVERS, STUDENTS
 from xnorpp.paper.accuracy.tables import top1, top5
 from xnorpp.paper.layers.tables import NOT_MEASURED, markdown
-from xnorpp.paper.recorded import Row, accuracy
+from xnorpp.paper.recorded import Row, accuracy, of_kind
 from xnorpp.paper.shipping.words import DATASETS
 
 TRAINING_IMAGES = 50_000  # of CIFAR-10
@@ -40,22 +40,38 @@ def baselines_block(rows: Sequence[Row]) -> str:
 
 
 def students_block(rows: Sequence[Row]) -> str:
-    """The newest run of each seed of each binary network, on the images held out for its temperature."""
-    found = {
-        (row["dataset"].replace("_", "-"), row["network"], int(row["seed"])): row
-        for row in accuracy(rows, experiment="student", split=None)
+    """Every measured seed of each binary network: packed, on the whole test set. No row for those that were
+    not trained."""
+    shipped = {
+        row["name"]: row["file"]["sha256"] for row in of_kind(rows, "shipped") if not row.get("refused")
     }
+    measured = [
+        row
+        for row in (*of_kind(rows, "measured"), *of_kind(rows, "shipped"))
+        if str(row["recipe"]["name"]).startswith("student-")
+    ]
     body = []
-    for name, seeds in STUDENTS.items():
+    for name in STUDENTS:
         dataset, network = name.rsplit("-", 1)
         title = [DATASETS.get(dataset.replace("-", "_"), dataset), NETWORKS[network]]
-        for seed in range(seeds):
-            row = found.get((dataset, network, seed))
-            if row is None:
-                body.append([*title, str(seed), "", NOT_MEASURED])
-            else:
-                body.append([*title, str(seed), str(row["epochs"]), f"{top1(row):.2f}"])
-    return markdown(["data", "network", "seed", "epochs", "held out, top-1 %"], body)
+        found = {int(row["seed"]): row for row in measured if row["recipe"]["name"] == f"student-{name}"}
+        for seed, row in sorted(found.items()):
+            result = row["accuracy"]
+            body.append(
+                [
+                    *title,
+                    str(seed),
+                    str(row["recipe"]["epochs"]),
+                    f"{result['packed_top1']:.2f}",
+                    f"{row['twin']['top1']:.2f}" if row.get("twin") else NOT_MEASURED,
+                    f"{result['calibration_error']:.3f}",
+                    "ships" if row["file"]["sha256"] == shipped.get(name) else "",
+                ]
+            )
+    if not body:
+        return f"The students: {NOT_MEASURED}."
+    head = ["data", "network", "seed", "epochs", "packed top-1 %", "real-valued baseline, top-1 %"]
+    return markdown([*head, "calibration error", ""], body)
 
 
 def levers(rows: Sequence[Row]) -> dict[tuple[str, int], Row]:

@@ -28,19 +28,17 @@ from xnorpp import shipped
 from xnorpp.bench.machine import describe_machine
 from xnorpp.data import Dataset, Skipped, dataset_info, load_dataset, make_loader
 from xnorpp.data.evaluate import prepared, ranks
-from xnorpp.data.own import as_images
 from xnorpp.data.progress import Progress
 from xnorpp.inspect import inspect_file
-from xnorpp.inspect.calibration import calibrate, expected_calibration_error, with_temperature
 from xnorpp.inspect.stopwatch import interleave
 from xnorpp.models import create_model
 from xnorpp.packing import verify
 from xnorpp.paper.recorded import read_file
+from xnorpp.paper.shipping.calibrated import calibrate_on_held, calibration_errors
 from xnorpp.paper.shipping.words import RECORD, about, limits, usage
 from xnorpp.runtime import PackedModel, load
 from xnorpp.runtime.errors import FAILED, XnorppError
 from xnorpp.runtime.files import write_atomically
-from xnorpp.runtime.format.program import write
 from xnorpp.runtime.predict import preprocess_of
 from xnorpp.shipped.card import check_card, licence_of, size_text
 from xnorpp.training.accuracy import exact_float32
@@ -77,6 +75,7 @@ def ship(
     record: str | Path | None = RECORD,
     half: bool = False,
     force: bool = False,
+    measure_only: bool = False,
     batch: int = 100,
     verify_pictures: int = 16,
     rounds: int | None = None,
@@ -90,6 +89,8 @@ def ship(
     folder of its run, or a .jsonl file of results, in which the newest row of `twin_recipe` (the checkpoint's
     recipe followed by -real) counts. With `statistics`, those of batch norm are first re-estimated over this
     many batches of training images. `device` is where torch runs; the packed file always runs on the CPU.
+    `measure_only` records the measurements as a row of kind "measured" and writes no model: for other seeds
+    of a network that ships.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"`name` (={name!r}) must be of small letters, digits and single hyphens")
@@ -158,7 +159,9 @@ def ship(
     say(f"latency: {card['latency']['median']:.3f} ms median, {card['latency']['fastest']:.3f} ms fastest")
     problem = why_not(card)
     if record is not None:
-        append_row(record, card, problem if not force else None)
+        append_row(record, card, problem if not force else None, "measured" if measure_only else "shipped")
+    if measure_only:
+        return card
     if problem and not force:
         raise Refused(f"{name} is not shipped: {problem}; --force ships it all the same")
     folder.mkdir(parents=True, exist_ok=True)
@@ -195,22 +198,6 @@ def measure_again(
     model.cpu()
     loader.close()
     say(f"batch norm's statistics re-estimated on {seen:,} training images")
-
-
-def calibrate_on_held(
-    path: Path, meta: Mapping[str, Any], data: str | Path | None, say: Say
-) -> dict[str, Any] | None:
-    """Writes the temperature that suits the held-out training images into the file; None without any."""
-    holdout = float(meta["recipe"].get("data", {}).get("holdout", 0.0))
-    if not holdout:
-        return None
-    held = load_dataset(meta["dataset"], data, "train", holdout=holdout, part="held")
-    packed = load(path)
-    found = calibrate(packed, as_images(held), batch=250)
-    facts = {"fitted_on": f"{held.name}, held out ({holdout:g} of the training set)", "images": found.images}
-    write(with_temperature(packed.program, found.temperature, calibration=facts), path)
-    say(f"temperature {found.temperature:.3f}, fitted on {found.images:,} held-out training images")
-    return {"temperature": found.temperature, **facts}
 
 
 def why_not(card: Mapping[str, Any]) -> str | None:
@@ -282,21 +269,6 @@ def measure(
         "isa": packed.isa,
         "hardware": describe_machine(),
     }
-
-
-def calibration_errors(
-    scores: npt.NDArray[Any], labels: npt.NDArray[np.int64], packed: PackedModel
-) -> dict[str, float]:
-    """The expected calibration error of the probabilities that `predict` prints, and at temperature 1."""
-    found = {}
-    for key, temperature in (
-        ("calibration_error", packed.program.temperature or 1.0),
-        ("calibration_error_at_1", 1.0),
-    ):
-        shifted = (scores - scores.max(axis=1, keepdims=True)).astype(np.float64) / temperature
-        powers = np.exp(shifted)
-        found[key] = round(expected_calibration_error(powers / powers.sum(axis=1, keepdims=True), labels), 5)
-    return found
 
 
 def time_one(content: bytes, rounds: int) -> dict[str, Any]:
@@ -434,11 +406,13 @@ def read_twin(source: str | Path, recipe: str) -> dict[str, Any]:
     }
 
 
-def append_row(record: str | Path, card: Mapping[str, Any], refused: str | None) -> dict[str, Any]:
+def append_row(
+    record: str | Path, card: Mapping[str, Any], refused: str | None, kind: str = "shipped"
+) -> dict[str, Any]:
     """One line of results; `refused` is the reason why nothing was shipped."""
     left_out = ("use", "limits", "sample")
     row = {
-        "kind": "shipped",
+        "kind": kind,
         **{key: value for key, value in card.items() if key not in left_out},
         "seed": card["recipe"]["seed"],
         "commit": card["packed"]["commit"],

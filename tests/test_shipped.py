@@ -21,7 +21,7 @@ from xnorpp.shipped import card as cards
 ROOT = Path(__file__).resolve().parents[1]
 # What may not be lost again, packed and on the whole test set; a distance is that to the real twin. The goals
 # on CIFAR-10 are 87.5 and 92.5; docs/results.md says whether they are reached.
-LEAST_TOP1 = {"cifar10-resnet20": 87.4, "cifar10-resnet18": 92.5}
+LEAST_TOP1 = {"cifar10-resnet20": 88.5, "cifar10-resnet18": 92.5, "cifar100-resnet18": 75.5}
 MOST_BELOW_TWIN = {"tiny-imagenet-resnet18": 6.0}
 
 

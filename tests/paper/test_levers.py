@@ -106,8 +106,9 @@ def test_students_are_shown_as_they_were_measured_packed() -> None:
             measured("measured", "cifar10-resnet18", 0, 92.0, "c"),
         ]
     )
-    assert "| CIFAR-10 | ResNet-20 | 0 | 300 | 88.90 | 91.56 | 0.012 | ships |" in text
-    assert "| CIFAR-10 | ResNet-20 | 1 | 300 | 88.10 | 91.56 | 0.012 |  |" in text
-    assert "| CIFAR-10 | ResNet-18 | 0 | 300 | 92.00 | 91.56 | 0.012 |  |" in text
+    assert "| CIFAR-10 | ResNet-20 | 0 | 300 | 88.90 | 91.56 | 88.1 (AdaBin) | 0.012 | ships |" in text
+    assert "| CIFAR-10 | ResNet-20 | 1 | 300 | 88.10 | 91.56 | 88.1 (AdaBin) | 0.012 |  |" in text
+    assert "| CIFAR-10 | ResNet-18 | 0 | 300 | 92.00 | 91.56 | 93.75 (BiPer) | 0.012 |  |" in text
+    assert "| CIFAR-10 | ResNet-20 | mean of 2 |  | 88.50 |" in text
     assert "92.70" not in text
     assert "not measured yet" in students_block([old])

@@ -13,7 +13,7 @@ import numpy as np
 
 from xnorpp.runtime import reference
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
-from xnorpp.runtime.format.program import INPUT, VERSION, Program, write
+from xnorpp.runtime.format.program import INPUT, VERSION, Op, Program, write
 from xnorpp.runtime.stem import picture_filters
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runtime"))
@@ -169,7 +169,22 @@ def golden_set_2() -> Program:
     y = b.emit("adaptive_max_pool2d", x, attrs={"size": [5, 2]})
     window = {"kernel": [2, 2], "stride": [2, 1], "padding": [1, 0], "dilation": [2, 1], "ceil_mode": True}
     first = b.emit("dilated_max_pool2d", y, attrs=window)
-    return b.program(first, meta={"golden": "set 2"}, output_name="maxima", more_outputs=outputs)
+    # convolution of whole numbers
+    weight = rng.integers(-127, 128, (5, 8, 3, 3)).astype(np.int8)
+    taps = {"stride": [2, 1], "padding": [1, 0], "dilation": [2, 1], "groups": 1, "steps": 500.0}
+    limit = (2**31 - 1) // int(np.abs(weight.astype(np.int64)).reshape(5, -1).sum(1).max())
+    attrs = {**taps, "limit": min(32767, limit)}
+    stored = {"whole.weight": weight, "whole.bias": real(5)}
+    b.tensors.update(stored, **{"whole.factors": rng.uniform(0.001, 0.01, 5).astype(np.float16)})
+    b.ops.append(Op("int_conv2d", "whole", (x,), "whole", attrs, {name[6:]: name for name in stored}))
+    outputs["whole"] = "whole"
+    return b.program(
+        first,
+        meta={"golden": "set 2"},
+        output_name="maxima",
+        more_outputs=outputs,
+        scales={"whole.weight": "whole.factors"},
+    )
 
 
 def main() -> None:

@@ -116,7 +116,7 @@ def _copy_working_files(to: Path) -> None:
 
 
 def _build(source: Path, site: Path) -> None:
-    """Install a source tree into `site`: by pip, or by CMake alone where pip or what it needs is missing."""
+    """Install a source tree into `site`: by pip, or by CMake alone where that does not work."""
     if importlib.util.find_spec("pip") and importlib.util.find_spec("scikit_build_core"):
         command = [
             sys.executable,
@@ -128,8 +128,10 @@ def _build(source: Path, site: Path) -> None:
             "--no-deps",
             "--target",
         ]
-        subprocess.run([*command, str(site), str(source)], check=True)
-        return
+        if subprocess.run([*command, str(site), str(source)]).returncode == 0:
+            return
+        print("pip could not build it; CMake alone is tried", flush=True)
+        shutil.rmtree(site, ignore_errors=True)
     made = site.parent / "cmake"
     find = [f"-DPython_EXECUTABLE={sys.executable}", "-DXNORPP_PYTHON=ON", "-DXNORPP_LIBRARY=OFF"]
     subprocess.run(
@@ -146,6 +148,9 @@ def _build(source: Path, site: Path) -> None:
     shutil.copytree(source / "src", half)
     for library in made.glob("_core*.so"):
         shutil.copy2(library, half / "xnorpp" / "runtime" / library.name)
+    kernels = source / "csrc" / "cuda"
+    if kernels.is_dir():  # where 0.1.0 had them; its installation puts them beside the module
+        shutil.copytree(kernels, half / "xnorpp" / "runtime" / "kernels")
     half.rename(site)
 
 

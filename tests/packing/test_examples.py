@@ -20,7 +20,7 @@ def run(name: str, folder: Path) -> str:
 
 def test_check_before_training(tmp_path: Path) -> None:
     printed = run("check_before_training.py", tmp_path)
-    assert printed.startswith("not packable: 3 obstacles\n- nn.LocalResponseNorm is not supported")
+    assert printed.startswith("not packable: 2 obstacles\n- nn.Softshrink is not supported")
     assert "stem.2: nn.Softshrink -> use nn.ReLU, nn.PReLU or nn.Hardtanh instead" in printed
     assert "after the remedies, packable: the whole model, 3 layers" in printed
 

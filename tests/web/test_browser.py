@@ -24,23 +24,16 @@ PAGE_BYTES = 600_000
 
 
 def pictures(count: int, size: int, seed: int = 0) -> np.ndarray:
-    """Coloured shapes on smooth grounds: images that a network takes for different things."""
+    """Coloured cells of many sizes, sharp or smooth: images that a network takes for different things."""
     rng = np.random.default_rng(seed)
-    grid = np.mgrid[0:size, 0:size] / size
     images = []
     for _ in range(count):
-        coarse = rng.integers(0, 256, (3, 3, 3), np.uint8)
-        image = np.asarray(Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC)).copy()
-        for _ in range(int(rng.integers(1, 5))):
-            centre, radius, power = (
-                rng.uniform(0.1, 0.9, 2),
-                rng.uniform(0.08, 0.4, 2),
-                rng.choice([1.0, 2.0, 8.0]),
-            )
-            inside = sum((abs(grid[i] - centre[i]) / radius[i]) ** power for i in range(2)) < 1
-            image[inside] = rng.integers(0, 256, 3)
-        images.append(image)
-    return np.stack(images)
+        cells = int(rng.integers(2, 9))
+        coarse = Image.fromarray(rng.integers(0, 256, (cells, cells, 3), dtype=np.uint8))
+        way = Image.Resampling.BICUBIC if rng.integers(2) else Image.Resampling.NEAREST
+        image = np.asarray(coarse.resize((size, size), way)).astype(int) * int(rng.integers(2, 9)) // 8
+        images.append(np.clip(image + rng.integers(0, 24, image.shape), 0, 255))
+    return np.asarray(images, np.uint8)
 
 
 @pytest.fixture(scope="module")

@@ -190,17 +190,24 @@ def measure(network: str, args: argparse.Namespace, errors: dict[str, str]) -> d
     return rows
 
 
+def facts(kind: str, commit: str | None) -> dict[str, Any]:
+    """What every row of results/ has; `commit` where the tree has no history."""
+    return {
+        "kind": kind,
+        "recipe": None,
+        "seed": 0,
+        "commit": commit or source_commit(),
+        "hardware": describe_hardware(DEVICE),
+        "date": today(),
+    }
+
+
 def summary(network: str, rows: dict[str, dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
     """The row of results/: both sides in their fastest way, and the ratio."""
     real = min((rows[n]["milliseconds"], n) for n in rows if n in REAL)
     binary = min((rows[n]["milliseconds"], n) for n in rows if n in BINARY)
     return {
-        "kind": "foreign training",
-        "recipe": None,
-        "seed": 0,
-        "commit": args.commit or source_commit(),
-        "hardware": describe_hardware(DEVICE),
-        "date": today(),
+        **facts("foreign training", args.commit),
         "network": network,
         "widths": list((NETWORKS if CUDA else MINIATURE)[network][0]),
         "batch": args.batch,

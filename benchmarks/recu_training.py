@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from cuda_variants import CUDA, DEVICE, Step, clean, guarded, tweaked
-from foreign_training import profile, windows
+from foreign_training import facts, profile, windows
 from xnorpp.models import create_model
 from xnorpp.nn import set_progress
-from xnorpp.training.records.record import append_rows, describe_hardware, source_commit, today
+from xnorpp.training.records.record import append_rows
 
 START = time.monotonic()
 RECU = {"weights": "recu", "standardize_weights": True}
@@ -108,12 +108,7 @@ def measure(network: str, batch: int, args: argparse.Namespace, errors: dict[str
     calls.clear()
     clean()
     return {
-        "kind": "recu training",
-        "recipe": None,
-        "seed": 0,
-        "commit": args.commit or source_commit(),
-        "hardware": describe_hardware(DEVICE),
-        "date": today(),
+        **facts("recu training", args.commit),
         "network": network,
         "batch": batch,
         "size": args.size,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from recording import recorded
 from torch import Tensor, nn
 
 from xnorpp.models import create_model
@@ -38,21 +39,6 @@ def plain_gradient(conv: BinaryConv2d, grad: Tensor) -> tuple[Tensor, Tensor, Te
     signs = conv.binarization.weights(latent, conv.progress)
     (found,) = torch.autograd.grad(signs, conv.weight, grad)
     return latent.detach(), signs.detach(), found
-
-
-def recorded(call: Callable[[], object]) -> Callable[[], None]:
-    """`call` as a CUDA graph, after two calls on a stream of their own."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

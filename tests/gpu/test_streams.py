@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from recording import recorded
 from torch import Tensor, nn
 
 from xnorpp import binarize
@@ -52,19 +53,10 @@ def replayed(model: nn.Module, x: Tensor, weights: Tensor) -> dict[str, Tensor]:
                 y = model(x)
             (y.float() * weights).sum().backward()
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
+    replay = recorded(call)
     found: dict[str, Tensor] = {}
     for _ in range(REPLAYS):
-        graph.replay()
+        replay()
         now = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         found = found or now
         assert now.keys() == found.keys()

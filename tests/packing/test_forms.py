@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import Lambda
 from torch import Tensor, nn
 
 from xnorpp.packing import PackError, check_packable, verify
@@ -19,15 +20,6 @@ SHAPE = (6, 7, 9)
 torch.manual_seed(0)
 MATRIX, KERNEL, DEEP = torch.randn(6, 5), torch.randn(4, 6, 3, 3), torch.randn(7, 9, 6)
 PERMUTATION = torch.randperm(63)
-
-
-class Lambda(nn.Module):
-    def __init__(self, function: Forward) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 def windows(x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import Lambda
 from torch import Tensor, nn
 
 from xnorpp.nn import BinaryConv2d, BinaryLinear, sign
@@ -17,15 +18,6 @@ from xnorpp.runtime.format.program import read
 from xnorpp.runtime.reference import run
 
 Forward = Callable[[Tensor], Tensor]
-
-
-class Lambda(nn.Module):
-    def __init__(self, function: Forward) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 def image(c: int = 4, h: int = 8, w: int = 8, n: int = 3) -> np.ndarray:

@@ -199,7 +199,7 @@ def test_models_lists_networks_and_shipped_models(capsys: pytest.CaptureFixture[
     assert main(["models"]) == 0
     text = capsys.readouterr().out
     card = shipped.shipped_card("digits-small")
-    assert "  resnet18\n" in text
+    assert "  resnet18  ResNet-18, pre-activation\n" in text
     row = next(line for line in text.splitlines() if line.startswith("  digits-small "))
     for cell in (
         f"{card['accuracy']['packed_top1']:.2f}", f"{card['latency']['median']:.2f} ms", "kB", "One-bit",

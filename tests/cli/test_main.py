@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,6 +77,33 @@ def test_predict_imports_what_it_runs_and_no_more(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("command", ["models", "models --json", "recipes", "datasets", "completion bash"])
+def test_listing_imports_no_torch(command: str) -> None:
+    code = (
+        f"import sys; from xnorpp.cli.main import main; main({command.split()!r}); "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_the_listed_networks_are_the_registered_ones() -> None:
+    from xnorpp.cli.listing.models import NETWORKS as listed
+    from xnorpp.models import NETWORKS as registered
+
+    def ours(build: Any) -> bool:  # other tests may have registered some
+        return getattr(build, "func", build).__module__.startswith("xnorpp.")
+
+    assert listed == tuple((name, one.summary) for name, one in registered.items() if ours(one.build))
+
+
+def test_models_without_torch_lists_the_networks_and_what_training_needs() -> None:
+    code = "import sys; sys.modules['torch'] = None; from xnorpp.cli.main import main; main(['models'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "  resnet20  ResNet-20 for CIFAR\n" in done.stdout
+    assert "training needs torch; install it with `pip install 'xnorpp[train]'`" in done.stdout
 
 
 def test_a_command_that_is_added_is_listed_and_runs(

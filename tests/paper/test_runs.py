@@ -41,7 +41,7 @@ def test_every_run_has_a_recipe_that_fits_it(run: Run) -> None:
     assert recipe.model.name == run.network
     assert recipe.run.seed == run.seed
     assert recipe.run.eval_epochs == recipe.schedule.epochs, "the test set is read once"
-    assert bool(recipe.data.holdout) == run.held
+    assert (bool(recipe.data.holdout) and recipe.data.evaluate == "held") == run.held
     assert bool(recipe.loss.teacher) == (run.teacher is not None)
 
 

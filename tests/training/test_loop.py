@@ -29,9 +29,11 @@ from xnorpp.training import (
     outcome,
     train,
 )
+from xnorpp.training.distributed import World
 from xnorpp.training.identity import code_hash, settings_hash
 from xnorpp.training.recipe.config import Recipe
 from xnorpp.training.records.journal import read_metrics
+from xnorpp.training.setup import open_data
 
 Quick = Callable[..., Recipe]
 Same = Callable[[Any, Any], bool]
@@ -356,6 +358,16 @@ def test_held_out_pictures_are_evaluated_on_instead_of_the_test_set(tmp_path: Pa
     run(recipe, tmp_path)
     fit = load_checkpoint(tmp_path).meta["steps_per_epoch"]
     assert fit == round(1437 * 0.75) // 128
+
+
+def test_a_run_that_holds_images_out_can_be_evaluated_on_the_test_set(tmp_path: Path, quick: Quick) -> None:
+    recipe = quick("data.holdout=0.25", "data.evaluate=test", "schedule.max_steps=1")
+    sets = open_data(recipe, None, download=False, world=World())
+    held = load_dataset("digits", holdout=0.25, part="held")
+    seen = {image.tobytes() for image in sets.train.images}
+    assert not any(image.tobytes() in seen for image in held.images)
+    np.testing.assert_array_equal(sets.test.images, load_dataset("digits", split="test").images)
+    assert run(recipe, tmp_path)["steps_per_epoch"] == round(1437 * 0.75) // 128
 
 
 def test_shards_that_would_be_tested_on_too_are_refused(tmp_path: Path, quick: Quick) -> None:

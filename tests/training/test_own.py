@@ -238,7 +238,17 @@ def test_a_recipe_names_networks_and_data_sets_outside_the_package(
 
 
 @pytest.mark.parametrize(
-    "kind", ["dataset", "loader", "float arrays", "tensors", "workers", "holdout", "recipe network"]
+    "kind",
+    [
+        "dataset",
+        "loader",
+        "float arrays",
+        "tensors",
+        "workers",
+        "holdout",
+        "holdout and test",
+        "recipe network",
+    ],
 )
 def test_data_of_every_kind(tmp_path: Path, kind: str) -> None:
     recipe = table()
@@ -258,12 +268,14 @@ def test_data_of_every_kind(tmp_path: Path, kind: str) -> None:
         recipe["data"] = {"batch_size": 16, "workers": 2}
     elif kind == "holdout":
         recipe["data"], test_data = {"batch_size": 16, "holdout": 0.25}, None
+    elif kind == "holdout and test":
+        recipe["data"] = {"batch_size": 16, "holdout": 0.25, "evaluate": "test"}
     elif kind == "recipe network":
         model = None
     summary = train(recipe, model=model, train_data=train_data, test_data=test_data, out=tmp_path, quiet=True)
-    assert summary["step"] == (4 if kind == "holdout" else 6)
+    assert summary["step"] == (4 if kind.startswith("holdout") else 6)
     assert 0 <= summary["metrics"]["top1"] <= 100
-    expected = {"loader": 4, "holdout": 2}.get(kind, 3)
+    expected = {"loader": 4, "holdout": 2, "holdout and test": 2}.get(kind, 3)
     assert summary["steps_per_epoch"] == expected
     assert summary["recipe"]["data"]["batch_size"] == (12 if kind == "loader" else 16)
     assert (summary["preprocess"] is not None) == (kind == "tensors")

@@ -67,7 +67,7 @@ def open_data(
     recipe: Recipe, root: str | Path | None, *, download: bool, world: World, given: Given | None = None
 ) -> DataSets:
     """The recipe's data set, or the user's own. With `data.holdout` the test part is held out of the training
-    set.
+    set, unless `data.evaluate` asks for the test set: then nothing looks at what was held out.
 
     Downloads happen in the first process alone, and so does preparing (`data.prepare`); the others wait.
     """
@@ -82,10 +82,10 @@ def open_data(
 
     def load_both() -> tuple[Any, Any]:
         if part.holdout:
-            return (
-                load("train", holdout=part.holdout, part="fit"),
-                load("train", holdout=part.holdout, part="held"),
-            )
+            fit = load("train", holdout=part.holdout, part="fit")
+            if part.evaluate == "test":
+                return fit, load("test")
+            return fit, load("train", holdout=part.holdout, part="held")
         return load("train"), load("test")
 
     if part.prepare:
@@ -100,7 +100,7 @@ def open_data(
     train, test = load_both()
     if download and world.leader:
         wait_for_all(world)
-    if not part.holdout:
+    if not part.holdout or part.evaluate == "test":
         _check_apart(train, test, root)
     if part.max_skipped >= 0 and "max_skipped" not in options and not isinstance(train, StreamDataset):
         raise RecipeError(
@@ -169,23 +169,29 @@ def _open_own(part: DataPart, given: Given) -> DataSets:
     else:
         train = as_dataset(train, split="train", classes=given.classes)
     test = given.test_data
+    if part.holdout:
+        if test is not None and part.evaluate == "held":
+            raise RecipeError(
+                f"`data.holdout` (={part.holdout}) is not used with `test_data`, unless `data.evaluate` is "
+                "'test'; leave it out."
+            )
+        if isinstance(train, BatchesDataset):
+            raise RecipeError(
+                f"`data.holdout` (={part.holdout}) needs data of which a part can be taken; "
+                "`train_data` is a loader, so give `test_data`."
+            )
+        held = take_part(train, part.holdout, "held")
+        train = take_part(train, part.holdout, "fit")
+        if part.evaluate == "held":
+            return _together(part, train, held)
     if test is None:
-        if part.holdout:
-            if isinstance(train, BatchesDataset):
-                raise RecipeError(
-                    f"`data.holdout` (={part.holdout}) needs data of which a part can be taken; "
-                    "`train_data` is a loader, so give `test_data`."
-                )
-            train, test = (take_part(train, part.holdout, name) for name in ("fit", "held"))
-        elif is_path(given.train_data):
+        if is_path(given.train_data):
             test = load_dataset("folder", given.train_data, "test", **size, **skipped)
             _check_apart(train, test, given.train_data)
         else:
             raise RecipeError(
                 "`test_data` must be given with `train_data`, or a share to hold out of it (`data.holdout`)."
             )
-    elif part.holdout:
-        raise RecipeError(f"`data.holdout` (={part.holdout}) is not used with `test_data`; leave it out.")
     elif is_path(test):
         info = train.info
         like = {"size": part.size or info.image_size or None, "channels": info.channels, **skipped}

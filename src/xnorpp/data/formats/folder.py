@@ -4,7 +4,8 @@
     ROOT/CLASS/*.jpg                 one tree; a share of it is held out for testing (`data.holdout`)
 
 A class is a folder with images in it, at any depth below it; classes are numbered in alphabetical order of
-their names, which travel into checkpoints and packed files. Every format is taken that Pillow decodes.
+their names, which travel into checkpoints and packed files. Images of the formats
+`FORMATS` of `runtime.decode` are decoded; a file of another format that Pillow knows counts as unreadable.
 
 Without a `size` the images get the size they have, at most 224: the median of the shorter sides of 64 of
 them. A set of up to 512 MiB of decoded pixels is decoded once, stored beside the data (or in XNORPP_CACHE)

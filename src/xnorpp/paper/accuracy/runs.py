@@ -159,7 +159,10 @@ LEVERS: dict[str, tuple[str, ...]] = {
     "sgd-recu-decay-1e-4": (*_SGD, *_RECU, "optimizer.weight_decay=1e-4"),
 }
 # The teacher of the first round, which the second round must have too.
-_LEVER_TEACHER = ("data.batch_size=128", "optimizer.lr=0.1", "data.augment.cutout=8")
+_LEVER_TEACHER = (
+    "data.batch_size=128", "optimizer.lr=0.1", "data.augment.cutout=8", "data.evaluate=held",
+    "schedule.statistics_batches=195",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,12 @@ class DataPart:
             "operations and magnitude (RandAugment), cutout, mixup"
         },
     )
-    holdout: float = _key(0.0, "share of the training set held out and evaluated on instead of the test set",
-                          low=0, high=0.9)  # fmt: skip
+    holdout: float = _key(0.0, "share of the training set that is held out of training", low=0, high=0.9)
+    evaluate: str = _key(
+        "held",
+        "what a run with a `holdout` is evaluated on: the images held out, or the test set",
+        choices=("held", "test"),
+    )
     workers: int = _key(0, "processes that decode images (streamed data sets)", low=0)
     max_skipped: int = _key(
         -1, "unreadable images that are tolerated; -1: 1 % of the set, at least 1, at most 100", low=-1

@@ -182,9 +182,19 @@ class PackedModel:
         masks = {name: mask.classes for name, mask in segment(self, image).items()}
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
-    def save(self, path: str | os.PathLike[str]) -> int:
-        """Write the packed file, whole or not at all, and return its size in bytes."""
-        return write(self.program, path)
+    def save(self, path: str | os.PathLike[str], *, short_names: bool = False) -> int:
+        """Write the packed file, whole or not at all, and return its size in bytes.
+
+        Args:
+            path: The file.
+            short_names: Number the tensors instead of naming them after their modules. The header is some
+                7 kB smaller for 20 layers, and the answers are the same.
+        """
+        if not short_names:
+            return write(self.program, path)
+        from xnorpp.runtime.format.names import with_short_names
+
+        return write(with_short_names(self.program), path)
 
     @property
     def isa(self) -> str:

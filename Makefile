@@ -7,7 +7,8 @@ READY := $(VENV)/.ready
 TORCH := torch==2.13.0
 NATIVE := CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: setup demo test check coverage bench bench-tools soak fuzz sanitize test-deploy test-export zoo zoo-unlisted web web-setup web-compare docs wheel wheels test-wheels clean
+.PHONY: setup demo test check coverage bench bench-tools soak fuzz sanitize zoo zoo-unlisted web web-setup web-compare docs wheel wheels wheel-setup clean
+.PHONY: test-deploy test-export test-extras test-native test-platforms test-wheels chips cross extra-setup
 
 setup: $(READY)
 
@@ -81,32 +82,59 @@ fuzz: setup
 sanitize: setup
 	$(BIN)/python benchmarks/sanitize.py
 
-# What needs packages or compilers of its own, installed here; nothing is skipped. timm and torchvision bring another torch,
-# so they get an environment of their own. Emulators and compilers for other platforms come from the system, and from PyPI's
-# ziglang.
-test-deploy: setup test-export
-	$(BIN)/python -m pip install --quiet lightning 'ray[data]'
-	XNORPP_ALL_EXAMPLES=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/examples tests/extras/check_ray.py
-	$(BIN)/python -m pytest -q tests/extras/check_new_operation.py
-	test -x $(VENV)-deploy/bin/python || $(PYTHON) -m venv $(VENV)-deploy
-	$(VENV)-deploy/bin/python -m pip install --quiet timm torchvision pytest numpy safetensors pillow
-	$(VENV)-deploy/bin/python -m pip install --quiet '.[train]'
-	$(VENV)-deploy/bin/python -m pytest -q -p no:cacheprovider tests/extras/check_timm_torchvision.py
-	$(VENV)-deploy/bin/python -m pip install --quiet triton==3.7.0
-	OMP_NUM_THREADS=1 $(VENV)-deploy/bin/python -m pytest -q -p no:cacheprovider tests/nn/test_fused*.py
-	which qemu-aarch64 riscv64-linux-gnu-g++ x86_64-w64-mingw32-g++-posix wine > /dev/null || apt-get install -y -q --no-install-recommends \
-	qemu-user g++-aarch64-linux-gnu g++-riscv64-linux-gnu g++-mingw-w64-x86-64 wine64 wine
-	$(MAKE) web-setup web
-	XNORPP_DEPLOY=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/native tests/web tests/runtime/test_fuzz_file.py tests/cli/test_runs.py
+# What needs packages, emulators or compilers of its own; it is installed first. XNORPP_DEPLOY makes a failure of every test
+# that would be skipped. Two of the targets run at a time, because much of this is downloads and programs of one thread.
+PARTS := test-platforms test-wheels test-extras test-export test-native
+test-deploy: setup
+	$(MAKE) --jobs=1 chips cross web-setup wheel-setup extra-setup
+	$(MAKE) --jobs=2 --output-sync=line $(PARTS)
+
+# $(call programs,NAMES,PACKAGES): the system's packages are installed where one of the programs is missing.
+APT := $(if $(filter-out 0,$(shell id -u)),sudo )apt-get
+programs = for name in $(1); do command -v $$name > /dev/null || { $(APT) install -y -q --no-install-recommends $(2); break; }; done
+
+# Compilers and emulators: of chips, and of other systems; those that are not here come from PyPI's ziglang.
+chips:
+	$(call programs,qemu-system-arm qemu-system-riscv32 arm-none-eabi-gcc riscv64-unknown-elf-gcc,gcc-arm-none-eabi \
+	libnewlib-arm-none-eabi qemu-system-arm gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc)
+
+cross:
+	$(call programs,qemu-aarch64 qemu-riscv64 aarch64-linux-gnu-g++ riscv64-linux-gnu-g++ x86_64-w64-mingw32-g++-posix wine pkg-config,\
+	qemu-user g++-aarch64-linux-gnu g++-riscv64-linux-gnu g++-mingw-w64-x86-64 wine64 wine pkg-config)
+
+# An environment on top of $(VENV): what is installed into it comes first, everything else is taken from there.
+PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+$(VENV)-%/.made: | $(READY)
+	$(PYTHON) -m venv $(VENV)-$*
+	echo "import site; site.addsitedir('$$($(abspath $(BIN))/python $(PURELIB))')" > "$$($(VENV)-$*/bin/python $(PURELIB))/under.pth"
+	touch $@
+
+extra-setup: setup $(VENV)-extra/.made
+	$(VENV)-extra/bin/python -m pip install --quiet $(TORCH) timm torchvision triton==3.7.0 lightning 'ray[data]'
+
+# Our package with those of others: networks of timm and torchvision, Lightning, Ray, Triton's interpreter; and an operation
+# that a stranger adds.
+test-extras: extra-setup
+	XNORPP_DEPLOY=1 OMP_NUM_THREADS=1 $(VENV)-extra/bin/python -m pytest -q -p no:cacheprovider tests/examples tests/extras/check_*.py
+	XNORPP_DEPLOY=1 OMP_NUM_THREADS=1 $(VENV)-extra/bin/python -m pytest -q -p no:cacheprovider -n 2 --dist worksteal tests/nn/test_fused*.py
+
+# What the suite leaves out: kernels and the reader under sanitizers, NEON by emulation, the browser package, a whole table.
+test-native: cross web-setup
+	$(MAKE) web
+	XNORPP_DEPLOY=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -p no:cacheprovider tests/native/test_native.py tests/web \
+	tests/runtime/test_fuzz_file.py::test_damaged_files_under_sanitizers \
+	tests/cli/test_runs.py::test_a_quick_table3_trains_every_row_on_the_digits
+
+# The C library: compiled for other systems and run there, and installed here.
+test-platforms: cross web-setup
 	$(BIN)/python tests/native/check_platforms.py
 	$(BIN)/python tests/native/check_install.py
-	$(MAKE) test-wheels
 
 # The browser package and its page, in web/dist. Zig's clang compiles to WebAssembly; node and chromium are for the tests.
+ZIG := 'ziglang>=0.15'
 web-setup: setup
-	$(BIN)/python -m pip install --quiet 'ziglang>=0.15'
-	command -v node > /dev/null || apt-get install -y -q nodejs npm
-	command -v chromium > /dev/null || apt-get install -y -q --no-install-recommends chromium
+	$(BIN)/python -m pip install --quiet $(ZIG)
+	$(call programs,node npm chromium,nodejs npm chromium)
 
 web: setup
 	$(BIN)/python web/build.py
@@ -119,28 +147,18 @@ web-compare: web
 # Exported networks where they are to run: generated C on emulated chips, models in other engines. qonnx makes models in the
 # newest format that onnx knows, which onnxruntime may not know yet: hence the older onnx.
 ENGINES := 'onnx<1.20' onnxruntime openvino qonnx
-CHIPS := gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc
-test-export: setup
-	for tool in qemu-system-arm qemu-system-riscv32 arm-none-eabi-gcc riscv64-unknown-elf-gcc; do \
-	command -v $$tool > /dev/null || { apt-get install -y -q $(CHIPS); break; }; done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/export/check_emulators.py tests/export/check_arduino.py
-	test -x $(VENV)-export/bin/python || $(PYTHON) -m venv $(VENV)-export
-	$(VENV)-export/bin/python -m pip install --quiet $(ENGINES) pytest .
-	OMP_NUM_THREADS=1 $(VENV)-export/bin/python -m pytest -q -p no:cacheprovider tests/export/check_engines.py
+test-export: setup chips $(VENV)-export/.made
+	XNORPP_DEPLOY=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -p no:cacheprovider tests/export/check_emulators.py tests/export/check_arduino.py
+	$(VENV)-export/bin/python -m pip install --quiet $(ENGINES)
+	XNORPP_DEPLOY=1 OMP_NUM_THREADS=1 $(VENV)-export/bin/python -m pytest -q -p no:cacheprovider tests/export/check_engines.py
 
 # Foreign networks of timm and torchvision: made binary, trained five steps, packed and compared with torch. Some 20 minutes.
-zoo: setup
-	test -x $(VENV)-deploy/bin/python || $(PYTHON) -m venv $(VENV)-deploy
-	$(VENV)-deploy/bin/python -m pip install --quiet timm torchvision numpy safetensors pillow
-	$(VENV)-deploy/bin/python -m pip install --quiet '.[train]'
-	OMP_NUM_THREADS=1 $(VENV)-deploy/bin/python benchmarks/zoo.py
+zoo: extra-setup
+	OMP_NUM_THREADS=1 $(VENV)-extra/bin/python benchmarks/zoo.py
 
 # Some 150 more of them, one of each family at least, and the constructs that people write; without training. An hour.
-zoo-unlisted: setup
-	test -x $(VENV)-deploy/bin/python || $(PYTHON) -m venv $(VENV)-deploy
-	$(VENV)-deploy/bin/python -m pip install --quiet timm torchvision numpy safetensors pillow
-	$(VENV)-deploy/bin/python -m pip install --quiet '.[train]'
-	OMP_NUM_THREADS=1 $(VENV)-deploy/bin/python benchmarks/zoo.py --unlisted
+zoo-unlisted: extra-setup
+	OMP_NUM_THREADS=1 $(VENV)-extra/bin/python benchmarks/zoo.py --unlisted
 
 docs: setup
 	$(BIN)/mkdocs build --strict
@@ -155,13 +173,14 @@ wheel: $(VENV)/.build
 
 # What a release for Linux has, in dist/: the source distribution, and manylinux_2_28 wheels for x86_64 and aarch64. Needs
 # Python 3.12 or 3.13 with headers; 3.10 and 3.11 get their wheels where they are found too.
-wheels: $(VENV)/.build
-	$(BIN)/python -m pip install --quiet 'ziglang>=0.15' 'auditwheel>=6'
+wheels: wheel-setup
 	$(BIN)/python packaging/build_wheels.py
 
+wheel-setup: $(VENV)/.build
+	$(BIN)/python -m pip install --quiet $(ZIG) 'auditwheel>=6'
+
 # The wheels in clean environments: every Python found here, and aarch64 under qemu.
-test-wheels: setup wheels
-	command -v qemu-aarch64 > /dev/null || apt-get install -y -q --no-install-recommends qemu-user
+test-wheels: setup wheels cross
 	$(BIN)/python packaging/check_wheels.py
 
 clean:

@@ -5,14 +5,37 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+# Set by `make test-deploy`, which installs what its tests need: there a test that is skipped has failed.
+NEVER_SKIP = bool(os.environ.get("XNORPP_DEPLOY"))
+
 # Some virtual machines list AMX and die of its instructions; oneDNN is kept below it, in subprocesses too.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
+
+def _never_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if NEVER_SKIP and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, which `make test-deploy` does not allow: {report.longrepr}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _never_skipped(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _never_skipped(report)
+    return report
 
 
 @pytest.fixture

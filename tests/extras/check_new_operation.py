@@ -1,7 +1,7 @@
 """A stranger adds an operation: three files, and the reference and the CPU engine run it.
 
-Builds the native core anew from a copy of the tree, which takes a minute or two, so it is not part of the
-suite (no `test_` in its name): python -m pytest tests/extras/check_new_operation.py
+Builds the native core anew from a copy of the tree, at -O0 because only answers matter, so it is not part of
+the suite (no `test_` in its name): python -m pytest tests/extras/check_new_operation.py
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def test_an_operation_takes_three_files(tmp_path: Path) -> None:
         assert f"`{Path(name).parent}`" in row, name
 
     made = tmp_path / "made"
-    options = [f"-DPython_EXECUTABLE={sys.executable}", "-DXNORPP_PYTHON=ON", "-DXNORPP_LIBRARY=OFF"]
+    options = [f"-DPython_EXECUTABLE={sys.executable}", "-DXNORPP_PYTHON=ON", "-DXNORPP_LIBRARY=OFF",
+               "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O0"]  # fmt: skip
     subprocess.run(["cmake", "-S", str(tree), "-B", str(made), *options], check=True)
     cores = str(os.cpu_count() or 1)
     subprocess.run(["cmake", "--build", str(made), "-j", cores, "--target", "_core"], check=True)

@@ -48,10 +48,13 @@ class Platform:
     level: str = "-O0"
 
 
+ZIG = (sys.executable, "-m", "ziglang")
+
+
 def zig(target: str) -> tuple[str, ...]:
     """Zig's clang for a target; glibc's version is part of its name. At -O0 zig would check for undefined
     behaviour too, and a library of its own would have to be linked."""
-    return (sys.executable, "-m", "ziglang", "c++", "-target", target, "-fno-sanitize=undefined")
+    return (*ZIG, "c++", "-target", target, "-fno-sanitize=undefined")
 
 
 STATIC = ("-DCMAKE_EXE_LINKER_FLAGS=-static",)
@@ -78,12 +81,20 @@ PLATFORMS = {
 }  # fmt: skip
 
 
-def compiler_of(platform: Platform, folder: Path) -> Path:
-    """One program that is the compiler, as CMake wants it."""
-    path = folder / "compiler"
-    path.write_text(f'#!/bin/sh\nexec {" ".join(platform.compiler)} "$@"\n', encoding="utf-8")
+def program(path: Path, command: tuple[str, ...]) -> Path:
+    """A command as one program, as CMake wants it."""
+    path.write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n', encoding="utf-8")
     path.chmod(0o755)
     return path
+
+
+def tools_of(platform: Platform, folder: Path) -> dict[str, Path]:
+    """The compiler, and zig's archiver with zig's compiler: GNU's writes no archive that macOS can read."""
+    tools = {"CXX_COMPILER": program(folder / "compiler", platform.compiler)}
+    if "ziglang" in platform.compiler:
+        for name in ("ar", "ranlib"):
+            tools[name.upper()] = program(folder / name, (*ZIG, name))
+    return tools
 
 
 def run(command: list[str], environment: Mapping[str, str] | None = None) -> str:
@@ -98,13 +109,12 @@ def build(name: str, platform: Platform, work: Path, level: str | None) -> Path:
     """The library, xnorpp-run and the program of the test, with no warning."""
     folder = work / name
     folder.mkdir(parents=True, exist_ok=True)
-    compiler = compiler_of(platform, folder)
+    tools = tools_of(platform, folder)
     target = folder / "build"
     options = [
         f"-DCMAKE_SYSTEM_NAME={platform.system}", f"-DCMAKE_SYSTEM_PROCESSOR={platform.processor}",
-        f"-DCMAKE_CXX_COMPILER={compiler}", "-DCMAKE_BUILD_TYPE=None",
-        f"-DCMAKE_CXX_FLAGS={level or platform.level} -Werror",
-        *platform.options,
+        *(f"-DCMAKE_{name}={path}" for name, path in tools.items()), "-DCMAKE_BUILD_TYPE=None",
+        f"-DCMAKE_CXX_FLAGS={level or platform.level} -Werror", *platform.options,
     ]  # fmt: skip
     run(["cmake", "-S", str(ROOT), "-B", str(target), "-G", "Ninja", *options])
     run(["cmake", "--build", str(target)])
@@ -114,11 +124,12 @@ def build(name: str, platform: Platform, work: Path, level: str | None) -> Path:
         if path.suffix == ".a" and "dll" not in path.name
     )
     static = ["-static"] if STATIC[0] in platform.options else []
-    program = folder / f"answers{platform.suffix}"
+    answers = folder / f"answers{platform.suffix}"
     source = ROOT / "tests" / "native" / "answers.cpp"
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}"]
-    run([str(compiler), *flags, str(source), str(library), *static, "-pthread", "-o", str(program)])
-    return program
+    compiler = str(tools["CXX_COMPILER"])
+    run([compiler, *flags, str(source), str(library), *static, "-pthread", "-o", str(answers)])
+    return answers
 
 
 def integer_network() -> bytes:
@@ -139,7 +150,7 @@ def integer_network() -> bytes:
     return encode(b.program(out, mean=(0.0,) * 3, std=(1.0,) * 3))
 
 
-def check(name: str, platform: Platform, program: Path, work: Path) -> list[str]:
+def check(name: str, platform: Platform, answers: Path, work: Path) -> list[str]:
     """Answers there against answers here."""
     assert platform.emulator is not None
     lines = []
@@ -156,7 +167,7 @@ def check(name: str, platform: Platform, program: Path, work: Path) -> list[str]
         flat = (images.reshape(-1).astype(np.float32) / 64 - 2).reshape(len(images), channels, height, width)
         wanted = np.stack([model(images), model(flat)]).reshape(2, len(images), -1)
         for isa in platform.isas:
-            command = [*platform.emulator, str(program), str(path), str(raw), str(out), isa]
+            command = [*platform.emulator, str(answers), str(path), str(raw), str(out), isa]
             described = run(command, platform.environment).strip()
             found = np.fromfile(out, np.float32).reshape(wanted.shape)
             if case == "integer":
@@ -183,10 +194,10 @@ def main() -> int:
     given = parser.parse_args()
     for name in given.names or PLATFORMS:
         platform, start = PLATFORMS[name], time.monotonic()
-        program = build(name, platform, given.work, given.level)
+        answers = build(name, platform, given.work, given.level)
         print(f"{name}: compiled without a warning in {time.monotonic() - start:.0f} s", flush=True)
         if platform.emulator is not None:
-            for line in check(name, platform, program, given.work):
+            for line in check(name, platform, answers, given.work):
                 print(f"{name}: {line}", flush=True)
     return 0
 

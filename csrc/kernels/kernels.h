@@ -189,7 +189,7 @@ static inline size_t tile_bytes(const Conv &k) {
     return round_up(result + (k.groups > 1 ? (size_t)kMaxTile * round_up(k.o, kBlock) * 4 : 0), kLine);
 }
 static inline size_t quad_panel_bytes() { return (size_t)kQuadSums * kPairUnits * 2 * kBlock; }
-static inline size_t quad_row_bytes(const Conv &k) { return k.quad ? round_up((size_t)7 * k.row_units * 2, kLine) + kLine : 0; }
+static inline size_t quad_row_bytes(const Conv &k) { return k.quad ? round_up((size_t)7 * k.row_units * 2, kLine) + 6 * kLine : 0; }
 static inline size_t conv_scratch(const Conv &k, const DotTraits &t, bool bits) {
     const size_t below = bits && k.ow % 2 ? band_bytes(k, t) : 0;  // see conv_rows
     return band_bytes(k, t) + (bits ? padded_row_bytes(k) : 0) + below + tile_bytes(k) + quad_row_bytes(k) + 4 * kLine;

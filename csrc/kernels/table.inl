@@ -10,7 +10,7 @@ constexpr Kernels table(const char *name, DotTraits bits, ConvFunction conv_bits
         bits,
         {4, 1, 4 * kBlock, 16, 0},
         {2, 1, 2 * kBlock, 16, 1},
-        {2, 1, 2 * kBlock, 64, 1},
+        {2, 1, 2 * kBlock, ImagePairDot::kSlack, 1},
         limits,
         blocks,
         pack_bits,

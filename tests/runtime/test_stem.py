@@ -13,7 +13,7 @@ from xnorpp.runtime.cpu import CpuModel, available_isas
 from xnorpp.runtime.format.program import Op, Program, ProgramError, encode, read
 from xnorpp.runtime.plan import make_steps
 from xnorpp.runtime.reference import multiply_add, normalise, run
-from xnorpp.runtime.stem import add_byte_filters, byte_step, picture_filters
+from xnorpp.runtime.stem import PictureFilters, add_byte_filters, byte_step, picture_filters
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
@@ -44,7 +44,10 @@ def by_hand(net: Program, x: np.ndarray) -> np.ndarray:
     """The formula of picture.py: exact sums, then each step rounded to float32, batch norm's as one."""
     attrs, t = net.ops[0].attrs, net.tensors
     stride, padding = attrs["stride"][0], attrs["padding"][0]
-    filters = picture_filters(t["w"], np.array(net.mean), np.array(net.std), stride)
+    if net.version == 1:  # engines round by themselves
+        filters = picture_filters(t["w"], np.array(net.mean), np.array(net.std), stride)
+    else:
+        filters = PictureFilters(*(t[f"w.byte_{role}"] for role in ("weight", "mean", "rest", "scale")))
     o, _, kh, kw = filters.taps.shape
     four = np.concatenate([x, np.full((*x.shape[:3], 1), 255, np.uint8)], axis=3).astype(np.int64)
     four = np.pad(four, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
@@ -76,9 +79,13 @@ def pooled(net: Program, slope: float | None) -> Program:
 @pytest.mark.parametrize("isa", available_isas())
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("slope", [0.25, 0.0, 1.5, -0.5, None])
-def test_maxima_of_sums_are_maxima_of_floats(slope: float | None, threads: int, isa: str) -> None:
-    """Factors of both signs, and slopes with which a greater sum need not be a greater float."""
-    net = program(7, 2, True)
+@pytest.mark.parametrize("version", [1, 2])
+def test_maxima_of_sums_are_maxima_of_floats(
+    version: int, slope: float | None, threads: int, isa: str
+) -> None:
+    """Factors of both signs, and slopes with which a greater sum need not be a greater float. Filters of
+    version 1 leave no room for sums of four taps, so that outputs are taken in twos, not in fours."""
+    net = program(7, 2, True, version=version)
     assert (net.tensors["m"] < 0).any()
     x = np.random.default_rng(1).integers(0, 256, (2, 23, 30, 3), dtype=np.uint8)
     want = by_hand(net, x)
@@ -103,7 +110,35 @@ def test_the_cpu_engine_computes_the_formula(kernel: int, stride: int, bias: boo
     np.testing.assert_array_equal(CpuModel(read(encode(net)), isa=isa)(x), want)
     old = program(kernel, stride, bias, version=1)  # its file states nothing: engines round by a rule
     assert "byte_weight" not in old.ops[0].tensors
-    np.testing.assert_array_equal(CpuModel(read(encode(old)), isa=isa)(x), want)
+    own = by_hand(old, x)
+    np.testing.assert_array_equal(CpuModel(read(encode(old)), isa=isa)(x), own)
+    assert np.array_equal(own, want) == (
+        (kernel, stride) != (7, 2)
+    )  # where files leave room for sums of four taps
+
+
+@pytest.mark.parametrize("kind", ["random", "smooth", "one tap"])
+def test_files_leave_room_for_sums_of_four_taps(kind: str) -> None:
+    """Two rows and two columns apart, and of two taps: no sum leaves 16 bits, and the largest nearly
+    fills them."""
+    net = program(7, 2, False, version=1)
+    weight = net.tensors["w"]
+    weight = {
+        "random": weight,
+        "smooth": weight * 0.1 + 1,
+        "one tap": weight * (np.arange(49) == 24).reshape(7, 7),
+    }[kind]
+    net = add_byte_filters(replace(net, tensors={**net.tensors, "w": weight.astype(np.float32)}, version=2))
+    rows = net.tensors["w.byte_weight"].astype(np.int64)
+    rows = np.concatenate([rows, rows[..., [0, 1, 4], :] + rows[..., [2, 3, 6], :]], axis=2)
+    sums = np.concatenate([rows, rows[..., [0, 1, 4]] + rows[..., [2, 3, 6]]], axis=3)
+    most = np.abs(sums).max(axis=(1, 2, 3))
+    assert most.max() <= 127 * 256 + 127
+    if kind == "random":
+        assert np.median(most) > 32600
+    scale = net.tensors["w.byte_scale"].astype(np.float64)[:, None, None, None]
+    exact = weight / (255 * STD.astype(np.float32).astype(np.float64)[:, None, None]) / scale
+    assert np.abs(net.tensors["w.byte_weight"] - exact).max() <= 4
 
 
 def test_filters_that_leave_no_room_for_pairs_run_all_the_same() -> None:

@@ -15,10 +15,25 @@
 
 namespace {
 
+// Numbers from one pair of outputs to the next: four columns of three channels.
+constexpr int kPairStep = 12;
+
+// The pairs of numbers at kAt, kAt + kPairStep, ... of p by the vectors of filters at kWeights. An instruction set may have one of
+// its own.
+template <int kAt, int kWeights, class V, int kPairs>
+__attribute__((always_inline)) inline void dot_beside(V (&sum)[kPairs][2], const int16_t *p, const int16_t *w) {
+    const V w0 = load_pairs(w + kWeights), w1 = load_pairs(w + kWeights + 2 * N);
+#pragma GCC unroll 16
+    for (int i = 0; i < kPairs; i++) {
+        const V a = set1_pair(p + kAt + i * kPairStep);
+        sum[i][0] = dot_pairs(sum[i][0], a, w0), sum[i][1] = dot_pairs(sum[i][1], a, w1);
+    }
+}
+
 struct ImagePairDot {
     using Unit = int16_t;
     using Result = int32_t;
-    static constexpr int kTile = N == 16 ? 8 : 4, kPair = 2, kSlack = 64;  // 56 pairs a row divide by both
+    static constexpr int kTile = N == 16 ? 8 : 4, kPair = 2, kSlack = 160;  // 56 pairs a row divide by both
     static constexpr bool kBits = false;
 
     static void prepare(const Conv &k, const void *in, int row, int16_t *out, char *spare) {
@@ -29,32 +44,47 @@ struct ImagePairDot {
         for (int i = half - 6; i < half; i++) out[half + i] = 0;
     }
 
-    // One sum of every pair of the tile over all kernel rows: pairs of numbers at kFirst.. and kFirst+12.. .
-    template <int kFirst, int kSteps>
-    static const int16_t *pass(const int16_t *const *bases, long shift, const Segment *rows, int count, const int16_t *w,
-                               I (*out)[2]) {
-        I sum[kTile][2];
+    // Where the pairs of a tile lie: each by itself, or one beside the other.
+    struct Apart {
+        const int16_t *const *bases;
+        long shift;
+        template <int kAt, int kWeights>
+        __attribute__((always_inline)) void take(I (&sum)[kTile][2], long row, const int16_t *w) const {
+            const I w0 = load_pairs(w + kWeights), w1 = load_pairs(w + kWeights + 2 * N);
 #pragma GCC unroll 16
-        for (int i = 0; i < kTile; i++) sum[i][0] = sum[i][1] = zero_ints();
-        for (int r = 0; r < count; r++) {
-            const int16_t *p[kTile];
-#pragma GCC unroll 16
-            for (int i = 0; i < kTile; i++) p[i] = bases[i] + shift + rows[r].offset;
-#pragma GCC unroll 8
-            for (int u = 0; u < kSteps; u++, w += 4 * N) {
-                const int at = kFirst + (u < 3 ? 2 * u : 12 + 2 * (u - 3));
-                const I w0 = load_pairs(w), w1 = load_pairs(w + 2 * N);
-#pragma GCC unroll 16
-                for (int i = 0; i < kTile; i++) {
-                    const I a = set1_pair(p[i] + at);
-                    sum[i][0] = dot_pairs(sum[i][0], a, w0);
-                    sum[i][1] = dot_pairs(sum[i][1], a, w1);
-                }
+            for (int i = 0; i < kTile; i++) {
+                const I a = set1_pair(bases[i] + shift + row + kAt);
+                sum[i][0] = dot_pairs(sum[i][0], a, w0), sum[i][1] = dot_pairs(sum[i][1], a, w1);
             }
         }
-#pragma GCC unroll 16
-        for (int i = 0; i < kTile; i++) out[i][0] = sum[i][0], out[i][1] = sum[i][1];
+    };
+    struct Beside {
+        const int16_t *at;
+        template <int kAt, int kWeights>
+        __attribute__((always_inline)) void take(I (&sum)[kTile][2], long row, const int16_t *w) const {
+            dot_beside<kAt, kWeights>(sum, at + row, w);
+        }
+    };
+
+    // Adds one sum of every pair of the tile over all kernel rows: pairs of numbers at kFirst.. and kFirst+12.. .
+    template <int kFirst, int kSteps, class Place>
+    __attribute__((always_inline)) static inline const int16_t *pass(const Place &place, const Segment *rows, int count, const int16_t *w,
+                                                                     I (&sum)[kTile][2]) {
+        for (int r = 0; r < count; r++, w += kSteps * 4 * N) {
+            const long row = rows[r].offset;
+            place.template take<kFirst, 0>(sum, row, w);
+            place.template take<kFirst + 2, 4 * N>(sum, row, w);
+            place.template take<kFirst + 4, 8 * N>(sum, row, w);
+            place.template take<kFirst + 12, 12 * N>(sum, row, w);
+            place.template take<kFirst + 14, 16 * N>(sum, row, w);
+            if constexpr (kSteps == 6) place.template take<kFirst + 16, 20 * N>(sum, row, w);
+        }
         return w;
+    }
+
+    static void clear(I (&sum)[kTile][2]) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kTile; i++) sum[i][0] = sum[i][1] = zero_ints();
     }
 
     // The last segment says where the differences begin.
@@ -63,20 +93,25 @@ struct ImagePairDot {
         const int16_t *w = (const int16_t *)weights;
         const int rows = count - 1;
         const long differences = segments[rows].offset;
+        const Apart numbers{bases, 0}, differing{bases, differences};
         for (int half = 0; half < kBlock; half += 2 * N) {
             I sum[kTile][2];
             alignas(64) int32_t shared[kTile * 2 * N];
-            w = pass<6, 6>(bases, 0, segments, rows, w, sum);
-            for (int i = 0; i < kTile; i++)
-                for (int v = 0; v < 2; v++) store_ints(shared + (i * 2 + v) * N, sum[i][v]);
-            w = pass<0, 6>(bases, differences, segments, rows, w, sum);
-            for (int i = 0; i < kTile; i++)
-                for (int v = 0; v < 2; v++)
-                    store_ints(result + 2 * i * kBlock + half + v * N, add_ints(sum[i][v], shared + (i * 2 + v) * N));
-            w = pass<6, 5>(bases, differences, segments, rows, w, sum);
-            for (int i = 0; i < kTile; i++)
-                for (int v = 0; v < 2; v++)
-                    store_ints(result + (2 * i + 1) * kBlock + half + v * N, add_ints(sum[i][v], shared + (i * 2 + v) * N));
+            const auto put = [&](int32_t *to, int step) {
+#pragma GCC unroll 16
+                for (int i = 0; i < kTile; i++)
+#pragma GCC unroll 2
+                    for (int v = 0; v < 2; v++) store_ints(to + i * step + v * N, sum[i][v]);
+            };
+            clear(sum);
+            w = pass<6, 6>(numbers, segments, rows, w, sum);
+            put(shared, 2 * N);
+            w = pass<0, 6>(differing, segments, rows, w, sum);
+            put(result + half, 2 * kBlock);
+#pragma GCC unroll 16
+            for (int i = 0; i < kTile; i++) sum[i][0] = load_ints(shared + 2 * i * N), sum[i][1] = load_ints(shared + (2 * i + 1) * N);
+            w = pass<6, 5>(differing, segments, rows, w, sum);
+            put(result + kBlock + half, 2 * kBlock);
         }
     }
 };

@@ -11,51 +11,57 @@ constexpr int kQuadPart[3] = {4, 4, 3};   // sums of a row in s, y0 and y1
 constexpr int kQuadRows[3][4] = {{2, 3, 6, 7}, {0, 1, 4, 5}, {2, 3, 6, 0}};  // rows of the image, or of the differences
 
 struct ImageQuadDot {
-    static constexpr int kTile = ImagePairDot::kTile;
+    using D = ImagePairDot;
+    static constexpr int kTile = D::kTile;
+    using Sums = I[kTile][2];
 
-    // One of s, y0 and y1: both columns of every pair, plus `before` where it is given, as [pair][column][2N].
-    static const int16_t *part(int which, const int16_t *const *bases, long shift, long differences, int row, const int16_t *w,
-                               const int32_t *before, int32_t *out) {
-        using D = ImagePairDot;
-        Segment rows[4];
-        const int count = kQuadPart[which];
-        for (int i = 0; i < count; i++) rows[i] = Segment{kQuadRows[which][i] * row, 0};
-        I sum[kTile][2];
+    // One of s, y0 and y1: of both columns of every pair, each of which begins as `before` has it and ends in `done(sums, column)`.
+    // `at` is the first pair's place in row 0 of the image, or of the differences of rows.
+    template <int kWhich, class Before, class Done>
+    __attribute__((always_inline)) static inline const int16_t *part(const int16_t *at, const Conv &k, const int16_t *w, const Before &before,
+                                                                     const Done &done) {
+        constexpr int kCount = kQuadPart[kWhich];
+        Segment rows[kCount];
+        for (int i = 0; i < kCount; i++) rows[i] = Segment{kQuadRows[kWhich][i] * k.row_units, 0};
+        const D::Beside numbers{at}, differing{at + k.row_units / 2};
+        Sums sum;
         alignas(64) int32_t shared[kTile * 2 * N];
-        w = D::pass<6, 6>(bases, shift, rows, count, w, sum);
+        D::clear(sum);
+        w = D::pass<6, 6>(numbers, rows, kCount, w, sum);
 #pragma GCC unroll 16
-        for (int i = 0; i < kTile; i++)
-#pragma GCC unroll 2
-            for (int v = 0; v < 2; v++) store_ints(shared + (i * 2 + v) * N, sum[i][v]);
-        // Unrolled: an index that is not known would leave the sums in memory.
-        w = D::pass<0, 6>(bases, shift + differences, rows, count, w, sum);
+        for (int i = 0; i < kTile; i++) store_ints(shared + 2 * i * N, sum[i][0]), store_ints(shared + (2 * i + 1) * N, sum[i][1]);
+        before(sum, 0);
+        w = D::pass<0, 6>(differing, rows, kCount, w, sum);
+        done(sum, 0);
 #pragma GCC unroll 16
-        for (int i = 0; i < kTile; i++)
-#pragma GCC unroll 2
-            for (int v = 0; v < 2; v++) {
-                const int at = (4 * i + v) * N;
-                const I total = add_ints(sum[i][v], shared + (i * 2 + v) * N);
-                store_ints(out + at, before ? add_ints(total, before + at) : total);
-            }
-        w = D::pass<6, 5>(bases, shift + differences, rows, count, w, sum);
-#pragma GCC unroll 16
-        for (int i = 0; i < kTile; i++)
-#pragma GCC unroll 2
-            for (int v = 0; v < 2; v++) {
-                const int at = (4 * i + 2 + v) * N;
-                const I total = add_ints(sum[i][v], shared + (i * 2 + v) * N);
-                store_ints(out + at, before ? add_ints(total, before + at) : total);
-            }
+        for (int i = 0; i < kTile; i++) sum[i][0] = load_ints(shared + 2 * i * N), sum[i][1] = load_ints(shared + (2 * i + 1) * N);
+        before(sum, 1);
+        w = D::pass<6, 5>(differing, rows, kCount, w, sum);
+        done(sum, 1);
         return w;
     }
 
-    // Both rows of 2N filters: results [row][pair][column][2N]. `below` is where the differences of rows lie.
-    static const int16_t *dot(const Conv &k, const int16_t *const *bases, long below, const int16_t *w, int32_t *results) {
-        const long differences = k.row_units / 2;
-        alignas(64) int32_t shared[kTile * 4 * N];
-        w = part(0, bases, 0, differences, k.row_units, w, nullptr, shared);
-        w = part(1, bases, below, differences, k.row_units, w, shared, results);
-        return part(2, bases, below, differences, k.row_units, w, shared, results + kTile * 4 * N);
+    // Both rows of 2N filters. `below` is the first pair's place in the differences of rows; a row's sums go to
+    // `done(sums, row, column)`.
+    template <class Done>
+    __attribute__((always_inline)) static inline void dot(const Conv &k, const int16_t *at, const int16_t *below, const int16_t *w, const Done &done) {
+        alignas(64) int32_t shared[2][kTile * 2 * N];
+        const auto none = [](Sums &, int) __attribute__((always_inline)) {};
+        const auto keep_them = [&](const Sums &sum, int column) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+            for (int i = 0; i < kTile; i++)
+#pragma GCC unroll 2
+                for (int v = 0; v < 2; v++) store_ints(shared[column] + (2 * i + v) * N, sum[i][v]);
+        };
+        const auto add_them = [&](Sums &sum, int column) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+            for (int i = 0; i < kTile; i++)
+#pragma GCC unroll 2
+                for (int v = 0; v < 2; v++) sum[i][v] = add_ints(sum[i][v], shared[column] + (2 * i + v) * N);
+        };
+        w = part<0>(at, k, w, none, keep_them);
+        w = part<1>(below, k, w, add_them, [&](const Sums &sum, int column) __attribute__((always_inline)) { done(sum, 0, column); });
+        part<2>(below, k, w, add_them, [&](const Sums &sum, int column) __attribute__((always_inline)) { done(sum, 1, column); });
     }
 };
 

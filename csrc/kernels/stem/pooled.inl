@@ -38,23 +38,41 @@ void conv_pooled_quad(const Conv &k, const Epilogue &e, const int16_t *rows, int
         const int lanes = channels - c < 2 * N ? channels - c : 2 * N;
         const int16_t *w = (const int16_t *)(panels + (size_t)(c / kBlock) * quad_panel_bytes());
         w += (size_t)(c % kBlock / (2 * N)) * kQuadSums * kPairUnits * 2 * N;
-        alignas(64) int32_t carried[2][2 * N] = {}, results[2 * D::kTile * 4 * N];
+        alignas(64) int32_t carried[2][2 * N], left[D::kTile * 2 * N];  // the column before a pair's, and a pair's first one
+        for (int i = 0; i < 4 * N; i++) carried[i / (2 * N)][i % (2 * N)] = INT32_MIN;
+        const I toward[2] = {load_ints(e.toward + c), load_ints(e.toward + c + N)};
+        const int32_t *shifts[2];
+        for (int r = 0; r < 2; r++) shifts[r] = k.shift + (size_t)k.row_case[y + r] * k.col_cases * k.channels_padded + c;
         for (int first = 0; first < pairs; first += D::kTile) {
             const int n = pairs - first < D::kTile ? pairs - first : D::kTile;
-            const int16_t *bases[D::kTile];
-            for (int i = 0; i < D::kTile; i++) bases[i] = rows + (size_t)2 * (first + (i < n ? i : 0)) * k.sw * k.units;
-            D::dot(k, bases, below - rows, w, results);
-            for (int r = 0; r < 2; r++) {
-                const int32_t *borders = k.shift + (size_t)k.row_case[y + r] * k.col_cases * k.channels_padded;
-                const int32_t *shift[2 * D::kTile];
-                for (int i = 0; i < n; i++) {
-                    const int x = 2 * (first + i);
-                    shift[2 * i] = borders + (size_t)k.col_case[x] * k.channels_padded;
-                    shift[2 * i + 1] = borders + (size_t)k.col_case[x + 1 < k.ow ? x + 1 : x] * k.channels_padded;
+            const size_t at = (size_t)first * kPairStep;
+            size_t border[2 * D::kTile];
+            for (int i = 0; i < 2 * D::kTile; i++) border[i] = (size_t)k.col_case[2 * first + i < k.ow ? 2 * first + i : k.ow - 1] * k.channels_padded;
+            const bool odd = 2 * (first + n) > k.ow;  // the last pair has no second column
+            D::dot(k, rows + at, below + at, w, [&](const D::Sums &sum, int r, int column) __attribute__((always_inline)) {
+                const int32_t *shift = shifts[r];
+                int32_t *line = e.sums + ((long)(y + r) * pairs + first) * e.out_stride + c;
+                if (column == 0) {
+#pragma GCC unroll 16
+                    for (int i = 0; i < D::kTile; i++)
+#pragma GCC unroll 2
+                        for (int v = 0; v < 2; v++) store_ints(left + (2 * i + v) * N, xor_ints(add_ints(sum[i][v], shift + border[2 * i] + v * N), toward[v]));
+                    return;
                 }
-                int32_t *line = e.sums + ((long)(y + r) * pairs) * e.out_stride;
-                put_maxima(k, e, shift, first, n, results + r * D::kTile * 4 * N, 2 * N, c, lanes, line, carried[r] - c);
-            }
+                I last[2] = {load_ints(carried[r]), load_ints(carried[r] + N)};
+#pragma GCC unroll 16
+                for (int i = 0; i < D::kTile; i++, line += e.out_stride) {
+                    if (i == n) break;
+#pragma GCC unroll 2
+                    for (int v = 0; v < 2; v++) {
+                        I most = max_ints(load_ints(left + (2 * i + v) * N), last[v]);
+                        last[v] = xor_ints(add_ints(sum[i][v], shift + border[2 * i + 1] + v * N), toward[v]);
+                        if (!odd || i + 1 < n) most = max_ints(most, last[v]);
+                        if (v * N < lanes) store_ints(line + v * N, most);
+                    }
+                }
+                store_ints(carried[r], last[0]), store_ints(carried[r] + N, last[1]);
+            });
         }
     }
 }

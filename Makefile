@@ -18,17 +18,20 @@ $(VENV)/.made:
 	touch $@
 
 $(VENV)/.tools: pyproject.toml | $(VENV)/.made
+	@echo "Installing torch and the development tools into $(VENV): some minutes, once"
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --group dev
 	touch $@
 
 $(READY): $(VENV)/.tools $(NATIVE)
+	@echo "Compiling the native core: some minutes"
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[train]'
 	touch $@
 
 # The demo alone: torch and the package, none of the tools for tests, checks and documents. A venv that `make setup` has
 # prepared is used as it is.
 $(VENV)/.demo: pyproject.toml $(NATIVE) | $(VENV)/.made
+	@echo "Installing torch into $(VENV) and compiling the native core: some minutes, once"
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet -e '.[train]'
 	touch $@

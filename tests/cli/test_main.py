@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -280,6 +281,36 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert "batch_size = 256" in shown
     assert "resnet18" in run(capsys, "models")[1]
     assert "digits" in run(capsys, "datasets")[1]
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_of_torch_sleep_while_they_wait_unless_asked_otherwise(
+    given: str | None, expected: str
+) -> None:
+    """Spinning threads made the demo ten times slower on a busy machine."""
+    code = (
+        "import os; from xnorpp.cli.command import share_cores; share_cores(); "
+        "print(os.environ['OMP_WAIT_POLICY'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    if given is not None:
+        environment["OMP_WAIT_POLICY"] = given
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == expected
+
+
+@pytest.mark.parametrize("command", ["train", "demo"])
+def test_training_commands_let_threads_sleep(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def asked() -> None:
+        raise ValueError("asked")
+
+    monkeypatch.setattr(f"xnorpp.cli.{command}.share_cores", asked)
+    recipe = ["digits-small-case4"] if command == "train" else []
+    assert run(capsys, command, *recipe, "--out", str(tmp_path / "run"))[2] == f"xnorpp {command}: asked.\n"
 
 
 def test_recipes_are_listed_where_torch_cannot_be_imported() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from xnorpp.cli.command import Parser, check_folder
+from xnorpp.cli.command import Parser, check_folder, share_cores
 
 BINARY, REAL = "digits-small-case4", "digits-small-real"
 
@@ -26,6 +26,7 @@ def demo(arguments: list[str]) -> int:
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="random seed (default: 0)")
     given = parser.parse_args(arguments)
     check_folder("--out", given.out)
+    share_cores()
     run_demo(given.out, seed=given.seed)
     return 0
 

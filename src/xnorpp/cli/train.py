@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from xnorpp.cli.command import Parser, check_data, check_file, check_folder
+from xnorpp.cli.command import Parser, check_data, check_file, check_folder, share_cores
 
 # Short forms of the settings that are changed most often: key, type and meaning.
 SHORT_FORMS: dict[str, tuple[str, type, str]] = {
@@ -74,6 +74,7 @@ def train(arguments: list[str]) -> int:
     check_folder("--out", out)
     check_file("--record", given.record, makes_folder=True)
     check_data(recipe.data.dataset, given.data)
+    share_cores()
     from xnorpp.training import record_result
     from xnorpp.training import train as run_training
 

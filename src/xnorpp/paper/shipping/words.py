@@ -37,7 +37,7 @@ def usage(card: Mapping[str, Any]) -> list[str]:
     return [
         f"xnorpp predict --model {name} photo.png",
         f"xnorpp eval --model {name} --data DIR",
-        f'python: model = xnorpp.load(xnorpp.shipped_path("{name}"))',
+        f'python: model = xnorpp.load("{name}")',
     ]
 
 

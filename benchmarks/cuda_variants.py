@@ -50,10 +50,6 @@ def _no(*_: Any) -> bool:
     return False
 
 
-def _yes(*_: Any) -> bool:
-    return True
-
-
 # After a slash, a choice made otherwise than by default: (where, what, value).
 TWEAKS: dict[str, list[tuple[Any, str, Any]]] = {
     "plain stem": [(fused_pool, "use_stem_conv", _no)],
@@ -63,9 +59,9 @@ TWEAKS: dict[str, list[tuple[Any, str, Any]]] = {
     "many programs": [("fused.ops", "PROGRAMS", 3200)],
     "few programs": [("fused.ops", "PROGRAMS", 800)],
     "one stream": [("fused.unit", "runs_aside", _no)],
-    "branch": [("fused.unit", "runs_branch", _yes)],
-    "late": [("fused.unit", "joins_late", _yes)],
-    "branch and late": [("fused.unit", "runs_branch", _yes), ("fused.unit", "joins_late", _yes)],
+    "no branch": [("fused.unit", "runs_branch", _no)],
+    "not late": [("fused.unit", "joins_late", _no)],
+    "two streams": [("fused.unit", "runs_branch", _no), ("fused.unit", "joins_late", _no)],
     "plain weights": [("fused.unit", "clamp_of", lambda conv: None)],
     "no moments": [("fused.chain", "moments_left_on", lambda x: None)],
 }

@@ -6,8 +6,9 @@ The networks are plain PyTorch in the usual post-activation form (convolution, b
 shortcut), once with ResNet-18's widths (64 to 512 channels), once with ResNet-20's (16 to 64). `binarize`
 replaces their inner convolutions, `fuse_for_training` finds the chains that train on the fused kernels. Each
 side runs in its fastest way: the real network as a CUDA graph with and without torch.compile, the binary one
-as a CUDA graph fused and compiled. The fused one has variants: all on one stream; "branch", the shortcut's
-convolution on a stream of its own; "late", weight gradients waited for at the end of the backward pass alone.
+as a CUDA graph fused and compiled. The fused one has variants: all on one stream; "no branch", the shortcut's
+convolution not on a stream of its own; "not late", weight gradients waited for in every node instead of once,
+at the end of the backward pass; "two streams", both.
 A step is forward, loss, backward and Adam, in bfloat16 autocast and channels_last, on a batch that lies on
 the device. Variants take turns in the timed windows; each counts with its median.
 
@@ -35,7 +36,7 @@ from xnorpp.training.records.record import append_rows, describe_hardware, sourc
 
 START = time.monotonic()
 REAL = ("real graph", "real compiled graph")
-STREAMS = ("fused/one stream", "fused/branch", "fused/late", "fused/branch and late")
+STREAMS = ("fused/one stream", "fused/two streams", "fused/no branch", "fused/not late")
 BINARY = ("fused", *STREAMS, "binary graph", "binary compiled graph")
 # What is measured without --variants, in the order of what the budget should be spent on.
 MEASURED = {

@@ -52,8 +52,8 @@ _state = {
     "recompute": False,
     "graph": False,
     "aside": True,
-    "branch": False,
-    "late": False,
+    "branch": True,
+    "late": True,
 }
 
 

@@ -216,9 +216,9 @@ def test_a_program_cannot_ask_for_too_much() -> None:
 
 
 def test_every_operation_has_a_definition() -> None:
-    from xnorpp.runtime.reference import APPLY
+    from xnorpp.runtime.reference import ROWS
 
-    assert set(APPLY) == set(operations())
+    assert set(ROWS) == set(operations())
 
 
 def test_loading_without_torch(tmp_path: Path) -> None:

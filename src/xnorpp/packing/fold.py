@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from xnorpp.packing.bounds.activation import CURVES
 from xnorpp.packing.graph import F32, Array, Node, Trained, fingerprint, order, users
 from xnorpp.packing.moves.chains import shorten_chains
 from xnorpp.packing.moves.layout import place_moves
 from xnorpp.packing.threshold import integer_threshold, real_threshold
+from xnorpp.runtime.reference.activation import SLOPES
 
 _INTEGER = ("binary_conv2d", "binary_linear")
 _MONOTONE = ("affine", "relu", "prelu", "hardtanh", "sigmoid", "tanh", "elu", "softplus", "erf")
@@ -107,8 +107,8 @@ def _gain(node: Node) -> Array:
         return np.abs(node.tensors.get("mult", np.ones(1)))
     if node.op == "prelu":
         return np.maximum(np.abs(node.tensors["slope"].astype(np.float64)), 1.0)
-    if node.op in CURVES:
-        return np.full(1, max(CURVES[node.op][0], float(node.attrs.get("alpha", 0.0))))
+    if node.op in SLOPES:
+        return np.full(1, max(SLOPES[node.op][0], float(node.attrs.get("alpha", 0.0))))
     return np.ones(1)
 
 

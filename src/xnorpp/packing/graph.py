@@ -1,7 +1,7 @@
 """The graph between torch and a program: the program's operations before folding, constants in float64.
 
-A traced model becomes nodes named as in `runtime/ops.py`, one for every batch norm, scale, bias and so on.
-`fold.py` merges them, `assemble.py` writes them down.
+A traced model becomes nodes named as the program's operations, one for every batch norm, scale, bias and
+so on. `fold.py` merges them, `assemble.py` writes them down.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ nothing but its own rounding can differ, and its result is compared with the tra
 
     convolution, linear of n products   |w|*err + (n + 8)*u*(|w|*|x| + |summands of the bias|)
     affine                              |s*m|*err + 8*u*(|x*s*m| + |summands of the shift|)
-    mean of n                           mean(err) + (n + 8)*u*mean|x|,     and so on (`packing/bounds`).
+    mean of n                           mean(err) + (n + 8)*u*mean|x|,     and so on (`runtime/reference`).
 
 A bit may differ from the trained one only where the trained argument of the sign is within the bound of zero.
 `beyond` counts what is not explained so; 0 is the contract.
@@ -28,13 +28,13 @@ import torch
 from torch import nn
 
 from xnorpp.packing.assemble import assemble
-from xnorpp.packing.bounds import BOUNDS, F64
 from xnorpp.packing.fold import fold
 from xnorpp.packing.operations.choice import FAR
 from xnorpp.packing.record import trace_values, unwrap
 from xnorpp.packing.storage import check_real
 from xnorpp.runtime import reference
 from xnorpp.runtime.format.program import INPUT, Op
+from xnorpp.runtime.reference.rows import F64
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,9 @@ def verify(
         node, inputs = nodes[op.output], [values[name] for name in op.inputs]
         with np.errstate(all="ignore"):
             result = reference.apply(program, op, *inputs)
-            bound = BOUNDS[op.op](program, op, node, inputs, [errors[name] for name in op.inputs], result)
+            bound = reference.ROWS[op.op].bound(
+                program, op, node, inputs, [errors[name] for name in op.inputs], result
+            )
         values[op.output], errors[op.output] = result, bound
         if node.argument in trained:
             argument = trained[node.argument]

@@ -14,7 +14,7 @@ import numpy as np
 from xnorpp.export.c.layers import extent
 from xnorpp.export.c.writer import Array, Writer
 from xnorpp.export.errors import refuse
-from xnorpp.runtime.reference.run import apply
+from xnorpp.runtime.reference.rows import apply
 
 AXES = {"y": 0, "x": 1, "o": 2}  # of the order in which numbers lie: rows, columns, channels
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from xnorpp.runtime.format.program import Op, Program
-from xnorpp.runtime.reference.arrays import F32, Apply, Array, per_channel
+from xnorpp.runtime.reference.arrays import F32, Array, per_channel
+from xnorpp.runtime.reference.rounding import U, magnitude
+from xnorpp.runtime.reference.rows import F64, Folded, Row
 
 
 def spatial_factor(program: Program, op: Op) -> F32 | None:
@@ -60,12 +65,50 @@ def _affine(program: Program, op: Op, x: Array) -> Array:
     return affine(_scaled(program, op, x), program.real(op, "mult"), program.real(op, "add"))
 
 
-APPLY: dict[str, Apply] = {
-    "sign": _sign,
-    "affine": _affine,
-    "add": lambda program, op, a, b: a + b,
-    "mul": lambda program, op, a, b: a.astype(np.float32, copy=False) * b,
-    "sub": lambda program, op, a, b: a - b,
-    "div": lambda program, op, a, b: a / b,
-    "offset": lambda program, op, x: x + program.real(op, "value"),
+def _affine_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    spatial, mult = spatial_factor(program, op), program.real(op, "mult")
+    gain = np.float64(1) if mult is None else per_channel(np.abs(mult).astype(np.float64), y.ndim)
+    if spatial is not None:
+        gain = gain * np.abs(spatial)
+    shift = magnitude(program, op, node, y.ndim)
+    return np.asarray(gain * e[0] + 8 * U * (gain * np.abs(x[0]) + shift))
+
+
+def _sign_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    """In units of the trained argument of the sign: what the folded chain makes of the error of its input."""
+    spatial = spatial_factor(program, op)
+    gain = np.ones(1) if node.gain is None else node.gain
+    factor = per_channel(np.asarray(gain, np.float64), y.ndim)
+    if spatial is not None:
+        factor = factor * np.abs(spatial)
+    return np.asarray(factor * e[0] + 16 * U * (factor * np.abs(x[0]) + magnitude(program, op, node, y.ndim)))
+
+
+def _add_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    return np.asarray(e[0] + e[1] + 2 * U * np.abs(y))
+
+
+def _mul_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    return np.asarray(np.abs(x[0]) * e[1] + np.abs(x[1]) * e[0] + e[0] * e[1] + 4 * U * np.abs(y))
+
+
+def _div_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    least = np.maximum(np.abs(x[1]) - e[1], np.finfo(np.float64).tiny)
+    return np.asarray((e[0] + np.abs(y) * e[1]) / least + 4 * U * np.abs(y))
+
+
+def _offset_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    constant = program.real(op, "value")
+    assert constant is not None
+    return np.asarray(e[0] + 4 * U * (np.abs(x[0]) + np.abs(constant)))
+
+
+ROWS: dict[str, Row] = {
+    "sign": Row(_sign, _sign_bound),
+    "affine": Row(_affine, _affine_bound),
+    "add": Row(lambda program, op, a, b: a + b, _add_bound),
+    "mul": Row(lambda program, op, a, b: a.astype(np.float32, copy=False) * b, _mul_bound),
+    "sub": Row(lambda program, op, a, b: a - b, _add_bound),
+    "div": Row(lambda program, op, a, b: a / b, _div_bound),
+    "offset": Row(lambda program, op, x: x + program.real(op, "value"), _offset_bound),
 }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from xnorpp.runtime.format.bits import unpack_bits, unpack_conv_weight
 from xnorpp.runtime.format.ops import window_size
 from xnorpp.runtime.format.program import Op, Program
 from xnorpp.runtime.reference.arrays import (
-    Apply,
     Array,
     columns_of,
     pad_images,
@@ -17,6 +18,8 @@ from xnorpp.runtime.reference.arrays import (
     signs_of,
     with_bias,
 )
+from xnorpp.runtime.reference.rounding import U, exact, magnitude
+from xnorpp.runtime.reference.rows import F64, Folded, Row
 
 
 def convolve(op: Op, x: Array, weight: Array, pad_value: int, dtype: Any = np.float32) -> Array:
@@ -85,9 +88,41 @@ def _bitweight_conv2d(program: Program, op: Op, x: Array) -> Array:
     return convolve(op, x, signs_of(program, op, x), 0)
 
 
-APPLY: dict[str, Apply] = {
-    "conv2d": _conv2d,
-    "int_conv2d": _int_conv2d,
-    "binary_conv2d": _binary_conv2d,
-    "bitweight_conv2d": _bitweight_conv2d,
+def _magnitudes(program: Program, op: Op, channels: int) -> Any:
+    real = None if program.is_packed(op) else program.real(op, "weight")
+    if real is not None:
+        return np.abs(real.astype(np.float64))
+    stored = program.tensors[op.tensors["weight"]]
+    if stored.ndim == 2:
+        return np.abs(unpack_bits(stored, channels)).astype(np.float64)
+    return np.abs(unpack_conv_weight(stored, channels // op.attrs["groups"])).astype(np.float64)
+
+
+def filter_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    weight = _magnitudes(program, op, x[0].shape[1])
+    taps = weight[0].size
+
+    def through(v: Any) -> Any:
+        if weight.ndim == 2:
+            return v @ weight.T
+        return convolve(op, v.astype(np.float32), weight, 0).astype(np.float64)
+
+    rounding = (taps + 8) * U * (through(np.abs(x[0])) + magnitude(program, op, node, y.ndim))
+    return np.asarray(through(e[0]) * 1.001 + rounding)
+
+
+def _int_conv2d_bound(
+    program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any
+) -> F64:
+    """As a convolution whose input is off by half a step more, and by what goes beyond the limit."""
+    steps, limit = float(op.attrs["steps"]), float(op.attrs["limit"])
+    step = 0.5 / steps + np.maximum(np.abs(x[0].astype(np.float64)) - limit / steps, 0)
+    return filter_bound(program, op, node, x, [e[0] + step, *e[1:]], y)
+
+
+ROWS: dict[str, Row] = {
+    "conv2d": Row(_conv2d, filter_bound),
+    "int_conv2d": Row(_int_conv2d, _int_conv2d_bound),
+    "binary_conv2d": Row(_binary_conv2d, exact),
+    "bitweight_conv2d": Row(_bitweight_conv2d, filter_bound),
 }

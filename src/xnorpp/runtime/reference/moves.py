@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from xnorpp.runtime.format.ops import pooled_size
 from xnorpp.runtime.format.program import Op, Program
-from xnorpp.runtime.reference.arrays import F32, Apply, Array, columns_of
+from xnorpp.runtime.reference.arrays import F32, Array, columns_of
+from xnorpp.runtime.reference.rounding import U, carried, exact
+from xnorpp.runtime.reference.rows import F64, Folded, Row, apply
 
 _PADS = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
@@ -179,18 +182,58 @@ def _constant(program: Program, op: Op, x: Array) -> Array:
     return np.ascontiguousarray(np.broadcast_to(value, (x.shape[0], *value.shape)))
 
 
-APPLY: dict[str, Apply] = {
-    "concat": _concat,
-    "slice": _slice,
-    "flip": lambda program, op, x: np.ascontiguousarray(np.flip(x, op.attrs["axis"] + 1)),
-    "expand": _expand,
-    "pixel_shuffle": _pixel_shuffle,
-    "pixel_unshuffle": _pixel_unshuffle,
-    "channel_shuffle": _channel_shuffle,
-    "edge_pad2d": _edge_pad2d,
-    "upsample2d": _upsample2d,
-    "adaptive_avg_pool2d": _adaptive,
-    "adaptive_max_pool2d": _adaptive,
-    "dilated_max_pool2d": _dilated_max_pool2d,
-    "constant": _constant,
+def _concat_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    return np.concatenate(e, axis=op.attrs["axis"] + 1)
+
+
+def _upsample2d_bound(
+    program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any
+) -> F64:
+    if op.attrs["mode"] == "bicubic":
+        return _bicubic_bound(op, x[0], e[0])
+    if op.attrs["mode"] != "bilinear":
+        return carried(program, op, node, x, e, y)
+    # The weights come from places of up to `h` and `w`, rounded: they differ by that many units at most.
+    h, w = x[0].shape[2:]
+    (top, below, _, _), (left, right, _, _) = taps(op, h, 0), taps(op, w, 1)
+    sizes = np.abs(x[0]).astype(np.float64)
+    around = sum(sizes[:, :, rows][:, :, :, columns] for rows in (top, below) for columns in (left, right))
+    return np.asarray(carried(program, op, node, x, e, y) + (4 * max(h, w) + 16) * U * around)
+
+
+def _bicubic_bound(op: Op, x: Any, e: F64) -> F64:
+    """As bilinear ones, but weights are of either sign, and twice as steep."""
+    (rows, y), (columns, w) = (cubic_taps(op, size, axis) for axis, size in enumerate(x.shape[2:]))
+    sizes, bound = np.abs(x).astype(np.float64), np.zeros((*x.shape[:2], rows.shape[1], columns.shape[1]))
+    steep = (8 * max(x.shape[2:]) + 64) * U
+    for i in range(4):
+        for j in range(4):
+            weight = np.abs(y[i].astype(np.float64))[:, None] * np.abs(w[j])
+            bound += weight * e[:, :, rows[i]][:, :, :, columns[j]]
+            bound += steep * sizes[:, :, rows[i]][:, :, :, columns[j]]
+    return bound
+
+
+def _adaptive_bound(
+    program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any
+) -> F64:
+    h, w = x[0].shape[2:]
+    size = apply(program, op, np.abs(x[0])).astype(np.float64)
+    return np.asarray(carried(program, op, node, x, e, y) + (h * w + 8) * U * size)
+
+
+ROWS: dict[str, Row] = {
+    "concat": Row(_concat, _concat_bound),
+    "slice": Row(_slice, carried),
+    "flip": Row(lambda program, op, x: np.ascontiguousarray(np.flip(x, op.attrs["axis"] + 1)), carried),
+    "expand": Row(_expand, carried),
+    "pixel_shuffle": Row(_pixel_shuffle, carried),
+    "pixel_unshuffle": Row(_pixel_unshuffle, carried),
+    "channel_shuffle": Row(_channel_shuffle, carried),
+    "edge_pad2d": Row(_edge_pad2d, carried),
+    "upsample2d": Row(_upsample2d, _upsample2d_bound),
+    "adaptive_avg_pool2d": Row(_adaptive, _adaptive_bound),
+    "adaptive_max_pool2d": Row(_adaptive, carried),
+    "dilated_max_pool2d": Row(_dilated_max_pool2d, carried),
+    "constant": Row(_constant, exact),
 }

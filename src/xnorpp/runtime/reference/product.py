@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from xnorpp.runtime.format.program import Op, Program
 from xnorpp.runtime.reference import curves
-from xnorpp.runtime.reference.arrays import Apply, Array, signs_of, with_bias
+from xnorpp.runtime.reference.arrays import Array, signs_of, with_bias
+from xnorpp.runtime.reference.convolution import filter_bound
+from xnorpp.runtime.reference.rounding import U, exact
+from xnorpp.runtime.reference.rows import F64, Folded, Row
 
 
 def _linear(program: Program, op: Op, x: Array) -> Array:
@@ -55,12 +61,50 @@ def _attention(program: Program, op: Op, q: Array, k: Array, v: Array) -> Array:
     return np.asarray(out.reshape(n, v.shape[1], *q.shape[2:]), np.float32)
 
 
-APPLY: dict[str, Apply] = {
-    "log_softmax": _log_softmax,
-    "matmul": lambda program, op, a, b: np.matmul(a, b),
-    "attention": _attention,
-    "linear": _linear,
-    "binary_linear": _binary_linear,
-    "bitweight_linear": _bitweight_linear,
-    "softmax": _softmax,
+def _softmax_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    worst = e[0].max(axis=1 + op.attrs.get("axis", 0), keepdims=True)
+    return np.asarray(y * np.expm1(2 * worst) + 32 * U)
+
+
+def _log_softmax_bound(
+    program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any
+) -> F64:
+    worst = e[0].max(axis=1 + op.attrs["axis"], keepdims=True)
+    return np.asarray(e[0] + worst + 16 * U * (np.abs(y) + np.abs(x[0]) + 1))
+
+
+def _matmul_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    a, b = (np.abs(v.astype(np.float64)) for v in x)
+    rounding = (a.shape[-1] + 8) * U * np.matmul(a, b)
+    return np.asarray(np.matmul(e[0], b) + np.matmul(a + e[0], e[1]) + rounding)
+
+
+def _attention_bound(
+    program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any
+) -> F64:
+    """The bounds of the two products and the softmax between them."""
+    heads, n = op.attrs["heads"], x[0].shape[0]
+
+    def split(v: Any) -> Any:
+        return np.asarray(v, np.float64).reshape(n, heads, v.shape[1] // heads, -1)
+
+    (q, k, v), (eq, ek, ev) = ([split(t) for t in row] for row in (x, e))
+    scale, taps = abs(float(op.attrs["scale"])), q.shape[2] + 8
+    q, eq = (t.swapaxes(2, 3) * scale for t in (np.abs(q), eq))
+    sizes = np.matmul(q, np.abs(k))
+    scores = np.matmul(eq, np.abs(k)) + np.matmul(q + eq, ek) + (taps + 4) * U * sizes
+    worst = np.expm1(2 * scores.max(axis=3)) + 32 * U  # of a weight, in parts of it
+    weights = np.einsum("nhdq->nhqd", split(np.abs(v).max(axis=3, keepdims=True).reshape(n, -1, 1)))
+    moved = worst[..., None] * weights + ev.max(axis=3)[:, :, None, :] + (k.shape[3] + 8) * U * weights
+    return np.asarray(moved.swapaxes(2, 3).reshape(y.shape))
+
+
+ROWS: dict[str, Row] = {
+    "linear": Row(_linear, filter_bound),
+    "binary_linear": Row(_binary_linear, exact),
+    "bitweight_linear": Row(_bitweight_linear, filter_bound),
+    "softmax": Row(_softmax, _softmax_bound),
+    "log_softmax": Row(_log_softmax, _log_softmax_bound),
+    "matmul": Row(lambda program, op, a, b: np.matmul(a, b), _matmul_bound),
+    "attention": Row(_attention, _attention_bound),
 }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from xnorpp.runtime.format.batch import check_input, shape_of_batch
 from xnorpp.runtime.format.preprocess import normalise as normalise_images
-from xnorpp.runtime.format.program import INPUT, Op, Program
+from xnorpp.runtime.format.program import INPUT, Program
 from xnorpp.runtime.reference import (
     activation,
     arithmetic,
@@ -20,18 +20,11 @@ from xnorpp.runtime.reference import (
     shape,
     window,
 )
-from xnorpp.runtime.reference.arrays import F32, Apply, Array
+from xnorpp.runtime.reference.arrays import F32, Array
+from xnorpp.runtime.reference.rows import ROWS, apply
 
-APPLY: Mapping[str, Apply] = {
-    **convolution.APPLY,
-    **product.APPLY,
-    **reduction.APPLY,
-    **arithmetic.APPLY,
-    **activation.APPLY,
-    **window.APPLY,
-    **shape.APPLY,
-    **moves.APPLY,
-}
+for _family in (convolution, product, reduction, arithmetic, activation, window, shape, moves):
+    ROWS.update(_family.ROWS)
 
 
 def normalise(program: Program, x: Array) -> F32:
@@ -74,9 +67,3 @@ def run(program: Program, x: Array, keep: Iterable[str] | None = None) -> Any:
     found = {name: values[value] for name, value in outputs.items()}
     result = found if len(found) > 1 else values[program.output]
     return (result, kept) if keep is not None else result
-
-
-def apply(program: Program, op: Op, *inputs: Array) -> Array:
-    """One operation on a batch of its inputs."""
-    with np.errstate(all="ignore"):  # infinities and NaN are values here, not accidents
-        return APPLY[op.op](program, op, *inputs)

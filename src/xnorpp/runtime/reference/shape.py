@@ -7,7 +7,9 @@ import math
 import numpy as np
 
 from xnorpp.runtime.format.program import Op, Program
-from xnorpp.runtime.reference.arrays import Apply, Array
+from xnorpp.runtime.reference.arrays import Array
+from xnorpp.runtime.reference.rounding import carried, exact
+from xnorpp.runtime.reference.rows import Row
 
 
 def _pad2d(program: Program, op: Op, x: Array) -> Array:
@@ -21,10 +23,10 @@ def _permute(program: Program, op: Op, x: Array) -> Array:
     return np.ascontiguousarray(x.transpose(0, *(axis + 1 for axis in op.attrs["axes"])))
 
 
-APPLY: dict[str, Apply] = {
-    "flatten": lambda program, op, x: x.reshape(x.shape[0], math.prod(x.shape[1:])),
-    "pad2d": _pad2d,
-    "signs": lambda program, op, x: x.astype(np.float32),
-    "permute": _permute,
-    "reshape": lambda program, op, x: x.reshape(x.shape[0], *op.attrs["shape"]),
+ROWS: dict[str, Row] = {
+    "flatten": Row(lambda program, op, x: x.reshape(x.shape[0], math.prod(x.shape[1:])), carried),
+    "pad2d": Row(_pad2d, carried),
+    "signs": Row(lambda program, op, x: x.astype(np.float32), exact),
+    "permute": Row(_permute, carried),
+    "reshape": Row(lambda program, op, x: x.reshape(x.shape[0], *op.attrs["shape"]), carried),
 }

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from xnorpp.runtime.format.ops import pooled_size, window_size
 from xnorpp.runtime.format.program import Op, Program
-from xnorpp.runtime.reference.arrays import Apply, Array, columns_of, pad_images
+from xnorpp.runtime.reference.arrays import Array, columns_of, pad_images
+from xnorpp.runtime.reference.rounding import U, carried
+from xnorpp.runtime.reference.rows import F64, Folded, Row, apply
 
 
 def _pool_columns(op: Op, x: Array, fill: float) -> Array:
@@ -42,6 +46,10 @@ def _avg_pool2d(program: Program, op: Op, x: Array) -> Array:
     return np.asarray(total / count.astype(np.float32))
 
 
+def _global_avg_pool(program: Program, op: Op, x: Array) -> Array:
+    return np.asarray(x.mean(axis=(2, 3), keepdims=True, dtype=np.float32))
+
+
 def _abs_mean(program: Program, op: Op, x: Array) -> Array:
     """Mean of |x| over the channels, summed in float64 and rounded once: the same in whatever order."""
     return np.asarray(np.abs(x).mean(axis=1, keepdims=True, dtype=np.float64), np.float32)
@@ -61,10 +69,17 @@ def _box_filter(program: Program, op: Op, x: Array) -> Array:
     return np.asarray(mean.reshape(*x.shape[:2], *out).astype(np.float32))
 
 
-APPLY: dict[str, Apply] = {
-    "max_pool2d": _max_pool2d,
-    "avg_pool2d": _avg_pool2d,
-    "global_avg_pool": lambda program, op, x: x.mean(axis=(2, 3), keepdims=True, dtype=np.float32),
-    "abs_mean": _abs_mean,
-    "box_filter": _box_filter,
+def _mean_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    kernel = op.attrs.get("kernel")
+    count = x[0][0].size if kernel is None else kernel[0] * kernel[1]
+    magnitude = apply(program, op, np.abs(x[0]))
+    return np.asarray(carried(program, op, node, x, e, y) + (count + 8) * U * magnitude.astype(np.float64))
+
+
+ROWS: dict[str, Row] = {
+    "max_pool2d": Row(_max_pool2d, carried),
+    "avg_pool2d": Row(_avg_pool2d, _mean_bound),
+    "global_avg_pool": Row(_global_avg_pool, _mean_bound),
+    "abs_mean": Row(_abs_mean, _mean_bound),
+    "box_filter": Row(_box_filter, _mean_bound),
 }

@@ -32,7 +32,7 @@ FLAGS = [
     "-DXNORPP_HAVE_WASM", "-DXNORPP_NO_GENERIC",
 ]  # fmt: skip
 BUILDS = {"simd": ["-msimd128"], "relaxed": ["-msimd128", "-mrelaxed-simd"]}
-HOT = ("csrc/wasm/kernels.cpp", "csrc/core/plain/")  # compiled for speed, the rest for size
+HOT = ("csrc/wasm/kernels.cpp", "csrc/core/operations/")  # compiled for speed, the rest for size
 FUNCTIONS = (
     "version", "isa", "load_memory", "free", "input", "takes_any_size", "output_count", "output",
     "label_count", "label", "model_isa", "memory", "run_bytes", "run_floats", "prepare", "probabilities",

@@ -1,5 +1,5 @@
 // Hands the steps of a plan to the engine: one function for each kind of producer that the engine has kernels for
-// (`kProducers`; the others are plain functions, plain/plain.h), one case for each move.
+// (`kProducers`; the others have plain functions in their rows, plain/plain.h), one case for each move.
 // Layouts: a float value is (h, w, c) with the channels of a pixel rounded up to 16, a bit value has 32-bit words per pixel. An
 // input that only filters read has no padding channels: a row is then one run of numbers.
 #include "model.h"
@@ -130,7 +130,7 @@ class Builder {
     }
 
     // An operation in plain C++ (plain/plain.h).
-    void plain(const PlanStep &from, Step &step, const PlainRow &row) const {
+    void plain(const PlanStep &from, Step &step, const OperationRow &row) const {
         const Operation &o = op(from);
         step.kind = StepKind::Plain;
         for (const int input : o.inputs) {
@@ -308,7 +308,8 @@ void Builder::add(const PlanStep &from) {
     const auto *row = std::find_if(std::begin(kProducers), std::end(kProducers), [&](const Producer &p) { return !std::strcmp(p.op, kind); });
     // Softmax along an axis is a plain function; of a vector it has its own step.
     const bool along = from.op >= 0 && op(from).attrs.find("axis");
-    const PlainRow *other = row == std::end(kProducers) || along ? find_plain(kind) : nullptr;
+    const OperationRow *other = row == std::end(kProducers) || along ? find_operation(kind) : nullptr;
+    if (other && !other->make) other = nullptr;
     if (row == std::end(kProducers) && !other) throw Error("the CPU engine has no operation " + quoted(kind, 40));
     Step step;
     const Extent e = extent_of(from.shape);
@@ -343,7 +344,8 @@ std::vector<std::string> engine_operations() {
     std::vector<std::string> names(std::begin(kMoves), std::end(kMoves));
     for (const Producer &row : kProducers)
         if (std::strcmp(row.op, "pointwise") != 0) names.push_back(row.op);
-    for (const PlainRow &row : plain_operations()) names.push_back(row.op);
+    for (const OperationRow &row : operation_set())
+        if (row.make) names.push_back(row.name);
     names.insert(names.end(), curves().begin(), curves().end());
     std::sort(names.begin(), names.end());
     names.erase(std::unique(names.begin(), names.end()), names.end());

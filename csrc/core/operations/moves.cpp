@@ -1,7 +1,10 @@
 // Numbers that are joined, chosen, repeated, enlarged or pooled by windows of different sizes.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "../plain/sources.h"
+#include "../plain/taps.h"
 #include "rows.h"
 
 namespace xnorpp {
@@ -164,25 +167,242 @@ int64_t windows_work(const Site &site, const Value &out) {
     return std::max(elements_of(site.inputs[0]->shape), elements_of(out.shape)) * 4;
 }
 
+// On the CPU.
+
+PlainStep slice(const PlainSite &site) {
+    const std::vector<int64_t> start = site.integers("start"), step = site.integers("step");
+    Sources sources = straight(site);
+    each_axis(site, sources, [&](size_t axis, int64_t at) { return start[axis] + at * step[axis]; });
+    for (size_t k = 0; k < sources.channels.size(); k++) sources.channels[k].channel = (int32_t)(start[0] + (int64_t)k * step[0]);
+    return copying(std::move(sources));
+}
+
+PlainStep flip(const PlainSite &site) {
+    const size_t chosen = (size_t)site.op.integer("axis");
+    const Shape &shape = site.output().shape;
+    Sources sources = straight(site);
+    each_axis(site, sources, [&](size_t axis, int64_t at) { return axis == chosen ? shape[axis] - 1 - at : at; });
+    if (chosen == 0)
+        for (size_t k = 0; k < sources.channels.size(); k++) sources.channels[k].channel = (int32_t)(shape[0] - 1 - (int64_t)k);
+    return copying(std::move(sources));
+}
+
+PlainStep expand(const PlainSite &site) {
+    const Shape &in = site.input().shape;
+    Sources sources = straight(site);
+    each_axis(site, sources, [&](size_t axis, int64_t at) { return in[axis] == 1 ? 0 : at; });
+    if (in[0] == 1)
+        for (Origin &channel : sources.channels) channel.channel = 0;
+    return copying(std::move(sources));
+}
+
+// Channel c*r*r + i*r + j of a pixel is pixel (i, j) of the r by r that it becomes.
+PlainStep pixel_shuffle(const PlainSite &site) {
+    const int r = site.op.integer("factor");
+    const Shape &in = site.input().shape, &out = site.output().shape;
+    Sources sources = straight(site);
+    for (size_t k = 0; k < sources.channels.size(); k++) sources.channels[k].channel = (int32_t)k * r * r;
+    for (size_t p = 0; p < sources.pixels.size(); p++) {
+        const int y = (int)(p / (size_t)out[2]), x = (int)(p % (size_t)out[2]);
+        sources.pixels[p] = {y % r * r + x % r, y / r * (int)in[2] + x / r};
+    }
+    return copying(std::move(sources));
+}
+
+PlainStep pixel_unshuffle(const PlainSite &site) {
+    const int r = site.op.integer("factor");
+    const Shape &in = site.input().shape, &out = site.output().shape;
+    Sources sources = straight(site);
+    for (size_t k = 0; k < sources.channels.size(); k++) {
+        const int part = (int)k % (r * r);
+        sources.channels[k] = {(int)k / (r * r), part / r * (int)in[2] + part % r};
+    }
+    for (size_t p = 0; p < sources.pixels.size(); p++) {
+        const int y = (int)(p / (size_t)out[2]), x = (int)(p % (size_t)out[2]);
+        sources.pixels[p] = {0, y * r * (int)in[2] + x * r};
+    }
+    return copying(std::move(sources));
+}
+
+// Channels (groups, c/groups) become (c/groups, groups).
+PlainStep channel_shuffle(const PlainSite &site) {
+    const int groups = site.op.integer("groups"), each = (int)site.input().channels() / groups;
+    Sources sources = straight(site);
+    each_axis(site, sources, [](size_t, int64_t at) { return at; });
+    for (size_t k = 0; k < sources.channels.size(); k++) sources.channels[k].channel = (int)k % groups * each + (int)k / groups;
+    return copying(std::move(sources));
+}
+
+PlainStep edge_pad2d(const PlainSite &site) {
+    const std::vector<int64_t> edges = site.integers("padding");
+    const std::string mode = site.op.attrs.find("mode")->text();
+    const Shape &in = site.input().shape;
+    Sources sources = straight(site);
+    each_axis(site, sources, [&](size_t axis, int64_t at) {
+        const int64_t size = in[axis], place = at - edges[2 * (axis - 1)];
+        if (mode == "replicate") return std::max<int64_t>(0, std::min(place, size - 1));
+        if (mode == "circular") return (place + size) % size;
+        return place < 0 ? -place : place < size ? place : 2 * (size - 1) - place;
+    });
+    return copying(std::move(sources));
+}
+
+PlainStep bicubic(const PlainSite &site, bool aligned) {
+    const auto rows = cubic_taps_of(site, 0, aligned), columns = cubic_taps_of(site, 1, aligned);
+    return {[rows, columns](const PlainCall &call, int first, int count, float *to) {
+        const View &in = call.in[0];
+        const int wide = call.out.c, width = call.out.w;
+        for (int i = 0; i < count; i++, to += call.out.stride) {
+            const CubicTap &y = rows[(size_t)((first + i) / width)], &x = columns[(size_t)((first + i) % width)];
+            const float *from[4][4];
+            for (int r = 0; r < 4; r++)
+                for (int c = 0; c < 4; c++) from[r][c] = in.data + ((int64_t)y.at[r] * in.w + x.at[c]) * in.stride;
+            for (int k = 0; k < wide; k++) {
+                float sum = 0;
+                for (int r = 0; r < 4; r++) {
+                    float row = x.weight[0] * from[r][0][k];
+                    for (int c = 1; c < 4; c++) row = row + x.weight[c] * from[r][c][k];
+                    sum = r == 0 ? y.weight[0] * row : sum + y.weight[r] * row;
+                }
+                to[k] = sum;
+            }
+        }
+    }};
+}
+
+PlainStep upsample2d(const PlainSite &site) {
+    const std::string mode = site.op.attrs.find("mode")->text();
+    const bool aligned = site.op.attrs.find("align_corners")->boolean;
+    if (mode == "bicubic") return bicubic(site, aligned);
+    if (mode != "bilinear") {
+        const float half = mode == "nearest" ? 0.0f : 0.5f;
+        const float ratios[] = {ratio_of(site, 0, false), ratio_of(site, 1, false)};
+        const Shape &in = site.input().shape;
+        Sources sources = straight(site);
+        each_axis(site, sources, [&](size_t axis, int64_t at) {
+            return std::min((int64_t)std::floor(((float)at + half) * ratios[axis - 1]), in[axis] - 1);
+        });
+        return copying(std::move(sources));
+    }
+    const auto rows = taps_of(site, 0, aligned), columns = taps_of(site, 1, aligned);
+    return {[rows, columns](const PlainCall &call, int first, int count, float *to) {
+        const View &in = call.in[0];
+        const int wide = call.out.c, width = call.out.w;
+        for (int i = 0; i < count; i++, to += call.out.stride) {
+            const Tap &y = rows[(size_t)((first + i) / width)], &x = columns[(size_t)((first + i) % width)];
+            const float *top = in.data + (int64_t)y.first * in.w * in.stride, *below = in.data + (int64_t)y.second * in.w * in.stride;
+            const float *a = top + (int64_t)x.first * in.stride, *b = top + (int64_t)x.second * in.stride;
+            const float *c = below + (int64_t)x.first * in.stride, *d = below + (int64_t)x.second * in.stride;
+            for (int k = 0; k < wide; k++) {
+                const float above = x.low * a[k] + x.high * b[k], under = x.low * c[k] + x.high * d[k];
+                to[k] = y.low * above + y.high * under;
+            }
+        }
+    }};
+}
+
+void take_maxima(float *most, const float *from, int count) {
+    for (int k = 0; k < count; k++) most[k] = from[k] <= most[k] ? most[k] : most[k] != most[k] ? most[k] : from[k];  // a NaN wins and stays
+}
+
+// Window i of `out` over `in` numbers: from floor(i*in/out) to ceil((i+1)*in/out).
+template <bool kMax>
+PlainStep adaptive_pool(const PlainSite &) {
+    return {[](const PlainCall &call, int first, int count, float *to) {
+        const View &in = call.in[0], &out = call.out;
+        for (int i = 0; i < count; i++, to += out.stride) {
+            const int64_t y = (first + i) / out.w, x = (first + i) % out.w;
+            const int64_t top = y * in.h / out.h, bottom = ((y + 1) * in.h + out.h - 1) / out.h;
+            const int64_t left = x * in.w / out.w, right = ((x + 1) * in.w + out.w - 1) / out.w;
+            std::fill(to, to + out.c, kMax ? -INFINITY : 0.0f);
+            for (int64_t r = top; r < bottom; r++)
+                for (int64_t c = left; c < right; c++) {
+                    const float *from = in.data + (r * in.w + c) * in.stride;
+                    if (kMax) take_maxima(to, from, out.c);
+                    else
+                        for (int k = 0; k < out.c; k++) to[k] += from[k];
+                }
+            const float size = (float)((bottom - top) * (right - left));
+            if (!kMax)
+                for (int k = 0; k < out.c; k++) to[k] /= size;
+        }
+    }};
+}
+
+PlainStep dilated_max_pool2d(const PlainSite &site) {
+    std::vector<int> n;
+    for (const char *name : {"kernel", "stride", "padding", "dilation"})
+        for (size_t i = 0; i < 2; i++) n.push_back(site.op.integer(name, i));
+    return {[n](const PlainCall &call, int first, int count, float *to) {
+        const View &in = call.in[0], &out = call.out;
+        for (int i = 0; i < count; i++, to += out.stride) {
+            const int64_t top = (int64_t)((first + i) / out.w) * n[2] - n[4], left = (int64_t)((first + i) % out.w) * n[3] - n[5];
+            std::fill(to, to + out.c, -INFINITY);
+            for (int64_t r = top; r < top + (int64_t)n[0] * n[6]; r += n[6])
+                for (int64_t c = left; c < left + (int64_t)n[1] * n[7]; c += n[7])
+                    if (r >= 0 && r < in.h && c >= 0 && c < in.w) take_maxima(to, in.data + (r * in.w + c) * in.stride, out.c);
+        }
+    }};
+}
+
+PlainStep concat(const PlainSite &site) {
+    const size_t axis = (size_t)site.op.integer("axis"), parts = site.op.inputs.size();
+    if (axis == 0) return {[parts](const PlainCall &call, int first, int count, float *to) {
+        for (int i = 0; i < count; i++, to += call.out.stride) {
+            float *at = to;
+            for (size_t part = 0; part < parts; part++) {
+                const View &in = call.in[part];
+                std::memcpy(at, in.data + (int64_t)(first + i) * in.stride, (size_t)in.c * 4);
+                at += in.c;
+            }
+        }
+    }};
+    const Shape &out = site.output().shape;
+    int64_t inner = 1;
+    for (size_t i = axis + 1; i < out.size(); i++) inner *= out[i];
+    std::vector<int64_t> sizes;
+    for (size_t part = 0; part < parts; part++) sizes.push_back(site.input(part).shape[axis]);
+    const int64_t whole = out[axis];
+    return {[sizes, inner, whole](const PlainCall &call, int first, int count, float *to) {
+        for (int i = 0; i < count; i++, to += call.out.stride) {
+            const int64_t p = first + i, outer = p / (inner * whole);
+            int64_t at = p / inner % whole;
+            size_t part = 0;
+            while (at >= sizes[part]) at -= sizes[part++];
+            const View &in = call.in[part];
+            std::memcpy(to, in.data + ((outer * sizes[part] + at) * inner + p % inner) * in.stride, (size_t)in.c * 4);
+        }
+    }};
+}
+
+PlainStep constant(const PlainSite &site) {
+    const auto values = std::make_shared<const std::vector<float>>(site.floats("value"));
+    return {[values](const PlainCall &call, int first, int count, float *to) {
+        const size_t pixels = (size_t)call.out.pixels();
+        for (int i = 0; i < count; i++, to += call.out.stride)
+            for (int k = 0; k < call.out.c; k++) to[k] = (*values)[(size_t)k * pixels + (size_t)(first + i)];
+    }};
+}
+
 }  // namespace
 
 void add_moves(Rows &rows) {
     constexpr auto P = Fusion::Producer;
     const Names sizes{"size"};
     rows.insert(rows.end(), {
-        {"concat", {kF}, concat, outputs_work, P, {"axis"}, {}, {}, 2, {}, true},
-        {"slice", {kF}, slice, outputs_work, P, {"start", "stop", "step"}, {}, {}, 2},
-        {"flip", {kF}, flip, outputs_work, P, {"axis"}, {}, {}, 2},
-        {"expand", {kF}, expand, outputs_work, P, {"shape"}, {}, {}, 2},
-        {"pixel_shuffle", {kF}, pixel_shuffle, outputs_work, P, {"factor"}, {}, {}, 2},
-        {"pixel_unshuffle", {kF}, pixel_unshuffle, outputs_work, P, {"factor"}, {}, {}, 2},
-        {"channel_shuffle", {kF}, channel_shuffle, outputs_work, P, {"groups"}, {}, {}, 2},
-        {"edge_pad2d", {kF}, edge_pad2d, outputs_work, P, {"padding", "mode"}, {}, {}, 2},
-        {"upsample2d", {kF}, upsample2d, windows_work, P, {"size", "scale", "mode", "align_corners"}, {}, {}, 2},
-        {"adaptive_avg_pool2d", {kF}, adaptive, windows_work, P, sizes, {}, {}, 2},
-        {"adaptive_max_pool2d", {kF}, adaptive, windows_work, P, sizes, {}, {}, 2},
-        {"dilated_max_pool2d", {kF}, dilated_max_pool2d, dilated_work, P, {"kernel", "stride", "padding", "dilation", "ceil_mode"}, {}, {}, 2},
-        {"constant", {kF}, constant, outputs_work, P, {}, {"value"}, {}, 2},
+        {"concat", {kF}, concat, outputs_work, P, {"axis"}, {}, {}, 2, concat, {}, true},
+        {"slice", {kF}, slice, outputs_work, P, {"start", "stop", "step"}, {}, {}, 2, slice},
+        {"flip", {kF}, flip, outputs_work, P, {"axis"}, {}, {}, 2, flip},
+        {"expand", {kF}, expand, outputs_work, P, {"shape"}, {}, {}, 2, expand},
+        {"pixel_shuffle", {kF}, pixel_shuffle, outputs_work, P, {"factor"}, {}, {}, 2, pixel_shuffle},
+        {"pixel_unshuffle", {kF}, pixel_unshuffle, outputs_work, P, {"factor"}, {}, {}, 2, pixel_unshuffle},
+        {"channel_shuffle", {kF}, channel_shuffle, outputs_work, P, {"groups"}, {}, {}, 2, channel_shuffle},
+        {"edge_pad2d", {kF}, edge_pad2d, outputs_work, P, {"padding", "mode"}, {}, {}, 2, edge_pad2d},
+        {"upsample2d", {kF}, upsample2d, windows_work, P, {"size", "scale", "mode", "align_corners"}, {}, {}, 2, upsample2d},
+        {"adaptive_avg_pool2d", {kF}, adaptive, windows_work, P, sizes, {}, {}, 2, adaptive_pool<false>},
+        {"adaptive_max_pool2d", {kF}, adaptive, windows_work, P, sizes, {}, {}, 2, adaptive_pool<true>},
+        {"dilated_max_pool2d", {kF}, dilated_max_pool2d, dilated_work, P, {"kernel", "stride", "padding", "dilation", "ceil_mode"}, {}, {}, 2, dilated_max_pool2d},
+        {"constant", {kF}, constant, outputs_work, P, {}, {"value"}, {}, 2, constant},
     });
 }
 

@@ -1,4 +1,7 @@
-// Linear layers and what else multiplies and adds over a whole axis.
+// Linear layers, products of two values, softmax along an axis, and attention.
+#include <cmath>
+
+#include "../plain/walk.h"
 #include "rows.h"
 
 namespace xnorpp {
@@ -73,6 +76,174 @@ int64_t attention_work(const Site &site, const Value &out) {
     return elements_of(q) / q[0] * (elements_of(k) / k[0]) * (q[0] + out.channels());
 }
 
+// On the CPU.
+
+constexpr int kExp = 9, kLog = 10;  // in curves.cuh
+
+// (n, k) x (k, m): pixel j of the result is the sum over k of number k of the second's pixel j times pixel k of the first.
+PlainStep flat_product(const PlainSite &site) {
+    const Kernels &kernels = site.kernels;
+    return {[&kernels](const PlainCall &call, int first, int count, float *to) {
+        const View &a = call.in[0], &b = call.in[1], &out = call.out;
+        kernels.product(b.data + (size_t)first * b.stride, b.stride, a.data, a.stride, count, b.c, (int)round_up((size_t)out.c, 16), to, out.stride);
+    }};
+}
+
+// (.., n, k) x (.., k, m): the axes before the last two lie side by side, the first one as channels.
+PlainStep batched_product(const PlainSite &site) {
+    const Kernels &kernels = site.kernels;
+    return {[&kernels](const PlainCall &call, int first, int count, float *to) {
+        const View &a = call.in[0], &b = call.in[1], &out = call.out;
+        const size_t rank = out.rank;
+        int64_t left[kMostRank] = {}, right[kMostRank] = {};
+        for (size_t axis = 1; axis + 2 < rank; axis++) left[axis] = a.step[axis], right[axis] = b.step[axis];
+        left[rank - 2] = a.step[rank - 2], right[rank - 1] = b.step[rank - 1];
+        Walk x(out, left, first), y(out, right, first);
+        const int64_t inner = a.size[rank - 1], xs = a.step[rank - 1], ys = b.step[rank - 2];
+        const int channels = (int)round_up((size_t)out.c, 16);
+        for (int i = 0; i < count; i++, x.next(), y.next())
+            kernels.side_product(a.data + x.place(), xs, b.data + y.place(), ys, inner, channels, to + (size_t)i * out.stride);
+    }};
+}
+
+PlainStep matmul(const PlainSite &site) {
+    return site.output().shape.size() == 2 ? flat_product(site) : batched_product(site);
+}
+
+// exp(x - most) and its sum, from numbers `step` apart; rounded as every engine does.
+struct Soft {
+    float most;
+    double sum;
+};
+
+float most_of(const float *x, int64_t n, int64_t step) {
+    float most = x[0];
+    for (int64_t i = 1; i < n; i++) most = x[i * step] <= most || most != most ? most : x[i * step];
+    return most;
+}
+
+template <bool kLogarithm>
+PlainStep soft(const PlainSite &site) {
+    const Kernels &kernels = site.kernels;
+    const Shape &shape = site.input().shape;
+    const size_t axis = site.op.attrs.find("axis") ? (size_t)site.op.integer("axis") : 0;
+    int64_t inner = 1;
+    for (size_t i = axis + 1; i < shape.size(); i++) inner *= shape[i];
+    const int64_t size = shape[axis];
+    PlainStep step;
+    step.grain = axis ? (int)(size * inner) : 0;  // a piece has whole rows of the axis
+    step.scratch = round_up((size_t)shape[0], 16) * (axis ? 12 : 0) + 64;
+    step.run = [&kernels, axis, inner, size](const PlainCall &call, int first, int count, float *to) {
+        const View &in = call.in[0], &out = call.out;
+        const int stride = out.stride, c = out.c;
+        for (int i = 0; i < count; i++) {
+            const float *from = in.data + (size_t)(first + i) * in.stride;
+            for (int k = 0; k < stride; k++) to[(size_t)i * stride + k] = k < c ? from[k] : 0;
+        }
+        const auto finish = [](float x, float e, float total, float logarithm) { return kLogarithm ? x - logarithm : e / total; };
+        if (axis == 0) {
+            for (int i = 0; i < count; i++) {
+                float *row = to + (size_t)i * stride;
+                const float *from = in.data + (size_t)(first + i) * in.stride;
+                const float most = most_of(row, c, 1);
+                for (int k = 0; k < c; k++) row[k] -= most;
+                kernels.curve(kExp, 0, row, stride);
+                double sum = 0;
+                for (int k = 0; k < c; k++) sum += row[k];
+                const float total = (float)sum;
+                alignas(64) float line[16] = {total};
+                kernels.curve(kLog, 0, line, 16);
+                for (int k = 0; k < c; k++) row[k] = finish(from[k] - most, row[k], total, line[0]);
+            }
+            return;
+        }
+        float *most = (float *)call.scratch, *total = most + stride, *logarithm = total + stride;
+        for (int64_t at = 0; at < inner; at++) {
+            float *rows = to + at * stride;
+            const int64_t far = inner * stride;
+            const float *from = in.data + (first + at) * (int64_t)in.stride;
+            for (int k = 0; k < stride; k++) most[k] = rows[k];
+            for (int64_t i = 1; i < size; i++)
+                for (int k = 0; k < stride; k++) {
+                    const float u = rows[i * far + k];
+                    most[k] = u <= most[k] || most[k] != most[k] ? most[k] : u;
+                }
+            for (int64_t i = 0; i < size; i++) {
+                for (int k = 0; k < stride; k++) rows[i * far + k] -= most[k];
+                kernels.curve(kExp, 0, rows + i * far, stride);
+            }
+            for (int k = 0; k < stride; k++) {
+                double sum = 0;
+                for (int64_t i = 0; i < size; i++) sum += rows[i * far + k];
+                logarithm[k] = total[k] = (float)sum;
+            }
+            kernels.curve(kLog, 0, logarithm, stride);
+            for (int64_t i = 0; i < size; i++)
+                for (int k = 0; k < c; k++)
+                    rows[i * far + k] = finish(from[i * inner * in.stride + k] - most[k], rows[i * far + k], total[k], logarithm[k]);
+        }
+    };
+    return step;
+}
+
+// Queries, keys and values of all heads side by side as channels, tokens as pixels. The keys of a head are turned round once,
+// so that scores of one query are one product, and so is what they weigh.
+PlainStep attention(const PlainSite &site) {
+    const Kernels &kernels = site.kernels;
+    const int heads = site.op.integer("heads");
+    const float scale = site.number("scale");
+    const Extent q = extent_of(site.input(0).shape), k = extent_of(site.input(1).shape), v = extent_of(site.input(2).shape);
+    const size_t keys = (size_t)k.h * (size_t)k.w, wide = round_up(keys, 16);
+    const size_t deep = (size_t)(q.c / heads), across = round_up((size_t)(v.c / heads), 16);
+    constexpr int kQueries = 16;
+    const size_t turned = (size_t)heads * deep * wide, weighed = (size_t)heads * keys * across;
+    PlainStep step;
+    step.grain = kQueries;
+    step.scratch = (turned + weighed + kQueries * (wide + across + deep)) * 4 + 64;
+    site.budget.take(step.scratch);
+    step.run = [=, &kernels](const PlainCall &call, int first, int count, float *to) {
+        const View &queries = call.in[0], &key = call.in[1], &value = call.in[2], &out = call.out;
+        float *turn = (float *)call.scratch, *weigh = turn + turned, *scores = weigh + weighed, *sums = scores + kQueries * wide;
+        float *asked = sums + kQueries * across;
+        const size_t part = (size_t)(value.c / heads);
+        if (call.fresh) {
+            for (size_t h = 0; h < (size_t)heads; h++)
+                for (size_t d = 0; d < deep; d++)
+                    for (size_t t = 0; t < wide; t++)
+                        turn[(h * deep + d) * wide + t] = t < keys ? key.data[t * (size_t)key.stride + h * deep + d] : 0;
+            for (size_t h = 0; h < (size_t)heads; h++)
+                for (size_t t = 0; t < keys; t++)
+                    for (size_t d = 0; d < across; d++)
+                        weigh[(h * keys + t) * across + d] = d < part ? value.data[t * (size_t)value.stride + h * part + d] : 0;
+        }
+        for (size_t h = 0; h < (size_t)heads; h++) {
+            for (int i = 0; i < count; i++)
+                for (size_t d = 0; d < deep; d++)
+                    asked[(size_t)i * deep + d] = queries.data[(size_t)(first + i) * queries.stride + h * deep + d] * scale;
+            kernels.product(asked, (int)deep, turn + h * deep * wide, (int)wide, count, (int)deep, (int)wide, scores, (int)wide);
+            for (int i = 0; i < count; i++) {
+                float *row = scores + (size_t)i * wide;
+                const float most = most_of(row, (int64_t)keys, 1);
+                for (size_t t = 0; t < wide; t++) row[t] -= most;
+                kernels.curve(kExp, 0, row, (int)wide);
+                double part_sum[8] = {};
+                size_t t = 0;
+                for (; t + 8 <= keys; t += 8)
+                    for (size_t j = 0; j < 8; j++) part_sum[j] += row[t + j];
+                double sum = 0;
+                for (; t < keys; t++) sum += row[t];
+                for (size_t j = 0; j < 8; j++) sum += part_sum[j];
+                const float total = (float)sum;
+                for (size_t n = 0; n < keys; n++) row[n] /= total;
+            }
+            kernels.product(scores, (int)wide, weigh + h * keys * across, (int)across, count, (int)keys, (int)across, sums, (int)across);
+            for (int i = 0; i < count; i++)
+                for (size_t d = 0; d < part; d++) to[(size_t)i * out.stride + h * part + d] = sums[(size_t)i * across + d];
+        }
+    };
+    return step;
+}
+
 }  // namespace
 
 void add_products(Rows &rows) {
@@ -80,10 +251,10 @@ void add_products(Rows &rows) {
         {"linear", {kF}, linear, filter_work, Fusion::Producer, {}, {"weight"}, {"bias"}},
         {"binary_linear", {kB}, bit_linear<Kind::Int>, filter_work, Fusion::Producer, {}, {"weight"}, {}},
         {"bitweight_linear", {kF}, bit_linear<Kind::F32>, filter_work, Fusion::Producer, {}, {"weight"}, {}},
-        {"softmax", {kF}, softmax, outputs_work, Fusion::Producer, {}, {}, {}, 1, {"axis"}},
-        {"log_softmax", {kF}, log_softmax, soft_work, Fusion::Producer, {"axis"}, {}, {}, 2},
-        {"matmul", {kF, kF}, matmul, matmul_work, Fusion::Producer, {}, {}, {}, 2},
-        {"attention", {kF, kF, kF}, attention, attention_work, Fusion::Producer, {"heads", "scale"}, {}, {}, 2},
+        {"softmax", {kF}, softmax, outputs_work, Fusion::Producer, {}, {}, {}, 1, soft<false>, {"axis"}},
+        {"log_softmax", {kF}, log_softmax, soft_work, Fusion::Producer, {"axis"}, {}, {}, 2, soft<true>},
+        {"matmul", {kF, kF}, matmul, matmul_work, Fusion::Producer, {}, {}, {}, 2, matmul},
+        {"attention", {kF, kF, kF}, attention, attention_work, Fusion::Producer, {"heads", "scale"}, {}, {}, 2, attention},
     });
 }
 

@@ -1,6 +1,9 @@
-// Sums, means and extremes along axes, and normalisation by them.
+// Sums, means and extremes along axes, and normalisation by them. Sums are of doubles and are rounded to float once, so that
+// the order in which an engine adds does not matter.
 #include <algorithm>
+#include <cmath>
 
+#include "../plain/walk.h"
 #include "rows.h"
 
 namespace xnorpp {
@@ -33,12 +36,172 @@ Value norm(const Site &site) {
 
 int64_t norm_work(const Site &, const Value &out) { return 4 * elements_of(out.shape); }
 
+// On the CPU.
+
+enum class Reduce { Mean, Sum, Max, Min, L2 };
+
+// The larger (smaller) one; a NaN stays.
+inline float larger(float best, float u) { return u <= best || best != best ? best : u; }
+inline float smaller(float best, float u) { return u >= best || best != best ? best : u; }
+
+template <Reduce kind>
+struct Sums {
+    using Number = typename std::conditional<kind == Reduce::Max || kind == Reduce::Min, float, double>::type;
+    static Number first() { return kind == Reduce::Max ? -INFINITY : kind == Reduce::Min ? INFINITY : 0; }
+    static Number next(Number sum, float u) {
+        if constexpr (kind == Reduce::Max) return larger(sum, u);
+        else if constexpr (kind == Reduce::Min) return smaller(sum, u);
+        else if constexpr (kind == Reduce::L2) return sum + (double)u * u;
+        else return sum + u;
+    }
+    static Number join(Number a, Number b) {
+        if constexpr (kind == Reduce::Max) return larger(a, b);
+        else if constexpr (kind == Reduce::Min) return smaller(a, b);
+        else return a + b;
+    }
+    static float last(Number sum, double count) {
+        return (float)(kind == Reduce::Mean ? sum / count : kind == Reduce::L2 ? (Number)std::sqrt((double)sum) : sum);
+    }
+};
+
+template <Reduce kind>
+PlainStep reduce_by(const PlainSite &site) {
+    using S = Sums<kind>;
+    const std::vector<int64_t> axes = site.integers("axes");
+    std::vector<bool> gone(site.input().shape.size());
+    for (const int64_t axis : axes) gone[(size_t)axis] = true;
+    const size_t channels = (size_t)site.input().shape[0];
+    PlainStep step;
+    step.scratch = channels * 8;
+    step.run = [gone](const PlainCall &call, int first, int count, float *to) {
+        const View &in = call.in[0], &out = call.out;
+        // The axes that stay lead to where a sum begins, the others through it.
+        int64_t stay[kMostRank] = {};
+        View inner = in;
+        int64_t members = 1;
+        for (size_t axis = 1; axis < in.rank; axis++) {
+            stay[axis] = gone[axis] ? 0 : in.step[axis];
+            inner.size[axis] = gone[axis] ? in.size[axis] : 1;
+            members *= inner.size[axis];
+        }
+        auto *sums = (typename S::Number *)call.scratch;
+        Walk begin(out, stay, first);
+        for (int i = 0; i < count; i++, begin.next()) {
+            for (int k = 0; k < in.c; k++) sums[k] = S::first();
+            Walk through(inner, in.step, 0);
+            for (int64_t m = 0; m < members; m++, through.next()) {
+                const float *from = in.data + begin.place() + through.place();
+                for (int k = 0; k < in.c; k++) sums[k] = S::next(sums[k], from[k]);
+            }
+            float *row = to + (size_t)i * out.stride;
+            if (gone[0]) {
+                auto all = sums[0];
+                for (int k = 1; k < in.c; k++) all = S::join(all, sums[k]);
+                row[0] = S::last(all, (double)members * in.c);
+            } else {
+                for (int k = 0; k < in.c; k++) row[k] = S::last(sums[k], (double)members);
+            }
+        }
+    };
+    return step;
+}
+
+PlainStep reduce(const PlainSite &site) {
+    const std::string &function = site.op.attrs.find("function")->text();
+    if (function == "mean") return reduce_by<Reduce::Mean>(site);
+    if (function == "sum") return reduce_by<Reduce::Sum>(site);
+    if (function == "max") return reduce_by<Reduce::Max>(site);
+    if (function == "min") return reduce_by<Reduce::Min>(site);
+    return reduce_by<Reduce::L2>(site);
+}
+
+constexpr int kLanes = 8;  // sums at once: one would wait for itself
+
+double sum_of(const float *x, int n, double less, bool squares) {
+    double part[kLanes] = {};
+    int k = 0;
+    for (; k + kLanes <= n; k += kLanes)
+        for (int j = 0; j < kLanes; j++) {
+            const double u = (double)x[k + j] - less;
+            part[j] += squares ? u * u : u;
+        }
+    double sum = 0;
+    for (; k < n; k++) sum += squares ? ((double)x[k] - less) * ((double)x[k] - less) : (double)x[k] - less;
+    for (int j = 0; j < kLanes; j++) sum += part[j];
+    return sum;
+}
+
+struct Moments {
+    float mean, factor;
+};
+
+// Of each group: over its channels of one pixel, or of all.
+void moments(const View &in, int first, int pixels, int groups, bool centre, double eps, Moments *out) {
+    const int size = in.c / groups;
+    const double count = (double)size * pixels;
+    for (int g = 0; g < groups; g++) {
+        const float *from = in.data + (size_t)first * in.stride + g * size;
+        double mean = 0, squares = 0;
+        if (centre) {
+            for (int p = 0; p < pixels; p++) mean += sum_of(from + (size_t)p * in.stride, size, 0, false);
+            mean /= count;
+        }
+        for (int p = 0; p < pixels; p++) squares += sum_of(from + (size_t)p * in.stride, size, mean, true);
+        out[g] = {(float)mean, (float)(1.0 / std::sqrt(squares / count + eps))};
+    }
+}
+
+// The same where each channel is a group of its own: by rows, all channels at once.
+void channel_moments(const View &in, bool centre, double eps, double *sums, Moments *out) {
+    const int pixels = in.pixels();
+    double *means = sums, *squares = sums + in.c;
+    for (int k = 0; k < in.c; k++) means[k] = squares[k] = 0;
+    if (centre)
+        for (int p = 0; p < pixels; p++)
+            for (int k = 0; k < in.c; k++) means[k] += in.data[(size_t)p * in.stride + k];
+    for (int k = 0; k < in.c; k++) means[k] /= pixels;
+    for (int p = 0; p < pixels; p++)
+        for (int k = 0; k < in.c; k++) {
+            const double u = (double)in.data[(size_t)p * in.stride + k] - means[k];
+            squares[k] += u * u;
+        }
+    for (int k = 0; k < in.c; k++) out[k] = {(float)means[k], (float)(1.0 / std::sqrt(squares[k] / pixels + eps))};
+}
+
+PlainStep norm(const PlainSite &site) {
+    const int groups = site.op.integer("groups");
+    const bool all = site.op.attrs.find("pixels")->boolean, centre = site.op.attrs.find("centre")->boolean;
+    const double eps = site.op.attrs.find("eps")->number();
+    const size_t channels = (size_t)site.input().shape[0];
+    PlainStep step;
+    step.scratch = channels * (sizeof(Moments) + 16);
+    step.run = [=](const PlainCall &call, int first, int count, float *to) {
+        const View &in = call.in[0];
+        auto *found = (Moments *)(call.scratch + (size_t)in.c * 16);
+        if (all && call.fresh) {
+            if (groups == in.c) channel_moments(in, centre, eps, (double *)call.scratch, found);
+            else moments(in, 0, in.pixels(), groups, centre, eps, found);
+        }
+        const int size = in.c / groups;
+        for (int i = 0; i < count; i++) {
+            if (!all) moments(in, first + i, 1, groups, centre, eps, found);
+            const float *from = in.data + (size_t)(first + i) * in.stride;
+            float *row = to + (size_t)i * call.out.stride;
+            for (int g = 0; g < groups; g++) {
+                const float mean = found[g].mean, factor = found[g].factor;
+                for (int k = g * size; k < (g + 1) * size; k++) row[k] = (from[k] - mean) * factor;
+            }
+        }
+    };
+    return step;
+}
+
 }  // namespace
 
 void add_reductions(Rows &rows) {
     rows.insert(rows.end(), {
-        {"reduce", {kF}, reduce, inputs_work, Fusion::Producer, {"function", "axes"}, {}, {}, 2},
-        {"norm", {kF}, norm, norm_work, Fusion::Producer, {"groups", "pixels", "centre", "eps"}, {}, {}, 2},
+        {"reduce", {kF}, reduce, inputs_work, Fusion::Producer, {"function", "axes"}, {}, {}, 2, reduce},
+        {"norm", {kF}, norm, norm_work, Fusion::Producer, {"groups", "pixels", "centre", "eps"}, {}, {}, 2, norm},
     });
 }
 

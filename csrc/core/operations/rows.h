@@ -1,6 +1,7 @@
-// The families of the operation set. A family is one file here with its shape rules and one function that adds its rows;
-// `operation_set` (rows.cpp) calls them all.
+// The families of the operation set. A family is one file here with its shape rules, its functions on the CPU and one function
+// that adds its rows; `operation_set` (rows.cpp) calls them all.
 #pragma once
+#include "../plain/plain.h"
 #include "../program/operations.h"
 
 namespace xnorpp {

@@ -27,19 +27,4 @@ View view_of(const Value &value, int stride) {
     return view;
 }
 
-const PlainRows &plain_operations() {
-    static const PlainRows rows = [] {
-        PlainRows all;
-        for (const auto add : {add_plain_arithmetic, add_plain_products, add_plain_reductions, add_plain_shapes, add_plain_moves}) add(all);
-        return all;
-    }();
-    return rows;
-}
-
-const PlainRow *find_plain(const std::string &op) {
-    for (const PlainRow &row : plain_operations())
-        if (op == row.op) return &row;
-    return nullptr;
-}
-
 }  // namespace xnorpp

@@ -4,7 +4,7 @@
 // many threads as there are, runs the epilogue over what it filled (activations, sums, signs of the next layers) and stores
 // the result. It may read all of its inputs, but keeps nothing between calls except in its scratch.
 //
-// A family is one file here, named as in ../operations, with one function that adds its rows (`add_plain_...`).
+// The functions are in ../operations, one file for each family, with the rows of their operations.
 #pragma once
 #include <functional>
 #include <memory>
@@ -62,21 +62,6 @@ struct PlainSite {
     std::vector<int64_t> integers(const char *attr) const;
     float number(const char *attr) const { return (float)op.attrs.find(attr)->number(); }
 };
-
-struct PlainRow {
-    const char *op;
-    PlainStep (*make)(const PlainSite &site);
-};
-using PlainRows = std::vector<PlainRow>;
-
-void add_plain_arithmetic(PlainRows &rows);
-void add_plain_products(PlainRows &rows);
-void add_plain_reductions(PlainRows &rows);
-void add_plain_shapes(PlainRows &rows);
-void add_plain_moves(PlainRows &rows);
-
-const PlainRows &plain_operations();
-const PlainRow *find_plain(const std::string &op);
 
 // A view of a value with that many floats (bytes for bits) of a pixel; its memory is not known yet.
 View view_of(const Value &value, int stride);

@@ -1,5 +1,6 @@
-// The operation set: one row for each operation with its inputs, attributes, tensors, shape rule, cost, and how a plan may
-// fuse it. The rows are in ../operations, one file for each family; CONTRIBUTING.md lists what else an operation needs.
+// The operation set: one row for each operation with its inputs, attributes, tensors, shape rule, cost, how a plan may fuse
+// it, and its function on the CPU. The rows are in ../operations, one file for each family; CONTRIBUTING.md lists what else an
+// operation needs.
 #pragma once
 #include "program.h"
 
@@ -38,6 +39,9 @@ struct Site {
 // its input another name where channels, rows and columns stay, and opens a step elsewhere.
 enum class Fusion : uint8_t { Producer, Pointwise, Sign, Reshape };
 
+struct PlainSite;
+struct PlainStep;
+
 struct OperationRow {
     const char *name;
     std::vector<int> inputs;  // the mask of kinds that each may have
@@ -46,6 +50,7 @@ struct OperationRow {
     Fusion fusion;
     std::vector<const char *> attrs, required, optional;  // attributes; tensors that must be there, and that may
     int since = 1;                                        // the operation set that has it first
+    PlainStep (*make)(const PlainSite &) = nullptr;       // its function in plain C++ (../plain/plain.h); null: the engine has its own
     std::vector<const char *> more_attrs{};               // that may be absent; given, they need set 2
     bool many = false;                                    // any number of inputs more, of the last one's kinds
 };

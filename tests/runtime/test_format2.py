@@ -208,7 +208,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "has 19 bits along its last axis",
     ),
     "unknown key": (_bits(lambda row: row.__setitem__("scale", 1)), "unknown key 'scale'"),
-    "opset": (lambda h, p: p.__setitem__("opset", 3), "operation set 3 is unknown"),
+    "opset": (lambda h, p: p.__setitem__("opset", 1000), "operation set 1000 is unknown"),
     "no opset": (lambda h, p: p.pop("opset"), "operation set null is unknown"),
     "unknown field": (lambda h, p: p.__setitem__("layout", "x"), "`program` has the unknown key 'layout'"),
     "unknown in an operation": (lambda h, p: p["ops"][0].__setitem__("x", 1), "unknown key 'x'"),

@@ -1,5 +1,6 @@
 #include "rows.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace xnorpp {
@@ -65,6 +66,15 @@ const std::vector<OperationRow> &operation_set() {
         return all;
     }();
     return rows;
+}
+
+int newest_set() {
+    static const int newest = [] {
+        int most = 1;
+        for (const OperationRow &row : operation_set()) most = std::max(most, row.since);
+        return most;
+    }();
+    return newest;
 }
 
 const OperationRow *find_operation(const std::string &name) {

@@ -57,6 +57,7 @@ struct OperationRow {
 
 const std::vector<OperationRow> &operation_set();
 const OperationRow *find_operation(const std::string &name);
+int newest_set();  // that has an operation
 
 // Functions of one number that every engine computes with the same operations (curves.cuh), by their number there.
 const std::vector<const char *> &curves();

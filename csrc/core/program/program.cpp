@@ -10,7 +10,6 @@ namespace xnorpp {
 namespace {
 
 constexpr size_t kMostOps = 1 << 12, kMostAxes = 8;
-constexpr int kOpset = 2;
 constexpr uint64_t kMostNumbers = (uint64_t)1 << 30;  // of all values of one image
 constexpr int64_t kMostWork = (int64_t)1 << 42;       // multiply-adds of one image
 
@@ -213,8 +212,8 @@ Program parse_program(const std::string &source, int version, std::vector<Tensor
     if (version > 1) {
         only(body, {"opset", "input", "tensors", "ops", "outputs", "labels", "temperature", "meta"}, "`program`", version);
         const Json &opset = at(body, "opset");
-        if (!opset.is(Json::Type::Integer) || opset.integer < 1 || opset.integer > kOpset)
-            throw Error("operation set " + opset.brief() + " is unknown; this reader knows " + std::to_string(kOpset) +
+        if (!opset.is(Json::Type::Integer) || opset.integer < 1 || opset.integer > newest_set())
+            throw Error("operation set " + opset.brief() + " is unknown; this reader knows " + std::to_string(newest_set()) +
                         ", a newer release of xnorpp may know it");
         p.opset = (int)opset.integer;
         if (!draft) parse_encodings(p, at(body, "tensors"));

@@ -29,7 +29,6 @@ from xnorpp.runtime.native import ProgramError, core
 __all__ = ["INPUT", "Encoding", "Op", "Program", "ProgramError", "Value", "encode", "read", "write"]
 
 VERSION = 2  # of files that are written
-OPSET = 2  # the newest that is known; a file states the oldest that has its operations
 INPUT = "input"  # the name of the value a caller gives
 MAX_FILE = 1 << 32
 MAX_HEADER = 1 << 24
@@ -286,9 +285,9 @@ def _program_json(program: Program, encodings: Mapping[str, Encoding] | None = N
         source["mean"] = list(program.mean)
     if any(value != 1 for value in program.std):
         source["std"] = list(program.std)
-    opset = OPSET
-    if encodings is not None:  # the operations have been checked
-        rows = operations()
+    rows = operations()
+    opset = max(rule.since for rule in rows.values())  # the newest that is known
+    if encodings is not None:  # the operations have been checked: the oldest that has them
         opset = max((rows[op.op].opset(op.attrs) for op in program.ops), default=1)
         opset = max(opset, 2 if program.scales else 1)
     body = {"opset": opset, "input": {**source, "preprocess": preprocess}}

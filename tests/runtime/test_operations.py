@@ -9,8 +9,8 @@ from pathlib import Path
 from cuda_host import families
 
 from xnorpp.packing.operations import FUNCTIONS
-from xnorpp.runtime.cuda.operations import PRODUCERS
-from xnorpp.runtime.cuda.plain import ENTRY
+from xnorpp.runtime.cuda.operations import ENTRY, PRODUCERS, STAGES
+from xnorpp.runtime.cuda.source import kernel_source
 from xnorpp.runtime.format.ops import operations
 from xnorpp.runtime.native import core
 from xnorpp.runtime.plan import make_steps
@@ -35,7 +35,10 @@ def test_the_cpu_engine_covers_every_operation() -> None:
 
 
 def test_the_gpu_engine_covers_every_operation() -> None:
-    assert (set(ENTRY) - {"pointwise"}) | set(PRODUCERS) | MOVES == set(operations())
+    assert set(ENTRY) | set(PRODUCERS) | STAGES == set(operations())
+    assert STAGES == MOVES
+    for name, producer in PRODUCERS.items():
+        assert f"\nPLAIN({producer.entry}, " in kernel_source("", {}, producer.kernels), name
 
 
 def test_a_real_gpu_is_tested_with_every_operation_of_set_2() -> None:

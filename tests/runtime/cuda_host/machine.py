@@ -46,9 +46,10 @@ def compile_text(text: str, folder: Path, level: str) -> ctypes.CDLL:
 
 def kernel_text(kernel: Kernel) -> str:
     """A kernel and a C function that starts it. Those without barriers run thread after thread."""
-    lines = [f"#define {key} {value}" for key, value in kernel.macros] + [f'#include "{kernel.file}"']
-    if kernel.file.startswith("plain/"):
-        entries = re.findall(r"^PLAIN\((\w+),", (KERNELS / kernel.file).read_text(), re.MULTILINE)
+    lines = [f"#define {key} {value}" for key, value in kernel.macros]
+    lines.append(kernel.text or f'#include "{kernel.file}"')
+    if kernel.text:
+        entries = re.findall(r"^PLAIN\((\w+),", kernel.text, re.MULTILINE)
         starts = {entry: f"launch_threads([=] {{ {entry}(*a); }}, grid, THREADS)" for entry in entries}
         kind = "PlainArguments"
     elif kernel.file == "plain.cu":
@@ -81,7 +82,7 @@ class HostMachine:
         different = list(dict.fromkeys(texts.values()))
 
         def one(text: str) -> ctypes.CDLL:
-            plain = '"plain' in text or '"real_conv.cu"' in text
+            plain = any(f'"{name}"' in text for name in ("plain.cu", "producer.cuh", "real_conv.cu"))
             return compile_text(text, self.folder, "-O2" if plain else "-O1")
 
         with ThreadPoolExecutor(2) as pool:
@@ -119,7 +120,7 @@ class HostMachine:
         for launch in schedule.launches:
             library, kernel = libraries[launch.kernel], launch.kernel
             assert library.argument_bytes() == ctypes.sizeof(launch.structure)
-            if not kernel.file.startswith("plain"):
+            if not kernel.text and kernel.file != "plain.cu":
                 assert library.shared_bytes() == kernel.shared
             arguments = launch.bind(address)
             if watching is not None:

@@ -45,16 +45,17 @@ class Caller:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What is compiled: a file and the numbers written above it, and how it is started."""
+    """What is compiled: a file of kernels/ or a text, the numbers written above it, and how it is started."""
 
-    file: str
+    file: str  # "": `text`
     macros: tuple[tuple[str, int | str], ...]
     entry: str
     threads: int
     shared: int
+    text: str = ""
 
     def source(self) -> str:
-        return kernel_source(self.file, dict(self.macros))
+        return kernel_source(self.file, dict(self.macros), self.text)
 
 
 @dataclass(frozen=True)

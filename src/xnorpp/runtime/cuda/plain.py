@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.runtime.cuda import operations
 from xnorpp.runtime.cuda import real as cuda_real
 from xnorpp.runtime.cuda.fuse import Unit
 from xnorpp.runtime.cuda.launch import Array, Caller, Constant, Kernel, Launch, Local, by_pixel, extent
@@ -40,15 +41,8 @@ from xnorpp.runtime.stem import filters_of
 THREADS = 128
 FEW = 8  # images up to which a linear layer is shared out by inputs, not by images
 
-# The kernel in plain.cu of each producer of operation set 1 (`operations` has the others); an operation that
-# is no producer is a case of `_stages`.
-ENTRY = {
-    "pointwise": "pointwise", "conv2d": "real_conv", "bitweight_conv2d": "real_conv", "linear": "linear",
-    "bitweight_linear": "linear", "binary_conv2d": "bit_conv", "binary_linear": "bit_conv",
-    "max_pool2d": "max_pool", "avg_pool2d": "mean_pool", "box_filter": "box_filter",
-    "global_avg_pool": "global_mean", "abs_mean": "abs_mean", "softmax": "softmax", "flatten": "flatten",
-    "pad2d": "pad", "signs": "signs",
-}  # fmt: skip
+# The kernel in plain.cu of each producer of operation set 1, and of a step that begins with an epilogue.
+ENTRY = {"pointwise": "pointwise", **operations.ENTRY}
 _FUNCTIONS = ("add", "sub", "mul", "div")
 _CURVES = tuple(CURVES)
 _ONE_BIT = ("binary_conv2d", "binary_linear")
@@ -109,7 +103,7 @@ def plain_launch(
     if step.kind in PRODUCERS and (step.kind not in ENTRY or along):
         producer = PRODUCERS[step.kind]
         arguments |= {"operand": _operands(maker, step, at), **producer.arguments(maker, step)}
-        kernel = Kernel(f"plain/{producer.file}", (), producer.entry, threads, shared)
+        kernel = Kernel("", (), producer.entry, threads, shared, producer.kernels)
         return Launch(unit.name, kernel, PlainArguments, arguments, blocks, unit=index, images=images)
     arguments |= _window(step)
     arguments |= _picture_weights(maker, step) if whole else _weights(maker, step)

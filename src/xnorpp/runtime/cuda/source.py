@@ -1,5 +1,5 @@
-"""The text of a kernel: the files of kernels/ with a layer's numbers written above them, and their argument
-structures."""
+"""The text of a kernel: a file of kernels/ or a text of operations/ with a layer's numbers written above it;
+and the argument structures."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def kernel_folder() -> Path:
 
 
 @cache
-def _text(name: str) -> str:
-    """A file with its own includes put in, each once."""
+def _text(name: str, own: str = "") -> str:
+    """A file, or without its name the text `own`, with its includes put in, each once."""
     seen: set[str] = set()
 
     def put_in(file: str) -> str:
         if file in seen:
             return ""
         seen.add(file)
-        text = (kernel_folder() / file).read_text()
+        text = (kernel_folder() / file).read_text() if file else own
         if file == "device.cuh":  # the host build is for the tests
             text = re.sub(r'#ifdef XNORPP_HOST\n#include "host_device.h"\n#else\n', "", text)
             text = text.replace("#endif  // XNORPP_HOST\n", "")
@@ -37,9 +37,9 @@ def _text(name: str) -> str:
     return put_in(name)
 
 
-def kernel_source(name: str, macros: Mapping[str, int | str]) -> str:
-    """The whole source of one kernel."""
-    return "".join(f"#define {key} {value}\n" for key, value in macros.items()) + _text(name)
+def kernel_source(name: str, macros: Mapping[str, int | str], own: str = "") -> str:
+    """The whole source of one kernel: of a file of kernels/, or of the text `own` where `name` is empty."""
+    return "".join(f"#define {key} {value}\n" for key, value in macros.items()) + _text(name, own)
 
 
 _Pointer = ctypes.c_void_p

@@ -1,5 +1,5 @@
 // What a kernel of one producer is made of: its thread, its epilogue, and how it reads values of any rank. A part of plain.cu
-// and of every file in plain/, one for each family of operations.
+// and of the kernels of every family of operations (cuda/operations).
 #pragma once
 #include "stages.cuh"
 

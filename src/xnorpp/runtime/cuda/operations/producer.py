@@ -30,8 +30,12 @@ def no_arguments(keeper: Keeper, step: Step) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Producer:
-    """The kernel `entry` of kernels/plain/`file`; a thread makes eight channels of a pixel."""
+    """The kernel `entry` of a family's CUDA text; a thread makes eight channels of a pixel.
 
-    file: str
+    The text includes kernels/producer.cuh and ends with `PLAIN(entry, body)` for each kernel: `body` fills
+    `v[8]` for the place `p`; what follows the operation runs by itself.
+    """
+
+    kernels: str
     entry: str
     arguments: Arguments = no_arguments

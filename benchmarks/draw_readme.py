@@ -1,4 +1,5 @@
 """Draws the measured parts of README.md, docs/*.md and docs/plots from results/*.jsonl: no number is typed.
+The tables of operations in docs/format.md are drawn from their rows.
 
     python benchmarks/draw_readme.py                 fill the blocks from the recorded results
     python benchmarks/draw_readme.py --run demo      run the demo first and record what it prints
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from xnorpp.bench.machine import describe_machine
-from xnorpp.paper import recorded
+from xnorpp.paper import operations, recorded
 from xnorpp.paper import report as paper
 from xnorpp.paper.layers.tables import machine as name_of
 from xnorpp.shipped.card import size_text
@@ -383,6 +384,7 @@ BLOCKS: dict[str, Callable[[Sequence[Row]], str]] = {
     "packed": packed,
     "shipped": shipped,
     "shipped_short": shipped_short,
+    **operations.BLOCKS,
     **paper.BLOCKS,
 }
 

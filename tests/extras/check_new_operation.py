@@ -1,4 +1,4 @@
-"""A stranger adds an operation: three files, and the reference and the CPU engine run it.
+"""A stranger adds an operation: three files, and every engine runs it, packing bounds its error.
 
 Builds the native core anew from a copy of the tree, at -O0 because only answers matter, so it is not part of
 the suite (no `test_` in its name): python -m pytest tests/extras/check_new_operation.py
@@ -15,8 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-ROW = '        {"turn", {kF}, same_value, outputs_work, Fusion::Producer, {}, {}, {}, 2},'
-DEFINITION = '    "turn": lambda program, op, x: np.ascontiguousarray(x[:, :, ::-1, ::-1]),'
+ROW = '        {"turn", {kF}, same_value, outputs_work, Fusion::Producer, {}, {}, {}, 3, turn},'
 FUNCTION = """
 // The last pixel first: an image turned by half a circle.
 PlainStep turn(const PlainSite &) {
@@ -28,37 +27,83 @@ PlainStep turn(const PlainSite &) {
         }
     }};
 }"""
+DEFINITION = """    "turn": Row(
+        lambda program, op, x: np.ascontiguousarray(x[:, :, ::-1, ::-1]),
+        carried,
+        "f32 (c,h,w) -> f32, same shape",
+        meaning="The last pixel first: an image turned by half a circle.",
+    ),"""
+KERNEL = """XN_INLINE void turned_values(const PlainArguments& a, const Place& p, float (&v)[8]) {
+    EACH_CHANNEL(v[i] = source_at(a, p.image, (long)a.h * a.w - 1 - pixel_of(a, p), c))
+}
+PLAIN(turn, turned_values(a, p, v))"""
 
 # Each file, and what is written after which of its lines.
 PATCH = {
-    "csrc/core/operations/shape.cpp": {"    rows.insert(rows.end(), {": ROW},
-    "csrc/core/plain/shape.cpp": {
-        "namespace {": FUNCTION,
-        "void add_plain_shapes(PlainRows &rows) {": '    rows.push_back({"turn", turn});',
+    "csrc/core/operations/shape.cpp": {"    rows.insert(rows.end(), {": ROW, "// On the CPU.": FUNCTION},
+    "src/xnorpp/runtime/reference/shape.py": {"ROWS: dict[str, Row] = {": DEFINITION},
+    "src/xnorpp/runtime/cuda/operations/shape.py": {
+        "PLAIN(reshape, reshaped_values(a, p, v))": KERNEL,
+        "PRODUCERS = {": '    "turn": Producer(KERNELS, "turn"),',
     },
-    "src/xnorpp/runtime/reference/shape.py": {"APPLY: dict[str, Apply] = {": DEFINITION},
 }
 
+# Run in the changed tree: the engines, what is compiled for a GPU, and what packing says of a network. The
+# torch function that becomes the operation is another task (CONTRIBUTING: packable torch function).
 USE = """
 import sys
 sys.path[:0] = PATHS
 import numpy as np
+import torch
 import xnorpp
+from torch import nn
 from random_programs import Builder
+from xnorpp.packing import operations as packing
+from xnorpp.packing import pack_program, verify
+from xnorpp.paper.operations import later_sets
 from xnorpp.runtime.cpu import CpuModel, available_isas
+from xnorpp.runtime.cuda import build
 from xnorpp.runtime.format.program import encode, read
 from xnorpp.runtime.reference import run
 assert xnorpp.__file__.startswith(PATHS[0]), xnorpp.__file__
+
 b = Builder((5, 7, 3))
-b_program = b.program(b.emit("relu", b.emit("turn", "input")))
-program = read(encode(b_program))
+program = read(encode(b.program(b.emit("relu", b.emit("turn", "input")))))
 x = np.random.default_rng(0).standard_normal((3, 5, 7, 3)).astype(np.float32)
 want = np.maximum(x[:, :, ::-1, ::-1], 0)
 np.testing.assert_array_equal(run(program, x), want)
 for isa in available_isas():
     for threads in (1, 3):
         np.testing.assert_array_equal(CpuModel(program, isa=isa, threads=threads)(x), want)
-print("both engines turn images")
+(launch,) = build.Builder(program, build.Gpu()).schedule(3, False).launches
+assert launch.kernel.entry == "turn"
+assert "PLAIN(turn, turned_values(a, p, v))" in launch.kernel.source()
+
+packing.FUNCTIONS["rot90"] = lambda trace, result, input, k, dims: trace.emit(
+    "turn", [trace.node(input)], tuple(result.shape[1:]), {})
+
+class Turned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(5, 8, 3)
+
+    def forward(self, x):
+        return self.conv(torch.rot90(x.sigmoid(), 2, (2, 3))).relu()
+
+torch.manual_seed(0)
+net = Turned().eval()
+packed = pack_program(net, (5, 7, 3))
+assert [op.op for op in packed.ops] == ["sigmoid", "turn", "conv2d", "relu"]
+found = verify(net, x)
+assert found.holds
+(turn,) = [layer for layer in found.layers if layer.op == "turn"]
+assert 0 == turn.beyond and turn.error == 0 <= turn.bound, turn
+
+page = later_sets()
+assert page.startswith("## Operation set 3"), page
+assert "| `turn` | f32 (c,h,w) -> f32, same shape | | |" in page, page
+assert "**turn** The last pixel first" in page, page
+print("every engine turns images")
 """
 
 
@@ -71,12 +116,18 @@ def changed_files(tree: Path) -> list[str]:
     ]
 
 
+def run(script: str) -> str:
+    """A Python script without this checkout's installation, and what it prints."""
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def test_an_operation_takes_three_files(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    for folder in ("csrc", "src"):
-        shutil.copytree(
-            ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__", "_core*.so")
-        )
+    for folder in ("csrc", "src", "tests/runtime"):
+        ignored = shutil.ignore_patterns("__pycache__", "_core*.so")
+        shutil.copytree(ROOT / folder, tree / folder, ignore=ignored)
     shutil.copy2(ROOT / "CMakeLists.txt", tree / "CMakeLists.txt")
     for name, additions in PATCH.items():
         text = (tree / name).read_text(encoding="utf-8")
@@ -100,9 +151,20 @@ def test_an_operation_takes_three_files(tmp_path: Path) -> None:
     subprocess.run(["cmake", "--build", str(made), "-j", cores, "--target", "_core"], check=True)
     (library,) = made.glob("_core*.so")
     shutil.copy2(library, tree / "src" / "xnorpp" / "runtime" / library.name)
-    paths = [str(tree / "src"), str(ROOT / "tests" / "runtime"), sysconfig.get_paths()["purelib"]]
+    paths = [str(tree / "src"), str(tree / "tests" / "runtime"), sysconfig.get_paths()["purelib"]]
     paths += [path for path in sys.path if path.endswith("site-packages")]
-    script = f"PATHS = {paths!r}\n{USE}"
-    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "both engines turn images" in done.stdout
+    assert "every engine turns images" in run(f"PATHS = {paths!r}\n{USE}")
+
+    # The tests that every operation has: all engines cover it, and agree on it where it is listed. The
+    # kernel runs as C++ here, on the GPU in tests/gpu.
+    tests = [
+        f"{tree}/tests/runtime/test_operations.py::test_{name}"
+        for name in (
+            "the_reference_defines_every_operation", "the_cpu_engine_covers_every_operation",
+            "the_gpu_engine_covers_every_operation", "packing_bounds_the_error_of_every_operation",
+            "an_operation_is_tested_by_being_listed[turn]",
+        )
+    ]  # fmt: skip
+    arguments = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--rootdir", str(tree), *tests]
+    script = f"import sys\nsys.path[:0] = {paths!r}\nimport pytest\nsys.exit(pytest.main({arguments!r}))"
+    assert "5 passed" in run(script)

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from cuda_host.cases import Writer, window
 
+from xnorpp.runtime.format.ops import operations
 from xnorpp.runtime.format.program import Op, Program
+from xnorpp.runtime.reference import ROWS
 from xnorpp.runtime.reference.curves import CURVES
 
 Case = tuple[Program, np.ndarray]
@@ -210,6 +212,17 @@ _MOVES: dict[str, tuple[str, dict[str, Any], tuple[int, int, int]]] = {
 }
 
 
+def _as_listed(name: str) -> Case:
+    """An operation with the example of its row, its inputs values in memory, and something after it."""
+    rule, example = operations()[name], ROWS[name].example or {}
+    w = Writer((20, 6, 9), seed=12)
+    scaled = [w.op("affine", "input", mult=w.normal(20)) for _ in rule.inputs]
+    inputs = [value if "f32" in kinds else w.bits(value, 20) for value, kinds in zip(scaled, rule.inputs)]
+    attrs = {key: value for key, value in example.items() if key not in (*rule.required, *rule.optional)}
+    tensors = {key: value for key, value in example.items() if key not in attrs}
+    return w.program(w.op("relu", w.op(name, *inputs, attrs=attrs, **tensors))), w.normal(3, 20, 6, 9)
+
+
 def _fill() -> None:
     for name in CURVES:
         _of(CASES, name, lambda name=name: _curve(name))
@@ -254,4 +267,13 @@ def _fill() -> None:
         _of(SUMS, f"matmul {shape}", lambda shape=shape: _matmul(shape))
 
 
+def _has_case() -> set[str]:
+    return {op.op for make in (*CASES.values(), *SUMS.values()) for op in make()[0].ops}
+
+
 _fill()
+# Operations of new sets: those without a case, and those whose row has an example.
+NEW = {name for name, rule in operations().items() if rule.since > 1}
+LISTED = sorted(NEW - _has_case() | {name for name in NEW if ROWS[name].example is not None})
+for _name in LISTED:
+    _of(CASES, f"{_name} as listed", lambda name=_name: _as_listed(name))

@@ -72,9 +72,15 @@ def _steep_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Se
     return np.asarray(np.where(e[0] > 0, moved, 0.0) + 16 * U * np.abs(y))
 
 
+_SAME = "f32 -> f32, same shape"
 ROWS: dict[str, Row] = {
-    **{name: Row(_curve(name), _curve_bound if name in SLOPES else _steep_bound) for name in CURVES},
-    "relu": Row(lambda program, op, x: np.maximum(x, np.float32(0)), _activation_bound),
-    "prelu": Row(_prelu, _activation_bound),
-    "hardtanh": Row(_hardtanh, _activation_bound),
+    "relu": Row(lambda program, op, x: np.maximum(x, np.float32(0)), _activation_bound, _SAME),
+    "prelu": Row(_prelu, _activation_bound, _SAME, {"slope": "real (c) or (1)"}),
+    "hardtanh": Row(_hardtanh, _activation_bound, _SAME, {"max": "finite numbers"}),
+    **{
+        name: Row(
+            _curve(name), _curve_bound if name in SLOPES else _steep_bound, _SAME, {"alpha": "a number"}
+        )
+        for name in CURVES
+    },
 }

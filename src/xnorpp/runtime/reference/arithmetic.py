@@ -103,12 +103,25 @@ def _offset_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: S
     return np.asarray(e[0] + 4 * U * (np.abs(x[0]) + np.abs(constant)))
 
 
+_SPREAD = "f32, f32 that broadcast -> f32"
+_BROADCAST = {"broadcast": "true: two inputs that broadcast"}
+_CHANNELS = {"threshold": "real (c)", "flip": "uint8 (c) of 0 and 1", "mult": "real (c)", "add": "real (c)"}
 ROWS: dict[str, Row] = {
-    "sign": Row(_sign, _sign_bound),
-    "affine": Row(_affine, _affine_bound),
-    "add": Row(lambda program, op, a, b: a + b, _add_bound),
-    "mul": Row(lambda program, op, a, b: a.astype(np.float32, copy=False) * b, _mul_bound),
-    "sub": Row(lambda program, op, a, b: a - b, _add_bound),
-    "div": Row(lambda program, op, a, b: a / b, _div_bound),
-    "offset": Row(lambda program, op, x: x + program.real(op, "value"), _offset_bound),
+    "sign": Row(_sign, _sign_bound, "f32 or int -> bits, same shape", _CHANNELS),
+    "affine": Row(_affine, _affine_bound, "f32 or int -> f32, same shape", _CHANNELS),
+    "add": Row(lambda program, op, a, b: a + b, _add_bound, "f32, f32 of one shape -> f32", _BROADCAST),
+    "mul": Row(
+        lambda program, op, a, b: a.astype(np.float32, copy=False) * b,
+        _mul_bound,
+        "f32 or int, f32 -> f32",
+        _BROADCAST,
+    ),
+    "sub": Row(lambda program, op, a, b: a - b, _add_bound, _SPREAD),
+    "div": Row(lambda program, op, a, b: a / b, _div_bound, _SPREAD),
+    "offset": Row(
+        lambda program, op, x: x + program.real(op, "value"),
+        _offset_bound,
+        "f32 -> f32, same shape",
+        {"value": "real, as many axes as the input, each of its size or 1"},
+    ),
 }

@@ -120,9 +120,20 @@ def _int_conv2d_bound(
     return filter_bound(program, op, node, x, [e[0] + step, *e[1:]], y)
 
 
+_IMAGES = "f32 (c,h,w) -> f32 (o,h',w')"
+_REAL = {"dilation": "pairs", "weight": "real (o, c/groups, kh, kw)", "bias": "real (o)"}
+_BITS = {"dilation": "pairs", "weight": "bits (o, kh, kw, c/groups)", "pad_value": "-1, 0 or 1"}
+_WHOLE = {
+    "dilation": "pairs",
+    "groups": "one group, no dilation along a row",
+    "steps": "1e-15 to 1e15",
+    "limit": "1 to 32767",
+    "weight": "int8 with a scale (o, c, kh, kw)",
+    "bias": "real (o)",
+}
 ROWS: dict[str, Row] = {
-    "conv2d": Row(_conv2d, filter_bound),
-    "int_conv2d": Row(_int_conv2d, _int_conv2d_bound),
-    "binary_conv2d": Row(_binary_conv2d, exact),
-    "bitweight_conv2d": Row(_bitweight_conv2d, filter_bound),
+    "conv2d": Row(_conv2d, filter_bound, _IMAGES, _REAL),
+    "int_conv2d": Row(_int_conv2d, _int_conv2d_bound, _IMAGES, _WHOLE),
+    "binary_conv2d": Row(_binary_conv2d, exact, "bits (c,h,w) -> int (o,h',w')", _BITS),
+    "bitweight_conv2d": Row(_bitweight_conv2d, filter_bound, _IMAGES, _BITS),
 }

@@ -222,18 +222,43 @@ def _adaptive_bound(
     return np.asarray(carried(program, op, node, x, e, y) + (h * w + 8) * U * size)
 
 
+_SAME = "f32 -> f32, same shape"
+_IMAGE = "f32 (c,h,w) -> f32"
+_UPSAMPLING = {
+    "size": "rows and columns, or null",
+    "scale": "two numbers where `size` is null, else null",
+    "mode": "`nearest`, `nearest-exact`, `bilinear`, `bicubic`",
+    "align_corners": "true or false",
+}
+_PADDING = {"padding": "top, bottom, left, right", "mode": "`reflect`, `replicate`, `circular`"}
+_STEPS = {
+    "start": "one number for each axis",
+    "stop": "one for each axis; null, or below 0 from the end",
+    "step": "one for each axis",
+}
 ROWS: dict[str, Row] = {
-    "concat": Row(_concat, _concat_bound),
-    "slice": Row(_slice, carried),
-    "flip": Row(lambda program, op, x: np.ascontiguousarray(np.flip(x, op.attrs["axis"] + 1)), carried),
-    "expand": Row(_expand, carried),
-    "pixel_shuffle": Row(_pixel_shuffle, carried),
-    "pixel_unshuffle": Row(_pixel_unshuffle, carried),
-    "channel_shuffle": Row(_channel_shuffle, carried),
-    "edge_pad2d": Row(_edge_pad2d, carried),
-    "upsample2d": Row(_upsample2d, _upsample2d_bound),
-    "adaptive_avg_pool2d": Row(_adaptive, _adaptive_bound),
-    "adaptive_max_pool2d": Row(_adaptive, carried),
-    "dilated_max_pool2d": Row(_dilated_max_pool2d, carried),
-    "constant": Row(_constant, exact),
+    "concat": Row(_concat, _concat_bound, "one or more f32 that differ along one axis at most -> f32"),
+    "slice": Row(_slice, carried, "f32 of any shape -> f32", _STEPS),
+    "flip": Row(
+        lambda program, op, x: np.ascontiguousarray(np.flip(x, op.attrs["axis"] + 1)), carried, _SAME
+    ),
+    "expand": Row(_expand, carried, "f32 -> f32", {"shape": "the input's, with any size where that is 1"}),
+    "pixel_shuffle": Row(
+        _pixel_shuffle, carried, "f32 (c r r, h, w) -> f32 (c, h r, w r)", {"factor": "`r`"}
+    ),
+    "pixel_unshuffle": Row(
+        _pixel_unshuffle, carried, "f32 (c, h r, w r) -> f32 (c r r, h, w)", {"factor": "`r`"}
+    ),
+    "channel_shuffle": Row(_channel_shuffle, carried, _SAME),
+    "edge_pad2d": Row(_edge_pad2d, carried, _IMAGE, _PADDING),
+    "upsample2d": Row(_upsample2d, _upsample2d_bound, _IMAGE, _UPSAMPLING),
+    "adaptive_avg_pool2d": Row(_adaptive, _adaptive_bound, "f32 (c,h,w) -> f32 (c, *size)"),
+    "adaptive_max_pool2d": Row(_adaptive, carried, "f32 (c,h,w) -> f32 (c, *size)"),
+    "dilated_max_pool2d": Row(_dilated_max_pool2d, carried, _IMAGE, {"dilation": "pairs"}),
+    "constant": Row(
+        _constant,
+        exact,
+        "f32, which only gives the number of images -> f32",
+        {"value": "real, of 1 to 8 axes"},
+    ),
 }

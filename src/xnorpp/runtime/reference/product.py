@@ -99,12 +99,22 @@ def _attention_bound(
     return np.asarray(moved.swapaxes(2, 3).reshape(y.shape))
 
 
+_VECTOR = "f32 (i) -> f32 (o)"
+_REAL, _BITS = {"weight": "real (o, i)", "bias": "real (o)"}, {"weight": "bits (o, i)"}
 ROWS: dict[str, Row] = {
-    "linear": Row(_linear, filter_bound),
-    "binary_linear": Row(_binary_linear, exact),
-    "bitweight_linear": Row(_bitweight_linear, filter_bound),
-    "softmax": Row(_softmax, _softmax_bound),
-    "log_softmax": Row(_log_softmax, _log_softmax_bound),
-    "matmul": Row(lambda program, op, a, b: np.matmul(a, b), _matmul_bound),
-    "attention": Row(_attention, _attention_bound),
+    "linear": Row(_linear, filter_bound, _VECTOR, _REAL),
+    "binary_linear": Row(_binary_linear, exact, "bits (i) -> int (o)", _BITS),
+    "bitweight_linear": Row(_bitweight_linear, filter_bound, _VECTOR, _BITS),
+    "softmax": Row(_softmax, _softmax_bound, "f32 (c) -> f32 (c)", {"axis": "f32 of any shape"}),
+    "log_softmax": Row(_log_softmax, _log_softmax_bound, "f32 -> f32, same shape"),
+    "matmul": Row(
+        lambda program, op, a, b: np.matmul(a, b),
+        _matmul_bound,
+        "f32 (.., n, k), f32 (.., k, m) -> f32 (.., n, m)",
+    ),
+    "attention": Row(
+        _attention,
+        _attention_bound,
+        "queries f32 (c, ..), keys f32 (c, ..), values f32 (v, ..) -> f32 (v, ..)",
+    ),
 }

@@ -70,4 +70,19 @@ def _norm_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Seq
     return np.asarray(found.reshape(x[0].shape))
 
 
-ROWS: dict[str, Row] = {"reduce": Row(_reduce, _reduce_bound), "norm": Row(_norm, _norm_bound)}
+ROWS: dict[str, Row] = {
+    "reduce": Row(
+        _reduce,
+        _reduce_bound,
+        "f32 -> f32, the axes of size 1",
+        {"function": "`mean`, `sum`, `max`, `min`, `l2`", "axes": "rising"},
+        example={"function": "mean", "axes": [1, 2]},
+    ),
+    "norm": Row(
+        _norm,
+        _norm_bound,
+        "f32 -> f32, same shape",
+        {"centre": "true or false"},
+        example={"groups": 4, "pixels": True, "centre": True, "eps": 1e-5},
+    ),
+}

@@ -5,8 +5,8 @@ A family of operations is one file with its rows (`ROWS`); `run.py` collects the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,10 +39,20 @@ Bound = Callable[[Program, Op, Folded, Sequence[Any], Sequence[F64], Any], F64]
 
 @dataclass(frozen=True)
 class Row:
-    """An operation: its definition in numpy and its error bound (`rounding.py`: bounds of moved numbers)."""
+    """An operation: its definition in numpy and its error bound (`rounding.py`: bounds of moved numbers).
+
+    `form`, `notes` and `meaning` are for docs/format.md, whose tables are drawn from the rows: what the
+    operation makes of what, what an attribute or tensor is (by its name), and a sentence about it where the
+    page has none. `example` are attributes and tensors that tests try it with, on images of 20 x 6 x 9; an
+    operation without cases of its own in the tests is tried so on every engine.
+    """
 
     apply: Apply
     bound: Bound
+    form: str
+    notes: Mapping[str, str] = field(default_factory=dict)
+    meaning: str = ""
+    example: Mapping[str, Any] | None = None
 
 
 ROWS: dict[str, Row] = {}  # by the operation's name

@@ -24,9 +24,24 @@ def _permute(program: Program, op: Op, x: Array) -> Array:
 
 
 ROWS: dict[str, Row] = {
-    "flatten": Row(lambda program, op, x: x.reshape(x.shape[0], math.prod(x.shape[1:])), carried),
-    "pad2d": Row(_pad2d, carried),
-    "signs": Row(lambda program, op, x: x.astype(np.float32), exact),
-    "permute": Row(_permute, carried),
-    "reshape": Row(lambda program, op, x: x.reshape(x.shape[0], *op.attrs["shape"]), carried),
+    "flatten": Row(
+        lambda program, op, x: x.reshape(x.shape[0], math.prod(x.shape[1:])),
+        carried,
+        "f32 of any shape -> f32 (c*h*w)",
+    ),
+    "pad2d": Row(_pad2d, carried, "f32 (c,h,w) -> f32", {"padding": "six integers"}),
+    "signs": Row(lambda program, op, x: x.astype(np.float32), exact, "bits -> f32, same shape"),
+    "permute": Row(
+        _permute,
+        carried,
+        "f32 of any shape -> f32",
+        {"axes": "each axis once"},
+        example={"axes": [2, 0, 1]},
+    ),
+    "reshape": Row(
+        lambda program, op, x: x.reshape(x.shape[0], *op.attrs["shape"]),
+        carried,
+        "f32 of any shape -> f32",
+        {"shape": "as many elements"},
+    ),
 }

@@ -76,10 +76,12 @@ def _mean_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Seq
     return np.asarray(carried(program, op, node, x, e, y) + (count + 8) * U * magnitude.astype(np.float64))
 
 
+_IMAGE = "f32 (c,h,w) -> f32"
+_WINDOW = {"padding": "pairs"}
 ROWS: dict[str, Row] = {
-    "max_pool2d": Row(_max_pool2d, carried),
-    "avg_pool2d": Row(_avg_pool2d, _mean_bound),
-    "global_avg_pool": Row(_global_avg_pool, _mean_bound),
-    "abs_mean": Row(_abs_mean, _mean_bound),
-    "box_filter": Row(_box_filter, _mean_bound),
+    "max_pool2d": Row(_max_pool2d, carried, _IMAGE, _WINDOW),
+    "avg_pool2d": Row(_avg_pool2d, _mean_bound, _IMAGE, _WINDOW),
+    "global_avg_pool": Row(_global_avg_pool, _mean_bound, "f32 (c,h,w) -> f32 (c,1,1)"),
+    "abs_mean": Row(_abs_mean, _mean_bound, "f32 of any shape -> f32, one channel"),
+    "box_filter": Row(_box_filter, _mean_bound, "f32 (c,h,w) -> f32 (c,h',w')", {"dilation": "pairs"}),
 }

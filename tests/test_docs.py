@@ -2,8 +2,8 @@
 numbers are those of results/.
 
 Every ```python block of a page runs, in order, in one namespace, in a folder that has a small trained run
-(runs/digits), its packed file (digits.xnor) and a picture (digit.png). Recipes are cut to a few steps. Every
-`xnorpp ...` line of a ```console block, and in backticks, goes through the real argument parser.
+(runs/digits), its packed file (digits.xnor) and two images (digit.png, photo.jpg). Recipes are cut to a few
+steps. Every `xnorpp ...` line of a ```console block, and in backticks, goes through the real argument parser.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def short_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Any:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with runs/digits, digits.xnor and digit.png."""
+    """A folder with runs/digits, digits.xnor, digit.png and photo.jpg."""
     from PIL import Image
 
     from xnorpp.training import train
@@ -92,6 +92,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train(short_recipe("digits-small-case4"), out=folder / "runs" / "digits", device="cpu", quiet=True)
     assert cli.main(["pack", str(folder / "runs" / "digits"), "-o", str(folder / "digits.xnor")]) == 0
     Image.fromarray(load_dataset("digits", split="test").images[0, :, :, 0]).save(folder / "digit.png")
+    Image.new("RGB", (60, 40), (90, 140, 200)).save(folder / "photo.jpg")
     return folder
 
 
@@ -390,9 +391,15 @@ def test_shipped_models_are_drawn(drawing: ModuleType) -> None:
     worse = {**row, "accuracy": {**accuracy, "packed_top1": 10.0}}
     refused = {**worse, "refused": "its top-1 differs"}
     table = drawing.shipped([worse, row, refused])
-    assert "| `a-model` | best, 7 | 91.50 | 91.51 | 91.40 | 99.00 | 99.90 | 94.00 | 1.50 MB | 0.50 (" in table
+    assert (
+        "| `a-model` | 91.50 | 94.00 | 99.00 | 1.50 MB | 0.50 ms (fastest 0.40) | a CPU, avx2, 2026" in table
+    )
+    assert "| `a-model` | best, 7 | 10,000 | 91.50 | 91.51 | 91.40 | 99.90 |" in table
     assert "10.00" not in table
     assert "Refused, 2026-01-01: a-model, because its top-1 differs." in table
     short = drawing.shipped_short([row, refused])
     assert "| `a-model` | 91.50 % | 94.00 % | 1.50 MB | 0.50 ms |" in short
     assert "$ xnorpp predict --model a-model photo.png" in short
+    assert "Times are medians on a CPU.\n" in short
+    other = {**row, "name": "b-model", "latency": {**row["latency"], "hardware": {"cpu": "another"}}}
+    assert "medians on a CPU: `a-model`; another: `b-model`.\n" in drawing.shipped_short([row, other])

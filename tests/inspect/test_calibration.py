@@ -111,3 +111,24 @@ def test_images_that_were_trained_on_are_refused(
     out = tmp_path / "test.xnor"
     assert main(["calibrate", str(packed), "--split", "test", "-o", str(out)]) == 0
     assert xnorpp.load(out).program.meta["calibration"]["fitted_on"] == "digits, test"
+
+
+@pytest.mark.parametrize(("temperature", "why"), [(COLDEST, "right on all"), (HOTTEST, "predict none")])
+def test_a_temperature_that_cannot_be_fitted_is_not_written(
+    temperature: float,
+    why: str,
+    packed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where a model is right on the few images that there are, the best temperature is zero: it would print
+    100 % for everything."""
+    monkeypatch.setattr("xnorpp.inspect.calibration.fit_temperature", lambda *_: temperature)
+    out = tmp_path / "calibrated.xnor"
+    assert main(["calibrate", str(packed), "-o", str(out)]) == 2
+    assert (
+        f"because it{' is' if why[0] == 'r' else 's outputs'} {why} of them; use more"
+        in capsys.readouterr().err
+    )
+    assert not out.exists()

@@ -80,6 +80,12 @@ def calibrate(arguments: list[str]) -> int:
     progress = Progress("calibrating", len(dataset), "images")
     found = calibration.calibrate(model, dataset, batch=given.batch_size, progress=progress.advance)
     progress.close()
+    if found.temperature in (calibration.COLDEST, calibration.HOTTEST):
+        why = "it is right on all" if found.temperature == calibration.COLDEST else "its outputs predict none"
+        raise ValueError(
+            f"no temperature can be fitted on these {found.images} images, because {why} of them; use more "
+            "images (--dataset, --data), or write a temperature of your own (--temperature)"
+        )
     where = f"{name}, held out ({held:g} of the training set)" if split == "held" else f"{name}, {split}"
     facts = {"fitted_on": where, "images": found.images, "error": round(found.error, 4)}
     new = calibration.with_temperature(program, found.temperature, calibration=facts)

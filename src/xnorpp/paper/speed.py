@@ -76,9 +76,10 @@ def _on_cpu(rows: Sequence[Row], block: str, wanted: str) -> Any:
     others = [
         [name, medians[name]] for name in sorted(medians, key=lambda name: medians[name]) if name != OURS
     ]
+    processors = sorted({_short(row["hardware"]["cpu"]) for row in chosen})
     title = (
         f"{BLOCKS[block]}, {wanted}, {f'medians of {count} benchmarks' if count > 1 else 'one benchmark'}\n"
-        f"{_short(chosen[-1]['hardware']['cpu'])}, 1 thread, 1 image"
+        f"{' and '.join(processors)}, 1 thread, 1 image"
     )
     return [title, [[OURS, medians[OURS]], *others]]
 

@@ -51,6 +51,7 @@ struct FloatDot {
     using Unit = float;
     using Result = float;
     static constexpr int kTile = kFloatTile, kPair = 1, kSlack = 16;
+    static constexpr int kSmaller = kTile >= 12 ? kTile - 2 : kTile >= 6 ? kTile - 1 : kTile;  // tiles of few pixels
     static constexpr bool kBits = false;
     static void prepare(const Conv &k, const void *in, int row, float *out, char *) {
         const bool inside = row >= 0 && row < k.h;
@@ -122,84 +123,21 @@ struct FloatDot {
     }
     static void dot(const float *const *bases, int n, const Segment *segments, int count, const void *w, float *result) {
         if (n == 1) return dot_one(bases[0], segments, count, (const float *)w, result);
+        if (n <= kSmaller) return dot_pixels<kSmaller>(bases, segments, count, (const float *)w, result);
         dot_pixels<kTile>(bases, segments, count, (const float *)w, result);
     }
-};
-
-// uint8 images as 16-bit numbers: neighbouring numbers in pairs, two products a 32-bit lane.
-struct ImageDot {
-    using Unit = int16_t;
-    using Result = int32_t;
-    static constexpr int kTile = kFloatTile, kPair = 1, kSlack = 16;
-    static constexpr bool kBits = false;
-    static void prepare(const Conv &k, const void *in, int row, int16_t *out, char *) {
-        const bool inside = row >= 0 && row < k.h;
-        const int left = k.pw * k.c, wide = k.w * k.c, total = k.cols * k.c;
-        if (!inside) {
-            __builtin_memset(out, 0, (size_t)(total + 1) * 2);
-            return;
-        }
-        const uint8_t *bytes = (const uint8_t *)in + (size_t)row * wide;
-        for (int i = 0; i < left; i++) out[i] = 0;
-        for (int i = 0; i < wide; i++) out[left + i] = bytes[i];
-        for (int i = left + wide; i <= total; i++) out[i] = 0;
-    }
-    static void dot(const int16_t *const *bases, int, const Segment *segments, int count, const void *weights,
-                    int32_t *result) {
-        const int16_t *w = (const int16_t *)weights;
-        for (int half = 0; half < kBlock; half += 2 * N) {
-            I sum[kTile][2];
-            for (int i = 0; i < kTile; i++) sum[i][0] = sum[i][1] = zero_ints();
-            for (int s = 0; s < count; s++) {
-                const int16_t *p[kTile];
-                for (int i = 0; i < kTile; i++) p[i] = bases[i] + segments[s].offset;
-                const int length = segments[s].length;
-                for (int u = 0; u < length; u += 2, w += 4 * N) {
-                    const I w0 = load_pairs(w), w1 = load_pairs(w + 2 * N);
-#pragma GCC unroll 16
-                    for (int i = 0; i < kTile; i++) {
-                        const I a = set1_pair(p[i] + u);
-                        sum[i][0] = dot_pairs(sum[i][0], a, w0);
-                        sum[i][1] = dot_pairs(sum[i][1], a, w1);
-                    }
-                }
-            }
-            for (int i = 0; i < kTile; i++) {
-                store_ints(result + i * kBlock + half, sum[i][0]);
-                store_ints(result + i * kBlock + half + N, sum[i][1]);
-            }
-        }
+    // Pixels of a tile where there are so many: for 49 of them five tiles of ten compute 50, five of twelve 60.
+    static int tile(int bases) {
+        const int whole = (bases + kTile - 1) / kTile * kTile, smaller = (bases + kSmaller - 1) / kSmaller * kSmaller;
+        return smaller < whole ? kSmaller : kTile;
     }
 };
 
-// Floats rounded to 16 bits; the rest is as for an image's bytes. A NaN becomes the lowest number.
-struct WholeDot : ImageDot {
-    static void round(const float *in, int n, float steps, float limit, int16_t *out) {
-        for (int i = 0; i < n; i++) {
-            float v = in[i] * steps;
-            v = v > -limit ? v : -limit;
-            v = v < limit ? v : limit;
-            v += 12582912.0f;  // 1.5 * 2^23: the lowest bits of the sum are v, rounded to nearest, halves to even
-            uint32_t bits;
-            __builtin_memcpy(&bits, &v, 4);
-            out[i] = (int16_t)(uint16_t)bits;
-        }
-    }
-    static void prepare(const Conv &k, const void *in, int row, int16_t *out, char *) {
-        const bool inside = row >= 0 && row < k.h;
-        const int left = k.pw * k.c, wide = k.w * k.c, total = k.cols * k.c;
-        if (!inside) {
-            __builtin_memset(out, 0, (size_t)(total + 1) * 2);
-            return;
-        }
-        const float *from = (const float *)in + (size_t)row * k.w * k.in_stride;
-        for (int i = 0; i < left; i++) out[i] = 0;
-        if (k.in_stride == k.c) round(from, wide, k.steps, k.limit, out + left);
-        else
-            for (int x = 0; x < k.w; x++) round(from + (size_t)x * k.in_stride, k.c, k.steps, k.limit, out + left + x * k.c);
-        for (int i = left + wide; i <= total; i++) out[i] = 0;
-    }
-};
+}  // namespace
+
+#include "stem/image.inl"
+
+namespace {
 
 // The pixels of one tile: where each begins in the prepared rows, and where its result goes.
 template <class D>
@@ -230,6 +168,12 @@ template <class D>
 constexpr int most_blocks() {
     if constexpr (D::kBits) return D::kBlocks;
     else return 1;
+}
+
+template <class D>
+int tile_of(int bases) {
+    if constexpr (!D::kBits && sizeof(typename D::Unit) == sizeof(float)) return D::tile(bases);
+    else return D::kTile;
 }
 
 template <class D>
@@ -378,7 +322,7 @@ void conv_rows(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
             Tile<D> tile;
             const int height = bottom - top;
             const int bases = below ? height * (k.ow / 2) + (height + 1) / 2 : height * ((k.ow + D::kPair - 1) / D::kPair);
-            const int tiles = (bases + D::kTile - 1) / D::kTile;
+            const int most = tile_of<D>(bases), tiles = (bases + most - 1) / most;
             const char *next = (const char *)k.weights + (size_t)(block + blocks) * k.panel_bytes;
             if (k.groups == 1 && block + 2 * blocks <= k.blocks_per_group) tile.ahead = Ahead{next, tiles};
             for (int y = top; y < bottom; y++) {
@@ -392,7 +336,7 @@ void conv_rows(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
                         const bool pair = y + 1 < bottom;
                         tile.take(k, pair ? below + (at - rows) : at, y, x, pair ? y + 1 : -1, x);
                     }
-                    if (tile.n == D::kTile) {
+                    if (tile.n == most) {
                         tile_done(k, e, tile, block, blocks, memory);
                         if (tile.ahead.at) tile.ahead.at += blocks * k.panel_bytes / tiles;
                     }

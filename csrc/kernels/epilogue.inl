@@ -28,20 +28,20 @@ struct BaseMinus {  // dot = base[case][c] - 2*differing, from 16-bit counts; al
     static constexpr unsigned kTails = kBinaryTails;
     const uint16_t *counts;
     const float *const *base;
-    F get(int i, int lane, int c) const { return from_counts16(base[i] + c, counts + i * kBlock + lane); }
+    __attribute__((always_inline)) F get(int i, int lane, int c) const { return from_counts16(base[i] + c, counts + i * kBlock + lane); }
     float one(int i, int lane, int c) const { return base[i][c] - 2.0f * (float)counts[i * kBlock + lane]; }
 };
 struct WideBaseMinus {  // the same from 32-bit counts
     static constexpr unsigned kTails = kWideCounts ? kBinaryTails : 0;
     const int32_t *counts;
     const float *const *base;
-    F get(int i, int lane, int c) const { return from_counts32(base[i] + c, counts + i * kBlock + lane); }
+    __attribute__((always_inline)) F get(int i, int lane, int c) const { return from_counts32(base[i] + c, counts + i * kBlock + lane); }
     float one(int i, int lane, int c) const { return base[i][c] - 2.0f * (float)counts[i * kBlock + lane]; }
 };
 struct Biased {  // sum + bias[c]
     static constexpr unsigned kTails = kStoredTail;
     const float *sums, *bias;
-    F get(int i, int lane, int c) const { return add(load(sums + i * kBlock + lane), load(bias + c)); }
+    __attribute__((always_inline)) F get(int i, int lane, int c) const { return add(load(sums + i * kBlock + lane), load(bias + c)); }
     float one(int i, int lane, int c) const { return sums[i * kBlock + lane] + bias[c]; }
 };
 struct Dequantised {  // scale[c]*(sum + shift[case][c]) + bias[c]; rounded one by one, as every engine does
@@ -49,7 +49,7 @@ struct Dequantised {  // scale[c]*(sum + shift[case][c]) + bias[c]; rounded one 
     const int32_t *sums;
     const int32_t *const *shift;
     const float *scale, *bias;
-    F get(int i, int lane, int c) const {
+    __attribute__((always_inline)) F get(int i, int lane, int c) const {
         const F v = mul(load_sums(sums + i * kBlock + lane, shift[i] + c), load(scale + c));
         return bias ? add(v, load(bias + c)) : v;
     }
@@ -64,7 +64,7 @@ struct Pooled {  // the same from whole sums whose maxima along rows are in thre
     int stride;
     const int32_t *toward;
     const float *scale, *bias;
-    F get(int i, int, int c) const {
+    __attribute__((always_inline)) F get(int i, int, int c) const {
         const size_t at = (size_t)i * stride + c;
         const I most = max_ints(max_ints(load_ints(upper + at), load_ints(middle + at)), load_ints(lower + at));
         const F v = mul(to_floats(xor_ints(most, load_ints(toward + c))), load(scale + c));
@@ -75,7 +75,7 @@ struct Plain {  // a float value in memory
     static constexpr unsigned kTails = kPooledTails;
     const float *src;
     int stride;
-    F get(int i, int, int c) const { return load(src + (size_t)i * stride + c); }
+    __attribute__((always_inline)) F get(int i, int, int c) const { return load(src + (size_t)i * stride + c); }
 };
 
 inline int vectors_in(const Epilogue &e, int c0) {
@@ -114,6 +114,7 @@ __attribute__((always_inline)) inline void fused_vectors(const Epilogue &e, cons
     const int first = c0 + lane0;
     F mult[kVectors], shift[kVectors], slope[kVectors], flip[kVectors], threshold[kVectors];
     unsigned real = 0;
+#pragma GCC unroll 2
     for (int j = 0; j < kVectors; j++) {
         const int c = first + j * N;
         if (kAffine) mult[j] = load(e.mult + c), shift[j] = load(e.add + c);
@@ -122,13 +123,15 @@ __attribute__((always_inline)) inline void fused_vectors(const Epilogue &e, cons
         threshold[j] = has_bits ? load(e.threshold + c) : zero();
         real |= channel_mask(e.channels, c) << j * N;
     }
-    for (int i = 0; i < n; i++) {
-        const int p = pixels[i];
-        if (p < 0) continue;
-        const F map = kMap ? set1(e.map[p]) : zero();
+    // Fewer names than registers: of the places below, those that lie together are found by one product.
+    const float *const residuals = has_residual ? e.residual + first : nullptr;
+    float *const outs = has_out ? e.out + first : nullptr;
+    uint8_t *const signs = has_bits ? e.bits + first / 8 : nullptr;
+    const size_t step = (size_t)e.out_stride, residual_step = (size_t)e.residual_stride, bits_step = (size_t)e.bits_stride;
+    const float *const maps = e.map;
+    const auto one = [&](int i, int p, size_t at, size_t residual_at, size_t bits_at) __attribute__((always_inline)) {
+        const F map = kMap ? set1(maps[p]) : zero();
         const F sign_map = T == Tail::Any && e.sign_map ? set1(e.sign_map[p]) : set1(1.0f);
-        const float *residual = has_residual ? e.residual + (size_t)p * e.residual_stride + first : nullptr;
-        float *out = has_out ? e.out + (size_t)p * e.out_stride + first : nullptr;
         unsigned word = 0;
 #pragma GCC unroll 2
         for (int j = 0; j < kVectors; j++) {
@@ -140,12 +143,12 @@ __attribute__((always_inline)) inline void fused_vectors(const Epilogue &e, cons
             if (A == Act::Prelu) v = prelu(v, slope[j]);
             if (A == Act::Leaky) v = leaky(v, slope[j]);
             if (A == Act::Hardtanh) v = clamp(v, set1(e.lo), set1(e.hi));
-            if (has_residual) v = add(v, load(residual + j * N));
+            if (has_residual) v = add(v, load(residuals + residual_at + j * N));
             if (T == Tail::Any && e.mult2) v = multiply_add(v, load(e.mult2 + c), load(e.add2 + c));
             if (act2 == Act::Relu) v = relu(v);
             else if (act2 == Act::Prelu) v = prelu(v, load(e.slope2 + c));
             else if (act2 == Act::Hardtanh) v = clamp(v, set1(e.lo2), set1(e.hi2));
-            if (has_out) store(out + j * N, v);
+            if (has_out) store(outs + at + j * N, v);
             if (has_bits) {
                 if (T == Tail::Any && e.sign_map) v = mul(v, sign_map);
                 word |= greater(xor_sign(v, flip[j]), threshold[j]) << j * N;
@@ -153,8 +156,22 @@ __attribute__((always_inline)) inline void fused_vectors(const Epilogue &e, cons
         }
         if (has_bits) {  // the tail behind the last channel is 0
             word &= real;
-            __builtin_memcpy(e.bits + (size_t)p * e.bits_stride + first / 8, &word, kVectors * N / 8);
+            __builtin_memcpy(signs + bits_at, &word, kVectors * N / 8);
         }
+    };
+    const bool together = bits_step * 8 == step && (!has_residual || residual_step == step);
+    if ((T == Tail::ResidualOutBits || T == Tail::OutBits) && together) {
+        for (int i = 0; i < n; i++) {
+            const int p = pixels[i];
+            if (p < 0) continue;
+            const size_t at = (size_t)p * step;
+            one(i, p, at, at, at / 8);
+        }
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        const int p = pixels[i];
+        if (p >= 0) one(i, p, (size_t)p * step, (size_t)p * residual_step, (size_t)p * bits_step);
     }
 }
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from xnorpp.nn import BinaryConv2d
+from xnorpp.nn import BinaryConv2d, BinaryLinear
 from xnorpp.packing import verify
 
 fold = importlib.import_module("xnorpp.packing.fold")  # the module; the package's attribute is its function
@@ -84,3 +84,59 @@ def test_at_least_one_image_is_needed() -> None:
     for shape in ((0, 3, 4, 4), (3,)):
         with pytest.raises(ValueError, match=r"`x` has shape .*; a batch of at least one input"):
             verify(model, np.zeros(shape, np.float32))
+
+
+class Block(nn.Module):
+    """A transformer's, over (n, tokens, channels): the program has channels first and moves nothing."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.layer = BinaryLinear(width, width, scale="channel")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        return x + self.layer(self.second(x))
+
+
+class Tokens(nn.Module):
+    """Many blocks, and the first token alone."""
+
+    def __init__(self, width: int, blocks: int) -> None:
+        super().__init__()
+        self.into = nn.Conv2d(3, width, 2, stride=2)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(blocks)))
+        self.out = nn.Linear(width, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.blocks(self.into(x).flatten(2).transpose(1, 2))
+        return self.out(x[:, 0])
+
+
+def test_values_with_their_axes_in_other_places_are_compared() -> None:
+    """After each block its bounds begin anew; added up over all blocks they were infinite, which bounds
+    nothing, and in a wider network not a number, which nothing is within."""
+    torch.manual_seed(0)
+    result = verify(Tokens(32, 12), X)
+    assert result.holds
+    assert result.same_class == 1.0
+    assert max(layer.bound for layer in result.layers) < 0.1
+    sums = [layer for layer in result.layers if layer.op == "add"]
+    assert len(sums) == 24
+    assert {layer.count for layer in sums} == {16 * 32 * 9}
+
+
+def test_a_wrong_value_with_its_axes_in_other_places_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison is with the trained value as the program has it: other axes are another value."""
+    torch.manual_seed(0)
+    module = importlib.import_module("xnorpp.packing.verify")
+    found = module._trained_value
+
+    def turned(node: object, trained: dict[int, np.ndarray]) -> np.ndarray | None:
+        value = found(node, trained)
+        return value if getattr(node, "turned", None) is None or value is None else value[..., ::-1].copy()
+
+    monkeypatch.setattr(module, "_trained_value", turned)
+    assert not verify(Tokens(32, 1), X).holds

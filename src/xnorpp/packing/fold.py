@@ -90,7 +90,7 @@ def _compose(first: Node, second: Node) -> Node:
     assert outer is not None
     where = (first.path, first.line, second.serial)
     merged = Node("affine", first.inputs, first.shape, {}, tensors, *where, _chain([inner, outer]))
-    merged.size = _size_after(first.size, second)
+    merged.size, merged.turned = _size_after(first.size, second), second.turned
     return merged
 
 
@@ -143,7 +143,7 @@ def _into_weights(outputs: Outputs) -> Outputs:
             tensors["bias"] = np.asarray(scaled + (0.0 if add is None else add), np.float64)
         where = (source.path, source.line, node.serial)
         merged = Node(source.op, source.inputs, source.shape, source.attrs, tensors, *where)
-        merged.size = _size_after(None if bias is None else np.abs(bias), node)
+        merged.size, merged.turned = _size_after(None if bias is None else np.abs(bias), node), node.turned
         return merged
 
     return _rewrite(outputs, rule)

@@ -24,6 +24,10 @@ F32 = npt.NDArray[np.float32]
 # sign ends the chain the decision is taken from this function, so that it equals the trained network's.
 Trained = Callable[[F32], F32]
 
+# A serial, and moves of its value's axes, the batch left out, one after the other: ("permute", axes) or
+# ("reshape", shape).
+Turned = tuple[int, tuple[tuple[str, tuple[int, ...]], ...]]
+
 
 class PackError(XnorppError, ValueError):
     """A model that cannot be packed; the message names the module, the operation and the line.
@@ -47,7 +51,8 @@ class Node:
     `serial` is its place in the order the model ran, after that of its inputs; a folded node has that
     of the last one in it, as it has its value. For `verify.py`: `size` is how large a shift's summands are
     in all, a channel (a batch norm's |bias| + |mean*mult|, which may cancel), `gain` how much a sign's folded
-    chain magnifies, and `argument` the serial of what the trained network takes the sign of.
+    chain magnifies, `argument` the serial of what the trained network takes the sign of, and `turned`, of a
+    node that the trained network has with its axes in other places, that one's serial and the moves from it.
     """
 
     op: str
@@ -62,6 +67,7 @@ class Node:
     size: Array | None = None
     gain: Array | None = None
     argument: int = -1
+    turned: Turned | None = None
 
     @property
     def spatial(self) -> dict[str, Array]:

@@ -29,6 +29,7 @@ from torch import nn
 
 from xnorpp.packing.assemble import assemble
 from xnorpp.packing.fold import fold
+from xnorpp.packing.graph import Node
 from xnorpp.packing.operations.choice import FAR
 from xnorpp.packing.record import trace_values, unwrap
 from xnorpp.packing.storage import check_real
@@ -127,9 +128,9 @@ def verify(
             signs = np.where(argument > 0, np.int8(1), np.int8(-1))
             layers.append(_check_bits(op, result, signs, argument, bound, free[op.output]))
             values[op.output], errors[op.output] = signs, np.zeros(signs.shape)
-        elif node.serial in trained and result.dtype == np.float32:
-            layers.append(_check_real(op, result, trained[node.serial], bound))
-            values[op.output], errors[op.output] = trained[node.serial], np.zeros(result.shape)
+        elif (goal := _trained_value(node, trained)) is not None and result.dtype == np.float32:
+            layers.append(_check_real(op, result, goal, bound))
+            values[op.output], errors[op.output] = goal, np.zeros(result.shape)
     goal = trained[first.serial].reshape(len(x), -1)
     mine = (output[program.output_name] if isinstance(output, dict) else output).reshape(len(x), -1)
     return Verification(
@@ -139,6 +140,19 @@ def verify(
         float(np.mean(goal.argmax(1) == mine.argmax(1))),
         float(np.abs(goal - mine).max()),
     )
+
+
+def _trained_value(node: Node, trained: dict[int, Any]) -> Any:
+    """The trained value of a node, its axes moved as the program has them, or None where there is none."""
+    serial, steps = node.turned or (node.serial, ())
+    if serial not in trained:
+        return None
+    value = trained[serial]
+    for op, places in steps:
+        value = (
+            value.transpose(0, *(i + 1 for i in places)) if op == "permute" else value.reshape(-1, *places)
+        )
+    return value
 
 
 def _check_bits(op: Op, mine: Any, signs: Any, argument: Any, bound: F64, free: Any) -> LayerCheck:

@@ -141,9 +141,7 @@ def _through_permute(node: Node, axes: list[int], serial: Callable[[], int]) -> 
             return node
     elif node.op not in _UNARY:
         return node
-    moved = replace(node, inputs=inner, shape=shape, serial=serial(), **changes)
-    back = Node("permute", [moved], node.shape, {"axes": axes}, {}, node.path, node.line, node.serial)
-    return _composed(back)
+    return _composed(_moved_back(node, inner, shape, serial, changes, {"axes": axes}))
 
 
 def _through_reshape(node: Node, first: Node, serial: Callable[[], int]) -> Node:
@@ -161,9 +159,20 @@ def _through_reshape(node: Node, first: Node, serial: Callable[[], int]) -> Node
             changes = {"tensors": tensors, "size": _for_all(node.size, shape[0])}
     elif node.op not in _UNARY and node.op not in _BINARY:
         return node
-    moved = replace(node, inputs=inner, shape=shape, serial=serial(), **changes)
-    back = Node("reshape", [moved], node.shape, first.attrs, {}, node.path, node.line, node.serial)
-    return _composed(back)
+    return _composed(_moved_back(node, inner, shape, serial, changes, first.attrs))
+
+
+def _moved_back(
+    node: Node, inner: list[Node], shape: tuple[int, ...], serial: Callable[[], int], changes: Any, attrs: Any
+) -> Node:
+    """`node` of these inputs, and the move of its result that `attrs` states: `verify` compares both."""
+    op = "permute" if "axes" in attrs else "reshape"
+    step = (op, tuple(attrs["axes"].index(i) for i in range(len(shape))) if op == "permute" else shape)
+    known, steps = node.turned or (node.serial, ())
+    moved = replace(
+        node, inputs=inner, shape=shape, serial=serial(), turned=(known, (*steps, step)), **changes
+    )
+    return Node(op, [moved], node.shape, attrs, {}, node.path, node.line, node.serial, turned=node.turned)
 
 
 def _for_all(size: Array | None, channels: int) -> Array | None:

@@ -27,3 +27,5 @@ def test_the_demo_trains_both_and_prints_them_side_by_side(
     assert packed["same"] >= 0.999 * packed["images"]
     assert packed["bytes"] == (tmp_path / "digits.xnor").stat().st_size
     assert f"equal to torch's on {packed['same']} of {packed['images']}" in said
+    assert f"Packed: {packed['bytes'] / 1e3:.1f} kB, " in said
+    assert said.count(" times as long\n") == 2

@@ -76,6 +76,7 @@ def _run_packed(folder: Path) -> dict[str, Any]:
     from xnorpp.inspect.stopwatch import SETTLE_ALONE, interleave
     from xnorpp.runtime import load
     from xnorpp.runtime.predict import preprocess_of
+    from xnorpp.shipped.card import size_text
     from xnorpp.training import load_model
     from xnorpp.training.packing import float_bytes, pack_checkpoint
 
@@ -107,17 +108,19 @@ def _run_packed(folder: Path) -> dict[str, Any]:
     size = path.stat().st_size
     seconds = {name: spread.median for name, spread in spreads.items()}
     ratio = float_bytes(trained) / size
-    print(f"Packed: {size / 1024:.1f} KB, {ratio:.1f} times smaller than its state_dict")
+    print(f"Packed: {size_text(size)}, {ratio:.1f} times smaller than its state_dict")
     print(f"Predictions equal to torch's on {same} of {len(answers)} test images")
     print(f"One image, one thread ({packed.isa}), median:")
     for name, value in seconds.items():
-        print(f"  {name:<20}{value * 1e3:>8.3f} ms{value / seconds['packed']:>8.1f} x")
+        longer = "" if name == "packed" else f"{value / seconds['packed']:>8.1f} times as long"
+        print(f"  {name:<20}{value * 1e3:>8.3f} ms{longer}")
     return {"bytes": size, "same": same, "images": len(answers), "seconds": seconds, "isa": packed.isa}
 
 
 def _table(folder: Path, results: dict[str, Any]) -> str:
     """Accuracy, and the memory of the weights with one bit or 32 bits for each of the inner layers."""
     from xnorpp.nn import binary_layers
+    from xnorpp.shipped.card import size_text
     from xnorpp.training import load_model
     from xnorpp.training.recipe.config import Recipe
 
@@ -133,7 +136,7 @@ def _table(folder: Path, results: dict[str, Any]) -> str:
     }
     for kind in ("binary", "real"):
         lines.append(
-            f"{titles[kind]:<34}{results[kind]['metrics']['top1']:>12.2f} %{sizes[kind] / 1024:>10.1f} KB"
+            f"{titles[kind]:<34}{results[kind]['metrics']['top1']:>12.2f} %{size_text(sizes[kind]):>13}"
         )
     return "\n".join(lines)
 

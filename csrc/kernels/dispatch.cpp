@@ -8,10 +8,12 @@
 
 namespace xnorpp {
 
-#if defined(XNORPP_HAVE_WASM)  // csrc/wasm/kernels.cpp
-const Kernels *wasm_kernels();
-bool wasm_fuses();  // whether relaxed multiply-adds round once here
-#endif
+// One of each file of kernels, besides the generic ones.
+const Kernels *avx2_kernels();
+const Kernels *avx512_kernels();
+const Kernels *neon_kernels();
+const Kernels *wasm_kernels();  // csrc/wasm/kernels.cpp
+bool wasm_fuses();              // whether relaxed multiply-adds round once here
 
 namespace {
 

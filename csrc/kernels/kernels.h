@@ -202,9 +202,6 @@ static inline size_t grouped_scratch(const Conv &k) {
     return tile_bytes(k) + grouped_floats(k) * sizeof(float) + (size_t)k.kh * sizeof(float *) + 4 * kLine;
 }
 
-const Kernels *generic_kernels();
-const Kernels *avx2_kernels();
-const Kernels *avx512_kernels();
-const Kernels *neon_kernels();
+const Kernels *generic_kernels();  // which all others are compared with
 
 }  // namespace xnorpp

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,10 +19,13 @@ SOURCES = [
     "csrc/core/conv_build.cpp",
 ]
 COMMON = ["-std=c++17", "-ffp-contract=off", "-w", "-pthread"]
-X86_FLAGS = {
-    "avx2": ["-mavx2", "-mfma", "-mpopcnt", "-mbmi", "-mbmi2"],
-    "avx512": [f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vpopcntdq", "vnni")] + ["-mfma"],
-}
+
+
+def x86_flags() -> dict[str, list[str]]:
+    """What each file of x86 kernels is compiled with, as CMakeLists.txt has it."""
+    text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    found = re.findall(r'csrc/kernels/(\w+)\.cpp PROPERTIES COMPILE_OPTIONS\s+"([^"]*)"', text)
+    return {isa: [flag for flag in flags.split(";") if flag.startswith("-m")] for isa, flags in found}
 
 
 def build(compiler: str, sources: list[tuple[str, list[str]]], flags: list[str], out: Path) -> Path:
@@ -66,9 +70,11 @@ def test_x86_kernels_stay_inside_their_memory(tmp_path: Path) -> None:
     compiler = shutil.which("g++")
     if platform.machine() != "x86_64" or compiler is None:
         pytest.skip("X86 KERNELS NOT TESTED UNDER SANITIZERS: an x86-64 machine with g++ is needed")
-    defines = ["-DXNORPP_HAVE_AVX2", "-DXNORPP_HAVE_AVX512"]
+    files = x86_flags()
+    assert {"avx2", "avx512"} <= set(files)
+    defines = [f"-DXNORPP_HAVE_{isa.upper()}" for isa in files]
     sources = [(source, defines) for source in SOURCES]
-    sources += [(f"csrc/kernels/{isa}.cpp", [*defines, *flags]) for isa, flags in X86_FLAGS.items()]
+    sources += [(f"csrc/kernels/{isa}.cpp", [*defines, *own]) for isa, own in files.items()]
     flags = ["-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     program = build(compiler, sources, flags, tmp_path)
     done = subprocess.run([str(program), "2", "60"], capture_output=True, text=True)

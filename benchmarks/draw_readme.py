@@ -412,7 +412,7 @@ def draw(text: str, rows: Sequence[Row]) -> str:
 
 def check_blocks(text: str) -> None:
     for found in paper.BLOCK.finditer(text):
-        if found[2] not in BLOCKS:
+        if found[2] not in (*BLOCKS, paper.FURTHER):
             raise SystemExit(f"there is no block {found[2]!r}; the blocks are {', '.join(BLOCKS)}")
 
 

@@ -168,8 +168,9 @@ def demo_plot(rows: Sequence[Row], path: Path) -> None:
     write_terminal(path, *data, description=f"drawn from {digest(data)}")
 
 
-Data = Callable[[Sequence[Row]], Any]
-PLOTS: dict[str, tuple[Data, Callable[[Sequence[Row], Path], None]]] = {
+# The numbers of a plot, empty where there are none, and what draws it.
+Plot = tuple[Callable[[Sequence[Row]], Any], Callable[[Sequence[Row], Path], None]]
+PLOTS: dict[str, Plot] = {
     **{name: (panels, accuracy_plot(name)) for name, panels in accuracy_plots.PANELS.items()},
     "claim": (intervals.claim_panels, claim_plot),
     "short": (intervals.length_panels, short_plot),

@@ -3,8 +3,9 @@
 Blocks hold numbers only. Conclusions are sentences that a person writes outside of them, and checks when the
 numbers change.
 
-A document has blocks, `<!-- drawn: NAME -->` to `<!-- end -->`; `BLOCKS` has the function that fills each.
-The script `benchmarks/draw_readme.py` draws these, its own and the plots; `xnorpp paper report` these alone.
+A document has blocks, `<!-- drawn: NAME -->` to `<!-- end -->`; `BLOCKS` has the function that fills each. A
+table that no page has a place for is drawn in the block `further` of docs/results.md. The script
+`benchmarks/draw_readme.py` draws these, its own and the plots; `xnorpp paper report` these alone.
 """
 
 from __future__ import annotations
@@ -29,18 +30,22 @@ from xnorpp.paper.layers.tables import (
     storage_block,
     table2_block,
 )
-from xnorpp.paper.plots import PLOTS, digest, drawn_from
+from xnorpp.paper.plots import PLOTS, Plot, digest, drawn_from
 from xnorpp.paper.recorded import Row
 from xnorpp.paper.speed import home_block, speed_block
 
 BLOCK = re.compile(r"(<!-- drawn: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 FOLDER = Path("docs") / "plots"
+FURTHER = "further"  # the block of what has no place yet
+ELSEWHERE = frozenset(("home", "paper_short", "speed_short"))  # on other pages than docs/results.md
 
 Draw = Callable[[Sequence[Row]], str]
 
 
-def with_plot(name: str, draw: Draw) -> Draw:
-    """The table followed by its plot, where there is something to plot."""
+def with_plot(name: str, draw: Draw, plot: Plot | None = None) -> Draw:
+    """The table followed by its plot, where there is something to plot; `plot` where `PLOTS` has none."""
+    if plot is not None:
+        PLOTS[name] = plot
 
     def drawn(rows: Sequence[Row]) -> str:
         data, _ = PLOTS[name]
@@ -75,8 +80,12 @@ BLOCKS: dict[str, Draw] = {
 
 def fill(text: str, rows: Sequence[Row], blocks: Mapping[str, Draw]) -> str:
     """The text with its blocks filled; a block that is not in `blocks` stays as it is."""
+    placed = {found[2] for found in BLOCK.finditer(text)} | ELSEWHERE
 
     def drawn(found: re.Match[str]) -> str:
+        if found[2] == FURTHER:
+            new = [f"## {name}\n\n{draw(rows)}\n" for name, draw in BLOCKS.items() if name not in placed]
+            return found[1] + "\n".join(new) + found[3]
         if found[2] not in blocks:
             return found[0]
         return found[1] + blocks[found[2]](rows) + "\n" + found[3]

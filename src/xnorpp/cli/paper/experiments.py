@@ -1,8 +1,9 @@
 """`xnorpp paper NAME`: the paper's tables and figures, one function each, in the table `PAPER`.
 
-To add one, write a function `NAME(arguments: list[str]) -> int` and add its row to `PAPER`; the first line of
-its docstring is its summary in `xnorpp paper --help`. Its parser comes from `paper_parser`, so that all have
-`--quick` and `--out`.
+To add one, write a module in `xnorpp.paper` that measures it and has its block, a function
+`NAME(arguments: list[str]) -> int` and its row in `PAPER` here, and the row of its block in `BLOCKS` of
+`paper/report.py`. The first line of the function's docstring is its summary in `xnorpp paper --help`. Its
+parser comes from `paper_parser`, so that all have `--quick` and `--out`.
 """
 
 from __future__ import annotations
@@ -173,9 +174,9 @@ def record_and_show(
     name: str,
     parts: Iterable[list[dict[str, Any]]],
     table: Callable[[list[dict[str, Any]]], str],
-    plot: Callable[[list[dict[str, Any]], Path], None],
+    plot: Callable[[list[dict[str, Any]], Path], None] | None = None,
 ) -> int:
-    """Append each part to NAME.jsonl as soon as it is measured, then print the table and draw NAME.svg."""
+    """Append each part to NAME.jsonl as soon as it is measured, print the table and draw NAME.svg."""
     from xnorpp.bench.report import complete
     from xnorpp.training.records.record import append_rows
 
@@ -187,8 +188,11 @@ def record_and_show(
         measured += done
     shown = [{**row, "quick": False} for row in measured]
     print(table(shown))
-    plot(shown, folder / f"{name}.svg")
-    say(f"recorded in {folder / f'{name}.jsonl'}, plotted in {folder / f'{name}.svg'}")
+    plotted = ""
+    if plot is not None:
+        plot(shown, folder / f"{name}.svg")
+        plotted = f", plotted in {folder / f'{name}.svg'}"
+    say(f"recorded in {folder / f'{name}.jsonl'}{plotted}")
     return 0
 
 

@@ -94,3 +94,24 @@ def test_the_packing_page_lists_every_function_that_is_recognised() -> None:
         assert names == sorted(module.FUNCTIONS), f"the row {family!r} of docs/packing.md"
         listed |= set(names)
     assert listed == set(FUNCTIONS)
+
+
+# Names that CUDA declares itself, often more than once: a kernel of this name does not compile on a GPU,
+# although a C++ compiler on the host takes it.
+TAKEN_BY_CUDA = {
+    "abs", "acos", "acosh", "all", "any", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil",
+    "clamp", "copysign", "cos", "cosh", "cospi", "cyl_bessel_i0", "erf", "erfc", "exp", "exp10",
+    "exp2", "expm1", "fabs", "fdim", "floor", "fma", "fmax", "fmin", "fmod", "frexp", "hypot",
+    "ilogb", "isfinite", "isinf", "isnan", "j0", "j1", "jn", "ldexp", "lgamma", "llrint", "llround",
+    "log", "log10", "log1p", "log2", "logb", "lrint", "lround", "max", "min", "modf", "nan",
+    "nearbyint", "nextafter", "norm", "norm3d", "norm4d", "normcdf", "pow", "rcbrt", "remainder",
+    "remquo", "rhypot", "rint", "rnorm", "rnorm3d", "rnorm4d", "round", "rsqrt", "scalbln",
+    "scalbn", "select", "signbit", "sin", "sincos", "sincospi", "sinh", "sinpi", "sqrt", "tan",
+    "tanh", "tgamma", "trunc", "y0", "y1", "yn",
+}  # fmt: skip
+
+
+def test_no_kernel_has_the_name_of_a_function_of_cuda() -> None:
+    names = {producer.entry for producer in PRODUCERS.values()} | set(ENTRY.values())
+    assert len(names) >= 10
+    assert not names & TAKEN_BY_CUDA

@@ -166,7 +166,8 @@ def _record(call: Callable[[], Tensor], device: torch.device) -> tuple[Callable[
     main = torch.cuda.current_stream(device)  # pragma: cuda only
     graph = torch.cuda.CUDAGraph()  # pragma: cuda only
     try:  # pragma: cuda only
-        with torch.cuda.device(device), torch.cuda.graph(graph):
+        # Other threads may call CUDA meanwhile, such as the one that pins the batches of a loader.
+        with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             result = call()
     except BaseException:  # pragma: cuda only
         torch.cuda.set_stream(main)  # a recording that fails would leave its own stream current

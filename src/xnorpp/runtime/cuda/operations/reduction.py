@@ -104,12 +104,12 @@ XN_INLINE void normal_values(const PlainArguments& a, const Place& p, float (&v)
 }
 
 PLAIN(reduce, reduced_values(a, p, v))
-PLAIN(norm, normal_values(a, p, v))
+PLAIN(norm_lines, normal_values(a, p, v))
 """
 
 ENTRY: dict[str, str] = {}
 STAGES: tuple[str, ...] = ()
 PRODUCERS = {
     "reduce": Producer(KERNELS, "reduce", _reduce),
-    "norm": Producer(KERNELS, "norm", _norm),
+    "norm": Producer(KERNELS, "norm_lines", _norm),
 }

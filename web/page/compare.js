@@ -51,7 +51,7 @@ export async function compare(name, current, { table, milliseconds, kilobytes })
     const time = await timed(run, 300);
     const scores = (await run())[session.outputNames[0]].data;
     const best = scores.reduce((most, score, i) => (score > scores[most] ? i : most), 0);
-    rows.push([`onnxruntime-web, ${entry.precision}`, entry.trained ? (net.labels?.[best] ?? String(best)) : "(untrained)", time, bytes]);
+    rows.push([`onnxruntime-web, ${entry.precision}`, net.labels?.[best] ?? String(best), time, bytes]);
   }
   table.tBodies[0].replaceChildren(
     ...rows.map(([engine, label, time, bytes]) => {

@@ -35,6 +35,9 @@ from xnorpp.packing import verify
 from zoo_constructs import CONSTRUCTS
 from zoo_unlisted import SMALL, UNLISTED
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "extras"))
+from torchvision_operators import declare_missing
+
 LISTED = [
     "resnet18",
     "resnet50",
@@ -149,6 +152,7 @@ def create(name: str) -> tuple[nn.Module, tuple[int, ...]]:
 
 
 def _foreign(home: str, name: str, options: dict[str, Any]) -> nn.Module:
+    declare_missing()
     if home == "torchvision":
         import torchvision
 

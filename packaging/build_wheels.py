@@ -95,7 +95,8 @@ def build(arch: str, python: str, with_tools: Path, work: Path, out: Path) -> Pa
     folder = work / arch
     folder.mkdir(parents=True, exist_ok=True)
     zig = [sys.executable, "-m", "ziglang"]
-    compiler = program(folder / "c++", [*zig, "c++", "-target", f"{arch}-linux-gnu.{GLIBC}"])
+    # -O3 for CMake's own checks too: zig builds its C++ library once for each level.
+    compiler = program(folder / "c++", [*zig, "c++", "-target", f"{arch}-linux-gnu.{GLIBC}", "-O3"])
     settings = {
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": arch,

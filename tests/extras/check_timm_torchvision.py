@@ -14,13 +14,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm.data
 from PIL import Image
-from torchvision import transforms
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms._presets import ImageClassification
+from torchvision_operators import declare_missing
 
 from xnorpp import Preprocess
+
+declare_missing()
+
+import timm.data  # noqa: E402
+from torchvision import transforms  # noqa: E402
+from torchvision.transforms import InterpolationMode  # noqa: E402
+from torchvision.transforms._presets import ImageClassification  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

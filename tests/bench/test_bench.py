@@ -172,6 +172,22 @@ def test_a_peer_that_computes_something_else_is_not_timed(
         compare(small_program, isa="reference", against=["torch"], rounds=1, repeat=1, say=lambda line: None)
 
 
+def test_int8_that_saturates_is_left_out(small_program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    from xnorpp.bench import peers
+
+    def engines(task: peers.Task):  # type: ignore[no-untyped-def]
+        for name, precision, value in (("honest", "fp32", 1), ("near", "int8", 0.9), ("wrong", "int8", 3)):
+            answer = np.full((1, 10), value, np.float32)
+            yield Engine(name, precision, 1, lambda x, y=answer: y, lambda x, y=answer: y)
+
+    monkeypatch.setitem(peers.PEERS, "torch", engines)
+    found = compare(
+        small_program, isa="reference", against=["torch"], rounds=1, repeat=1, say=lambda line: None
+    )
+    assert [row.engine for row in found.results] == [OURS, "honest", "near"]
+    assert found.left_out == ("wrong: skipped, it does not compute the network it was given",)
+
+
 def test_eager_torch_runs_the_twin(small_program: Program) -> None:
     from xnorpp.bench import peers
     from xnorpp.bench.compare import baseline_of

@@ -37,7 +37,8 @@ ROWS = [
     bench("xnorpp", "one bit", 1.0, hardware={"cpu": "not masked"}),
     bench("xnorpp", "one bit", 2.0, hardware=WIDE),
     ratio("int8", 4.0, hardware=WIDE),
-    bench("xnorpp", "one bit", 7.0, hardware={**WIDE, "masked": "AMX"}),
+    bench("xnorpp", "one bit", 4.0, hardware={**WIDE, "cpu": "Xeon", "masked": "AMX"}),
+    bench("xnorpp", "one bit", 5.0, hardware={**WIDE, "cpu": "Xeon", "isa": [*WIDE["isa"], "amx_int8"]}),
     bench("xnorpp", "one bit", 7.0, hardware={**WIDE, "cpu": "other"}, kernels="avx2"),
     ratio("int8", 7.0, hardware={**WIDE, "cpu": "other"}),
     bench("slow int8", "int8", 20.0),
@@ -69,11 +70,15 @@ ROWS = [
 
 
 def test_all_benchmarks_count_ours_first() -> None:
-    default, paper, wide, gpu = speed_data(ROWS)
+    default, paper, wide, matrix, gpu = speed_data(ROWS)
     assert default == ["default block, AVX2, one benchmark\na CPU, 1 thread, 1 image", [["xnorpp", 6.0]]]
     assert wide == [
-        "the paper's block, AVX-512, one benchmark\nAMD EPYC, 1 thread, 1 image",
-        [["xnorpp", 2.0]],
+        "the paper's block, AVX-512, medians of 2 benchmarks\nAMD EPYC and Xeon, 1 thread, 1 image",
+        [["xnorpp", 3.0]],
+    ]
+    assert matrix == [
+        "the paper's block, AVX-512 and AMX, one benchmark\nXeon, 1 thread, 1 image",
+        [["xnorpp", 5.0]],
     ]
     assert paper == [
         "the paper's block, AVX2, medians of 3 benchmarks\na CPU, 1 thread, 1 image",
@@ -95,8 +100,9 @@ def test_the_section_has_medians_and_ranges_of_the_default_block_first() -> None
     text = speed_block(ROWS)
     default = "| default block | AVX2 | 1 | 6 ms | 5.00 times | not measured yet |"
     paper = "| the paper's block | AVX2 | 3 | 5 ms | 8.00 times (6.00 to 10.00) | 3.00 times |"
-    wide = "| the paper's block | AVX-512 | 1 | 2 ms | not measured yet | 4.00 times |"
-    assert f"{default}\n{paper}\n{wide}" in text
+    wide = "| the paper's block | AVX-512 | 2 | 3 ms | not measured yet | 4.00 times |"
+    matrix = "| the paper's block | AVX-512 and AMX | 1 | 5 ms | not measured yet | not measured yet |"
+    assert f"{default}\n{paper}\n{wide}\n{matrix}" in text
     assert "| 0.7 ms | torch.compile bfloat16, 2 ms | 2.86 times as fast |" in text
     assert speed_block([]) == "How fast: not measured yet."
 

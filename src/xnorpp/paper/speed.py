@@ -17,11 +17,12 @@ from xnorpp.paper.recorded import Row, of_kind
 BATCH = 256  # of the GPU's panel
 HALVES = "xnorpp, float16 shortcuts"
 BLOCKS = {"default": "default block", "paper": "the paper's block"}
-SETS = ("AVX2", "AVX-512")
+SETS = ("AVX2", "AVX-512", "AVX-512 and AMX")
+_HOW = ("newer instructions hidden from all engines", "AMX hidden where there is any", "as the machine is")
 
 
 def speed_data(rows: Sequence[Row]) -> Any:
-    """[title, [[engine, milliseconds], ...]] of the CPU, for both blocks and both sets of instructions, and
+    """[title, [[engine, milliseconds], ...]] of the CPU, for both blocks and each set of instructions, and
     of the GPU; ours first.
     """
     panels = [*(_on_cpu(rows, block, one) for block in BLOCKS for one in SETS), _on_gpu(rows)]
@@ -29,11 +30,11 @@ def speed_data(rows: Sequence[Row]) -> Any:
 
 
 def instructions(rows: Sequence[Row]) -> list[str | None]:
-    """Which of `SETS` the engines of each benchmark row could use: AVX-512 on a machine that has it, as it
-    is, and AVX2 where the rest was hidden from all engines.
+    """Which of `SETS` the engines of each benchmark row could use: AVX2 where the rest was hidden from all
+    engines; AVX-512 with the matrix unit (AMX), or without it because there is none or because it was hidden.
 
-    None is everything else, such as AMX alone hidden, or our kernels limited by a switch, which leaves other
-    engines as they are. The kernels stand in our own row only, which is the first one of a benchmark.
+    None is everything else, such as our kernels limited by a switch, which leaves other engines as they are.
+    The kernels stand in our own row only, which is the first one of a benchmark.
     """
     found: list[str | None] = []
     kernels: dict[tuple[str, Any], str] = {}
@@ -43,8 +44,9 @@ def instructions(rows: Sequence[Row]) -> list[str | None]:
             kernels[run] = row["kernels"]
         wide = any("avx512" in one for one in hardware.get("isa", ()))
         if wide:
-            as_it_is = "masked" not in hardware and kernels.get(run, "avx512") == "avx512"
-            found.append("AVX-512" if as_it_is else None)
+            matrix = any(one.startswith("amx") for one in hardware["isa"])
+            fastest = kernels.get(run, "avx512") == "avx512"
+            found.append(SETS[2 if matrix else 1] if fastest else None)
         else:
             found.append("AVX2" if "masked" in hardware else None)
     return found
@@ -137,11 +139,10 @@ def cpu_ratios(rows: Sequence[Row]) -> list[list[str]]:
 def _machines(rows: Sequence[Row]) -> list[str]:
     """Where the rows of each set of instructions come from, one sentence each."""
     lines = []
-    for wanted in SETS:
+    for wanted, how in zip(SETS, _HOW, strict=True):
         found = [row for block in BLOCKS for row in _single(rows, "latency_uint8", block, wanted)]
         names = sorted({_short(row["hardware"]["cpu"]) for row in found})
         if names:
-            how = "newer instructions hidden from all engines" if wanted == "AVX2" else "as the machine is"
             lines.append(f"{wanted}: {' and '.join(names)}, {how}.")
     return lines
 
@@ -197,7 +198,7 @@ def home_block(rows: Sequence[Row]) -> str:
     """The headline numbers of the documentation's first page: typical cases, from the stored results."""
     figures: list[tuple[str, str]] = []
     for precision, words in (("fp32", "32-bit floats"), ("int8", "8-bit integers")):
-        found = {one: ratios for one in SETS if (ratios := _ratios(rows, precision, "default", one))}
+        found = {one: ratios for one in SETS[:2] if (ratios := _ratios(rows, precision, "default", one))}
         if found:
             numbers = " and ".join(f"{statistics.median(ratios):.1f}" for ratios in found.values())
             counts = [

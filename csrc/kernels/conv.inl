@@ -139,6 +139,18 @@ struct FloatDot {
 
 namespace {
 
+// What a tile asks of a convolution for each pixel. A copy: a pixel that is put down might change the original.
+struct Rows {
+    const uint16_t *row_case, *col_case;
+    const float *base;
+    const int32_t *shift;
+    size_t col_cases, pitch;
+    int ow;
+    explicit Rows(const Conv &k)
+        : row_case(k.row_case), col_case(k.col_case), base(k.base), shift(k.shift), col_cases((size_t)k.col_cases),
+          pitch((size_t)k.channels_padded), ow(k.ow) {}
+};
+
 // The pixels of one tile: where each begins in the prepared rows, and where its result goes.
 template <class D>
 struct Tile {
@@ -149,18 +161,18 @@ struct Tile {
     int n = 0;
     Ahead ahead;
 
-    void take(const Conv &k, const typename D::Unit *at, int y, int x, int second_y, int second_x) {
+    void take(const Rows &k, const typename D::Unit *at, int y, int x, int second_y, int second_x) {
         bases[n] = at;
         put(k, n * D::kPair, y, x);
         if (D::kPair == 2) put(k, n * D::kPair + 1, second_y, second_x);
         n++;
     }
-    void put(const Conv &k, int i, int y, int x) {
+    void put(const Rows &k, int i, int y, int x) {
         const bool real = y >= 0;
         pixels[i] = real ? y * k.ow + x : -1;
-        const int border = real ? k.row_case[y] * k.col_cases + k.col_case[x] : 0;
-        if (k.base) base[i] = k.base + (size_t)border * k.channels_padded;
-        if (k.shift) shift[i] = k.shift + (size_t)border * k.channels_padded;
+        const size_t border = real ? ((size_t)k.row_case[y] * k.col_cases + k.col_case[x]) * k.pitch : 0;
+        if (k.base) base[i] = k.base + border;
+        if (k.shift) shift[i] = k.shift + border;
     }
 };
 
@@ -320,21 +332,23 @@ void conv_rows(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
         for (int block = b0, blocks; block < b1; block += blocks) {
             blocks = b1 - block < most_blocks<D>() ? b1 - block : most_blocks<D>();
             Tile<D> tile;
-            const int height = bottom - top;
+            const Rows places(k);
+            const int height = bottom - top, wide = k.ow;
+            const size_t step = (size_t)k.sw * k.groups * k.units;
             const int bases = below ? height * (k.ow / 2) + (height + 1) / 2 : height * ((k.ow + D::kPair - 1) / D::kPair);
             const int most = tile_of<D>(bases), tiles = (bases + most - 1) / most;
             const char *next = (const char *)k.weights + (size_t)(block + blocks) * k.panel_bytes;
             if (k.groups == 1 && block + 2 * blocks <= k.blocks_per_group) tile.ahead = Ahead{next, tiles};
             for (int y = top; y < bottom; y++) {
                 const Unit *row = rows + (size_t)(y - top) * k.sh * k.row_units;
-                for (int x = 0; x < k.ow; x += D::kPair) {
-                    const Unit *at = row + (size_t)x * k.sw * k.groups * k.units;
-                    if (x + 1 < k.ow || !below) {
-                        tile.take(k, at, y, x, x + 1 < k.ow ? y : -1, x + 1);
+                for (int x = 0; x < wide; x += D::kPair) {
+                    const Unit *at = row + (size_t)x * step;
+                    if (x + 1 < wide || !below) {
+                        tile.take(places, at, y, x, x + 1 < wide ? y : -1, x + 1);
                     } else {
                         if ((y - top) % 2) continue;  // taken with the pixel above
                         const bool pair = y + 1 < bottom;
-                        tile.take(k, pair ? below + (at - rows) : at, y, x, pair ? y + 1 : -1, x);
+                        tile.take(places, pair ? below + (at - rows) : at, y, x, pair ? y + 1 : -1, x);
                     }
                     if (tile.n == most) {
                         tile_done(k, e, tile, block, blocks, memory);

@@ -124,6 +124,7 @@ TRIALS: dict[str, tuple[str, ...]] = {
 
 # The real-valued networks that are trained as suits them (`recipes/baseline.toml`).
 BASELINES = ("cifar10-resnet18", "cifar10-resnet20", "cifar100-resnet18", "tiny-imagenet-resnet18")
+OWN_TEACHERS = ("tiny-imagenet", "cifar100")  # where the baseline is not the teacher
 # The binary networks that learn from them (`recipes/student.toml`), with the number of seeds of each.
 STUDENTS = {"cifar10-resnet20": 3, "cifar10-resnet18": 3, "cifar100-resnet18": 1, "tiny-imagenet-resnet18": 1}
 
@@ -367,12 +368,15 @@ def baselines() -> Iterator[Run]:
     for name in BASELINES:
         dataset, network = name.rsplit("-", 1)
         yield Run("baseline", "real", dataset.replace("-", "_"), network, f"baseline-{name}")
-    yield _tiny_teacher()
+    yield from map(_teacher, OWN_TEACHERS)
 
 
-def _tiny_teacher() -> Run:
-    """The Tiny-ImageNet network without pooling, which knows more than the baseline."""
-    return Run("baseline", "teacher", "tiny_imagenet", "resnet18", "baseline-tiny-imagenet-resnet18-teacher")
+def _teacher(dataset: str) -> Run:
+    """A network that teaches better than the baseline: on Tiny-ImageNet without pooling, on CIFAR-100 without
+    mixup.
+    """
+    recipe = f"baseline-{dataset}-resnet18-teacher"
+    return Run("baseline", "teacher", dataset.replace("-", "_"), "resnet18", recipe)
 
 
 def students() -> Iterator[Run]:
@@ -383,8 +387,8 @@ def students() -> Iterator[Run]:
                 continue
             dataset, network = name.rsplit("-", 1)
             teacher = Run("baseline", "real", dataset, "resnet18", "").key
-            if dataset == "tiny-imagenet":
-                teacher = _tiny_teacher().key
+            if dataset in OWN_TEACHERS:
+                teacher = _teacher(dataset).key
             yield Run(
                 "student", "binary", dataset.replace("-", "_"), network, f"student-{name}", seed,
                 teacher=teacher, facts=(("name", name),),

@@ -283,20 +283,19 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert "digits" in run(capsys, "datasets")[1]
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_threads_of_torch_sleep_while_they_wait_unless_asked_otherwise(
-    given: str | None, expected: str
-) -> None:
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
+)
+def test_threads_of_torch_soon_sleep_unless_asked_otherwise(given: dict[str, str], expected: str) -> None:
     """Spinning threads made the demo ten times slower on a busy machine."""
     code = (
         "import os; from xnorpp.cli.command import share_cores; share_cores(); "
-        "print(os.environ['OMP_WAIT_POLICY'])"
+        "print(os.environ.get('GOMP_SPINCOUNT'))"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    if given is not None:
-        environment["OMP_WAIT_POLICY"] = given
+    plain = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], env={**plain, **given}, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == expected
 

@@ -8,7 +8,7 @@ TORCH := torch==2.13.0
 NATIVE := CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
 
 .PHONY: setup demo test check coverage bench bench-tools soak fuzz sanitize zoo zoo-unlisted web web-setup web-compare docs wheel wheels wheel-setup clean
-.PHONY: test-deploy test-export test-extras test-native test-platforms test-wheels chips cross extra-setup
+.PHONY: test-deploy test-export test-extras test-native test-platforms test-wheels chips cross extra-setup zoo-setup
 
 setup: $(READY)
 
@@ -89,7 +89,7 @@ sanitize: setup
 # that would be skipped. Two of the targets run at a time, because much of this is downloads and programs of one thread.
 PARTS := test-platforms test-wheels test-extras test-export test-native
 test-deploy: setup
-	$(MAKE) --jobs=1 chips cross web-setup wheel-setup extra-setup
+	$(MAKE) --jobs=1 chips cross web-setup wheel-setup extra-setup zoo-setup
 	$(MAKE) --jobs=2 --output-sync=line $(PARTS)
 
 # $(call programs,NAMES,PACKAGES): the system's packages are installed where one of the programs is missing.
@@ -112,13 +112,18 @@ $(VENV)-%/.made: | $(READY)
 	echo "import site; site.addsitedir('$$($(abspath $(BIN))/python $(PURELIB))')" > "$$($(VENV)-$*/bin/python $(PURELIB))/under.pth"
 	touch $@
 
+# Two, because torchvision's compiled part does not load beside a torch without CUDA, and Lightning imports whatever it finds.
 extra-setup: setup $(VENV)-extra/.made
-	$(VENV)-extra/bin/python -m pip install --quiet $(TORCH) timm torchvision triton==3.7.0 lightning 'ray[data]'
+	$(VENV)-extra/bin/python -m pip install --quiet $(TORCH) triton==3.7.0 lightning 'ray[data]'
+
+zoo-setup: setup $(VENV)-zoo/.made
+	$(VENV)-zoo/bin/python -m pip install --quiet $(TORCH) timm torchvision
 
 # Our package with those of others: networks of timm and torchvision, Lightning, Ray, Triton's interpreter; and an operation
 # that a stranger adds.
-test-extras: extra-setup
-	XNORPP_DEPLOY=1 OMP_NUM_THREADS=1 $(VENV)-extra/bin/python -m pytest -q -p no:cacheprovider tests/examples tests/extras/check_*.py
+test-extras: extra-setup zoo-setup
+	XNORPP_DEPLOY=1 OMP_NUM_THREADS=1 $(VENV)-extra/bin/python -m pytest -q -p no:cacheprovider tests/examples tests/extras/check_ray.py tests/extras/check_new_operation.py
+	XNORPP_DEPLOY=1 OMP_NUM_THREADS=1 $(VENV)-zoo/bin/python -m pytest -q -p no:cacheprovider tests/extras/check_timm_torchvision.py
 	XNORPP_DEPLOY=1 OMP_NUM_THREADS=1 $(VENV)-extra/bin/python -m pytest -q -p no:cacheprovider -n 2 --dist worksteal tests/nn/test_fused*.py
 
 # What the suite leaves out: kernels and the reader under sanitizers, NEON by emulation, the browser package, a whole table.
@@ -156,12 +161,12 @@ test-export: setup chips $(VENV)-export/.made
 	XNORPP_DEPLOY=1 OMP_NUM_THREADS=1 $(VENV)-export/bin/python -m pytest -q -p no:cacheprovider tests/export/check_engines.py
 
 # Foreign networks of timm and torchvision: made binary, trained five steps, packed and compared with torch. Some 20 minutes.
-zoo: extra-setup
-	OMP_NUM_THREADS=1 $(VENV)-extra/bin/python benchmarks/zoo.py
+zoo: zoo-setup
+	OMP_NUM_THREADS=1 $(VENV)-zoo/bin/python benchmarks/zoo.py
 
 # Some 150 more of them, one of each family at least, and the constructs that people write; without training. An hour.
-zoo-unlisted: extra-setup
-	OMP_NUM_THREADS=1 $(VENV)-extra/bin/python benchmarks/zoo.py --unlisted
+zoo-unlisted: zoo-setup
+	OMP_NUM_THREADS=1 $(VENV)-zoo/bin/python benchmarks/zoo.py --unlisted
 
 docs: setup
 	$(BIN)/mkdocs build --strict

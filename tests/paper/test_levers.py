@@ -88,6 +88,7 @@ def test_students_are_shown_as_they_were_measured_packed() -> None:
             "name": name,
             "seed": seed,
             "refused": None,
+            "trained": {"commit": "1234"},
             "recipe": {"name": f"student-{name}", "epochs": 300},
             "accuracy": {"packed_top1": top1, "calibration_error": 0.0123},
             "twin": {"top1": 91.56},
@@ -104,11 +105,14 @@ def test_students_are_shown_as_they_were_measured_packed() -> None:
             measured("shipped", "cifar10-resnet20", 0, 88.9, "a"),
             measured("measured", "cifar10-resnet20", 1, 88.1, "b"),
             measured("measured", "cifar10-resnet18", 0, 92.0, "c"),
+            {**measured("measured", "cifar10-resnet18", 0, 93.0, "d"), "trained": {"commit": "5678"}},
         ]
     )
     assert "| CIFAR-10 | ResNet-20 | 0 | 300 | 88.90 | 91.56 | 88.1 (AdaBin) | 0.012 | ships |" in text
     assert "| CIFAR-10 | ResNet-20 | 1 | 300 | 88.10 | 91.56 | 88.1 (AdaBin) | 0.012 |  |" in text
     assert "| CIFAR-10 | ResNet-18 | 0 | 300 | 92.00 | 91.56 | 93.75 (BiPer) | 0.012 |  |" in text
     assert "| CIFAR-10 | ResNet-20 | mean of 2 |  | 88.50 |" in text
+    assert "| CIFAR-10 | ResNet-18 | 0 | 300 | 93.00 |" in text
+    assert "ResNet-18 | mean" not in text
     assert "92.70" not in text
     assert "not measured yet" in students_block([old])

@@ -61,29 +61,38 @@ def students_block(rows: Sequence[Row]) -> str:
     for name in STUDENTS:
         dataset, network = name.rsplit("-", 1)
         title = [DATASETS.get(dataset.replace("-", "_"), dataset), NETWORKS[network]]
-        found = {int(row["seed"]): row for row in measured if row["recipe"]["name"] == f"student-{name}"}
-        baseline = next((row["twin"]["top1"] for row in found.values() if row.get("twin")), None)
-        others = [NOT_MEASURED if baseline is None else f"{baseline:.2f}", PUBLISHED[name]]
-        for seed, row in sorted(found.items()):
-            result = row["accuracy"]
-            body.append(
-                [
-                    *title,
-                    str(seed),
-                    str(row["recipe"]["epochs"]),
-                    f"{result['packed_top1']:.2f}",
-                    *others,
-                    f"{result['calibration_error']:.3f}",
-                    "ships" if row["file"]["sha256"] == shipped.get(name) else "",
-                ]
-            )
-        if len(found) > 1:
-            mean = sum(row["accuracy"]["packed_top1"] for row in found.values()) / len(found)
-            body.append([*title, f"mean of {len(found)}", "", f"{mean:.2f}", *others, "", ""])
+        # One group per state of the code, because recipes and teachers changed between them.
+        groups: dict[str, dict[int, Row]] = {}
+        for row in measured:
+            if row["recipe"]["name"] == f"student-{name}":
+                groups.setdefault(str(row["trained"]["commit"]), {})[int(row["seed"])] = row
+        for found in groups.values():
+            for seed, row in sorted(found.items()):
+                result = row["accuracy"]
+                body.append(
+                    [
+                        *title,
+                        str(seed),
+                        str(row["recipe"]["epochs"]),
+                        f"{result['packed_top1']:.2f}",
+                        _baseline(row),
+                        PUBLISHED[name],
+                        f"{result['calibration_error']:.3f}",
+                        "ships" if row["file"]["sha256"] == shipped.get(name) else "",
+                    ]
+                )
+            if len(found) > 1:
+                mean = sum(row["accuracy"]["packed_top1"] for row in found.values()) / len(found)
+                cells = [f"mean of {len(found)}", "", f"{mean:.2f}", _baseline(row), PUBLISHED[name]]
+                body.append([*title, *cells, "", ""])
     if not body:
         return f"The students: {NOT_MEASURED}."
     head = ["data", "network", "seed", "epochs", "packed top-1 %", "real-valued baseline", "best published"]
     return markdown([*head, "calibration error", ""], body)
+
+
+def _baseline(row: Row) -> str:
+    return f"{row['twin']['top1']:.2f}" if row.get("twin") else NOT_MEASURED
 
 
 def levers(rows: Sequence[Row]) -> dict[tuple[str, int], Row]:

@@ -300,16 +300,17 @@ def test_threads_of_torch_soon_sleep_unless_asked_otherwise(given: dict[str, str
     assert done.stdout.strip() == expected
 
 
-@pytest.mark.parametrize("command", ["train", "demo"])
-def test_training_commands_let_threads_sleep(
+@pytest.mark.parametrize("command", ["train", "demo", "eval"])
+def test_commands_that_run_torch_let_its_threads_sleep(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def asked() -> None:
         raise ValueError("asked")
 
     monkeypatch.setattr(f"xnorpp.cli.{command}.share_cores", asked)
-    recipe = ["digits-small-case4"] if command == "train" else []
-    assert run(capsys, command, *recipe, "--out", str(tmp_path / "run"))[2] == f"xnorpp {command}: asked.\n"
+    out = ["--out", str(tmp_path / "run")]
+    more = {"train": ["digits-small-case4", *out], "demo": out, "eval": ["--model", "cifar10-resnet20"]}
+    assert run(capsys, command, *more[command])[2] == f"xnorpp {command}: asked.\n"
 
 
 def test_recipes_are_listed_where_torch_cannot_be_imported() -> None:

@@ -23,6 +23,7 @@ from xnorpp.cli.command import (
     one_model,
     print_table,
     refuse_ignored,
+    share_cores,
 )
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def evaluate(arguments: list[str]) -> int:
         help="write the confusion matrix: an image (.png, .svg, ...), or text to .txt or - (standard output)",
     )  # fmt: skip
     given = parser.parse_args(arguments)
+    share_cores()
     check_file("--json", given.json)
     if given.confusion is not None and given.confusion != "-":
         (check_file if given.confusion.endswith(".txt") else check_plot)("--confusion", given.confusion)

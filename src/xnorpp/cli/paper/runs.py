@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from xnorpp.cli.command import Parser, at_least, check_folder, say
+from xnorpp.cli.command import Parser, at_least, check_folder, say, share_cores
 
 RESULTS, QUICK, RUNS = Path("results"), Path("runs") / "quick", Path("runs") / "paper"
 
@@ -143,7 +143,9 @@ def ship(arguments: list[str]) -> int:
     from xnorpp.cli.paper.ship import add_arguments, run
 
     add_arguments(parser)
-    return run(parser.parse_args(arguments))
+    given = parser.parse_args(arguments)
+    share_cores()
+    return run(given)
 
 
 TRAINING: dict[str, Callable[[list[str]], int]] = {

@@ -15,6 +15,7 @@ from xnorpp.data import load_dataset
 from xnorpp.data.own import as_images
 from xnorpp.inspect.calibration import calibrate, expected_calibration_error, logits_of
 from xnorpp.paper.shipping import ship as shipping
+from xnorpp.paper.shipping.calibrated import _seen_by_teacher
 from xnorpp.paper.shipping.ship import Refused, read_twin, ship, without_places
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -184,3 +185,20 @@ def test_held_out_images_give_a_temperature(
     assert accuracy["calibration_error"] == pytest.approx(error, abs=1e-4)
     assert any("calibrated on held-out" in limit for limit in card["limits"])
     assert f"temperature {calibration['temperature']:.3f}" in shipped.render_card(card)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "words"),
+    [
+        (None, ""),
+        ({}, ", which the network's teacher was trained on"),
+        ({"dataset": "digits", "holdout": 0.1}, ", which the network's teacher was trained on"),
+        ({"dataset": "digits", "holdout": 0.25}, ", which its teacher was not trained on either"),
+    ],
+)
+def test_a_card_states_whether_the_teacher_saw_the_held_out_images(
+    teacher: dict[str, Any] | None, words: str
+) -> None:
+    loss = {"teacher": "" if teacher is None else "real/model.safetensors"}
+    meta = {"recipe": {"loss": loss}, "dataset": "digits", "teacher": teacher}
+    assert _seen_by_teacher(meta, 0.25) == words

@@ -232,9 +232,14 @@ def test_training_from_a_twin_with_the_twin_as_teacher(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = ["model.options.width=4", "schedule.max_steps=3", "run.tensorboard=false"]
-    train(load_recipe("digits-small-real", settings), out=tmp_path / "real", device="cpu", quiet=True)
+    held = ["data.holdout=0.25", "data.evaluate=test"]
+    real = load_recipe("digits-small-real", [*settings, *held])
+    train(real, out=tmp_path / "real", device="cpu", quiet=True)
     recipe = load_recipe("digits-small-case4", [*settings, f"loss.teacher={tmp_path / 'real'}"])
     summary = train(recipe, out=tmp_path / "binary", init_from=tmp_path / "real", device="cpu", quiet=True)
+    facts = summary["teacher"]
+    assert (facts["recipe"], facts["dataset"], facts["holdout"]) == ("digits-small-real", "digits", 0.25)
+    assert "teacher" not in load_checkpoint(tmp_path / "real").meta
     assert "conv1.weight" in summary["init_from"]["loaded"]
     assert summary["init_from"]["differs"] == ""
     assert summary["step"] == 3

@@ -6,15 +6,17 @@ recognised by its names). Torchvision itself is not needed: the network its name
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from xnorpp.training.recipe.config import LossPart, Recipe
-from xnorpp.training.state.checkpoint import load_model
+from xnorpp.training.state.checkpoint import load_checkpoint, load_model
 from xnorpp.training.state.initial import is_checkpoint, is_torchvision_resnet, read_state_dict
 
 
@@ -99,6 +101,20 @@ def load_teacher(
             f"The teacher {path} takes images of {taken} channels and the data set's have {in_channels}."
         )
     return model.to(device).eval().requires_grad_(False)
+
+
+@functools.cache
+def teacher_facts(path: str) -> dict[str, Any]:
+    """What a student's checkpoint records of its teacher: which images it never saw, among other things. Of
+    a state_dict nothing is known.
+    """
+    if not path or not is_checkpoint(path):
+        return {}
+    meta = load_checkpoint(path).meta
+    recipe = meta.get("recipe") or {}
+    holdout = (recipe.get("data") or {}).get("holdout", 0.0)
+    facts = {"recipe": recipe.get("name", ""), "dataset": meta.get("dataset"), "holdout": holdout}
+    return {**facts, **{key: meta.get(key) for key in ("commit", "epoch", "metrics", "seed")}}
 
 
 class TorchvisionResNet(nn.Module):

@@ -26,13 +26,21 @@ def calibrate_on_held(
     held = load_dataset(meta["dataset"], data, "train", holdout=holdout, part="held")
     packed = load(path)
     found = calibrate(packed, as_images(held), batch=250)
-    where = f"{held.name}, held out ({holdout:g} of the training set)"
-    if meta["recipe"].get("loss", {}).get("teacher"):
-        where += ", which the network's teacher was trained on"  # no teacher of ours held the same images out
+    where = f"{held.name}, held out ({holdout:g} of the training set){_seen_by_teacher(meta, holdout)}"
     facts = {"fitted_on": where, "images": found.images}
     write(with_temperature(packed.program, found.temperature, calibration=facts), path)
     say(f"temperature {found.temperature:.3f}, fitted on {found.images:,} held-out training images")
     return {"temperature": found.temperature, **facts}
+
+
+def _seen_by_teacher(meta: Mapping[str, Any], holdout: float) -> str:
+    """Whether the teacher was trained on the images; checkpoints record it since teachers hold images out."""
+    if not meta["recipe"].get("loss", {}).get("teacher"):
+        return ""
+    facts = meta.get("teacher") or {}
+    if (facts.get("dataset"), facts.get("holdout")) == (meta["dataset"], holdout):
+        return ", which its teacher was not trained on either"
+    return ", which the network's teacher was trained on"
 
 
 def calibration_errors(

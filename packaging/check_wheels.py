@@ -3,9 +3,10 @@
     python packaging/check_wheels.py [dist] [--arch x86_64 aarch64]
 
 x86_64: each Python that is found gets an empty environment, the wheel that pip chooses for it, and what the
-wheel itself asks for. aarch64: a Debian Python for that processor, unpacked into a folder and run by
-qemu-aarch64. Each must give the bits of the source tree's own package (the environment that runs this),
-for every instruction set that both have; one that it has not is compared by class. Nothing is skipped.
+wheel itself asks for. aarch64: Debian's Pythons for that processor (3.11 and 3.13; there is no 3.10), each
+unpacked into a folder and run by qemu-aarch64. Each must give the bits of the source tree's own package (the
+environment that runs this), for every instruction set that both have; one that it has not is compared by
+class. Nothing is skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 import build_wheels
 import numpy as np
 from build_wheels import ROOT, run
-from foreign_python import ForeignPython
+from foreign_python import SUITES, ForeignPython
 
 ANSWERS = Path(__file__).resolve().parent / "answers.py"
 NEEDS = ("numpy", "safetensors", "pillow")
@@ -59,20 +60,21 @@ def on_this_machine(wheels: Path, work: Path, wanted: dict[str, np.ndarray]) -> 
 
 
 def emulated(wheels: Path, work: Path, wanted: dict[str, np.ndarray]) -> None:
-    """A Python for aarch64, under qemu."""
-    start = time.monotonic()
-    python = ForeignPython(work / "aarch64")
-    packages = work / "aarch64" / "packages"
-    if packages.exists():
-        run(["rm", "-r", str(packages)])
-    tags = [f"--platform={build_wheels.PLATFORM}_aarch64", "--platform=manylinux2014_aarch64",
-            f"--python-version={python.version}", "--implementation=cp", "--only-binary=:all:"]  # fmt: skip
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(packages), *tags]
-    run([*pip, *NEEDS])
-    run([*pip, "--no-deps", "--no-index", f"--find-links={wheels}", "xnorpp"])
-    described = python.run([str(ANSWERS), str(work / "aarch64.npz")], packages).strip()
-    result = compare("aarch64", work / "aarch64.npz", wanted)
-    print(f"aarch64: {described}: {result}; {time.monotonic() - start:.0f} s", flush=True)
+    """Pythons for aarch64, under qemu."""
+    for version in SUITES:
+        start = time.monotonic()
+        folder = work / f"aarch64-{version}"
+        python, packages = ForeignPython(folder, version), folder / "packages"
+        if packages.exists():
+            run(["rm", "-r", str(packages)])
+        tags = [f"--platform={build_wheels.PLATFORM}_aarch64", "--platform=manylinux2014_aarch64",
+                f"--python-version={version}", "--implementation=cp", "--only-binary=:all:"]  # fmt: skip
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(packages), *tags]
+        run([*pip, *NEEDS])
+        run([*pip, "--no-deps", "--no-index", f"--find-links={wheels}", "xnorpp"])
+        described = python.run([str(ANSWERS), str(folder / "answers.npz")], packages).strip()
+        result = compare("aarch64", folder / "answers.npz", wanted)
+        print(f"aarch64: {described}: {result}; {time.monotonic() - start:.0f} s", flush=True)
 
 
 def main() -> int:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from build_wheels import run
 
-SUITE, VERSION = "trixie", "3.13"  # the first Debian whose Python has the stable ABI that the wheels need
+# The Debian that has each Python: one of a wheel of its own, and the first one with the wheels' stable ABI.
+SUITES = {"3.11": "bookworm", "3.13": "trixie"}
 
 
 def mirror() -> str:
@@ -28,9 +29,8 @@ def mirror() -> str:
 class ForeignPython:
     """Debian's Python for aarch64 in a folder."""
 
-    version = VERSION
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, version: str) -> None:
+        self.version = version
         self.root = folder / "root"
         if not (folder / "ready").exists():
             self._unpack(folder)
@@ -40,7 +40,9 @@ class ForeignPython:
         """All packages that Python needs, downloaded by apt and unpacked without being installed."""
         for name in ("lists/partial", "cache/archives/partial", "state", "root"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / "sources.list").write_text(f"deb {mirror()} {SUITE} main\n", encoding="utf-8")
+        (folder / "sources.list").write_text(
+            f"deb {mirror()} {SUITES[self.version]} main\n", encoding="utf-8"
+        )
         (folder / "status").touch()
         settings = {
             "APT::Architecture": "arm64", "APT::Architectures": "arm64", "APT::Sandbox::User": "root",
@@ -51,7 +53,7 @@ class ForeignPython:
         }  # fmt: skip
         apt = ["apt-get", "-q", "-y", *(f"-o{name}={value}" for name, value in settings.items())]
         run([*apt, "update"])
-        run([*apt, "install", "--download-only", f"python{VERSION}", "libstdc++6"])  # which numpy needs
+        run([*apt, "install", "--download-only", f"python{self.version}", "libstdc++6"])  # which numpy needs
         for archive in sorted((folder / "cache" / "archives").glob("*.deb")):
             run(["dpkg-deb", "--extract", str(archive), str(self.root)])
         if not (self.root / "lib").exists():  # a link that another package would make
@@ -60,7 +62,13 @@ class ForeignPython:
     def run(self, arguments: list[str], packages: Path) -> str:
         """Output of this Python with `arguments`; its failure ends the check."""
         home = self.root / "usr"
-        command = ["qemu-aarch64", "-L", str(self.root), str(home / "bin" / f"python{VERSION}"), *arguments]
+        command = [
+            "qemu-aarch64",
+            "-L",
+            str(self.root),
+            str(home / "bin" / f"python{self.version}"),
+            *arguments,
+        ]
         environment = {"PYTHONHOME": str(home), "PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
         if done.returncode:

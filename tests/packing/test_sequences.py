@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import Lambda
 from torch import Tensor, nn
 
 from xnorpp.nn import BinaryConv2d, BinaryLinear
@@ -19,15 +20,6 @@ from xnorpp.runtime.plan import make_steps
 
 def images(n: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((n, *shape)).astype(np.float32)
-
-
-class Lambda(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 class ChannelsLast(nn.Module):

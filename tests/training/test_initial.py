@@ -168,7 +168,7 @@ def test_a_torchvision_teacher_is_rebuilt_from_its_names(tmp_path: Path, bottlen
     state = _torchvision_state(bottleneck=bottleneck)
     assert is_torchvision_resnet(state)
     torch.save(state, tmp_path / "teacher.pt")
-    teacher = load_teacher(tmp_path / "teacher.pt", 10, torch.device("cpu"))
+    teacher, _ = load_teacher(tmp_path / "teacher.pt", 10, torch.device("cpu"))
     assert isinstance(teacher, TorchvisionResNet)
     assert not teacher.training
     assert not any(parameter.requires_grad for parameter in teacher.parameters())

@@ -194,7 +194,7 @@ class _Run(Outcome):
         self.stepped = wrap(compiled, world)
         self.teacher: nn.Module | None = None
         if recipe.loss.teacher:
-            self.teacher = load_teacher(
+            self.teacher, self.facts["teacher"] = load_teacher(
                 recipe.loss.teacher,
                 self.config["num_classes"],
                 world.device,

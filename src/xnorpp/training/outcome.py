@@ -27,7 +27,6 @@ from xnorpp.training.state.checkpoint import (
     save_checkpoint,
     write_atomically,
 )
-from xnorpp.training.teacher import teacher_facts
 from xnorpp.training.update.average import AveragedWeights
 
 
@@ -92,8 +91,6 @@ class Outcome:
             "hardware": describe_hardware(self.world.device),
             **self.facts,
         }
-        if recipe.loss.teacher:
-            meta["teacher"] = teacher_facts(recipe.loss.teacher)
         if self.scaler is not None:
             meta["scaler"] = self.scaler.state_dict()
         return meta

@@ -180,10 +180,9 @@ def _open_own(part: DataPart, given: Given) -> DataSets:
                 f"`data.holdout` (={part.holdout}) needs data of which a part can be taken; "
                 "`train_data` is a loader, so give `test_data`."
             )
-        held = take_part(train, part.holdout, "held")
-        train = take_part(train, part.holdout, "fit")
+        whole, train = train, take_part(train, part.holdout, "fit")
         if part.evaluate == "held":
-            return _together(part, train, held)
+            return _together(part, train, take_part(whole, part.holdout, "held"))
     if test is None:
         if is_path(given.train_data):
             test = load_dataset("folder", given.train_data, "test", **size, **skipped)

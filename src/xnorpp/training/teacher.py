@@ -6,7 +6,6 @@ recognised by its names). Torchvision itself is not needed: the network its name
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from xnorpp.training.recipe.config import LossPart, Recipe
-from xnorpp.training.state.checkpoint import load_checkpoint, load_model
+from xnorpp.training.state.checkpoint import load_model
 from xnorpp.training.state.initial import is_checkpoint, is_torchvision_resnet, read_state_dict
 
 
@@ -78,10 +77,14 @@ def missing_teacher(recipe: Recipe) -> str | None:
 
 def load_teacher(
     path: str | Path, num_classes: int, device: torch.device, *, in_channels: int | None = None
-) -> nn.Module:
-    """A frozen network in evaluation mode, for images of `in_channels` (None: not checked)."""
+) -> tuple[nn.Module, dict[str, Any]]:
+    """A frozen network in evaluation mode, for images of `in_channels` (None: not checked), and what is known
+    of it: of a state_dict nothing.
+    """
+    facts: dict[str, Any] = {}
     if is_checkpoint(path):
-        model, _ = load_model(path)
+        model, meta = load_model(path)
+        facts = _facts(meta)
         found = int(model.config["num_classes"])  # type: ignore[index]
     else:
         state = read_state_dict(path)
@@ -100,17 +103,11 @@ def load_teacher(
         raise ValueError(
             f"The teacher {path} takes images of {taken} channels and the data set's have {in_channels}."
         )
-    return model.to(device).eval().requires_grad_(False)
+    return model.to(device).eval().requires_grad_(False), facts
 
 
-@functools.cache
-def teacher_facts(path: str) -> dict[str, Any]:
-    """What a student's checkpoint records of its teacher: which images it never saw, among other things. Of
-    a state_dict nothing is known.
-    """
-    if not path or not is_checkpoint(path):
-        return {}
-    meta = load_checkpoint(path).meta
+def _facts(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What a student's checkpoint records of its teacher: which images it never saw, among other things."""
     recipe = meta.get("recipe") or {}
     holdout = (recipe.get("data") or {}).get("holdout", 0.0)
     facts = {"recipe": recipe.get("name", ""), "dataset": meta.get("dataset"), "holdout": holdout}

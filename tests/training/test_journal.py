@@ -1,4 +1,4 @@
-"""What a run writes down: metrics, the picture, the recorded result."""
+"""What a run writes down: metrics, the plot, the recorded result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_other_processes_write_nothing(tmp_path: Path, capsys: pytest.CaptureFix
     with _journal(tmp_path, active=False, quiet=False) as journal:
         journal.row("train", 1, loss=1.0)
         journal.say("hello")
-        journal.advance(3)
+        journal.advance(3, 1)
     assert not list(tmp_path.iterdir())
     assert capsys.readouterr().out == ""
 
@@ -70,7 +70,7 @@ def test_tensorboard_and_matplotlib_may_be_absent(tmp_path: Path, monkeypatch: p
     assert not draw_curves([], Recipe(), tmp_path / "x.png")
 
 
-def test_the_picture_has_the_papers_number_where_there_is_one(tmp_path: Path) -> None:
+def test_the_plot_has_the_papers_number_where_there_is_one(tmp_path: Path) -> None:
     rows = [
         {"kind": "train", "step": 1, "loss": 2.0},
         {"kind": "eval", "step": 1, "loss": 2.0, "top1": 10.0, "top5": 50.0},

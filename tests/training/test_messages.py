@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,35 @@ def test_the_opening_line_and_the_best_checkpoint(
     top = max((row for row in rows if row["kind"] == "eval"), key=lambda row: row["top1"])
     assert (best["best"]["epoch"], best["best"]["top1"]) == (top["epoch"], top["top1"])
     assert summary["best"] == best["best"]
+
+
+def test_progress_off_a_terminal_names_the_epoch_that_is_running(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss is recorded once in 3 steps here and an epoch has 4, so the epoch cannot come from the last
+    record of a loss.
+    """
+    monkeypatch.setattr(journal, "EVERY", 0.0)
+    train({**RECIPE, "run.log_steps": 3}, model=network(), **data(), out=tmp_path)
+    found = re.findall(
+        r"^([\d,]+) of 192 images \(.*\), epoch (\d+)(, loss [\d.]+)?$", capsys.readouterr().out, re.MULTILINE
+    )
+    steps = [(int(images) // 16, int(epoch), loss) for images, epoch, loss in found]
+    assert {step for step, _, _ in steps} == set(range(1, 13))
+    assert [epoch for step, epoch, _ in steps] == [-(-step // 4) for step, _, _ in steps]
+    assert not steps[0][2]
+    assert all(loss for step, _, loss in steps if step > 3)
+
+
+def test_evaluation_shows_progress_and_one_is_not_many(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "EVERY", 0.0)
+    settings = {**RECIPE, "schedule.epochs": 1, "data.batch_size": 64, "run.eval_train": True}
+    train(settings, model=network(), **data(), out=tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("evaluating: 20 of 20 images") == 2  # the test set and as many training images
+    assert next(line for line in lines if "parameters" in line).endswith(", 1 epoch of 1 step")
 
 
 def test_a_longer_run_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -28,12 +28,7 @@ from xnorpp.nn.fused.graph import unfuse
 from xnorpp.training import identity
 from xnorpp.training.accuracy import autocast, evaluate
 from xnorpp.training.diagnose import NonFiniteLoss, first_bad_layer
-from xnorpp.training.distributed import (
-    World,
-    average_buffers,
-    mean_over_world,
-    wrap,
-)
+from xnorpp.training.distributed import World, average_buffers, mean_over_world, wrap
 from xnorpp.training.graph import GraphStep, check_graph
 from xnorpp.training.loss_guard import LossGuard
 from xnorpp.training.network import fuse
@@ -265,7 +260,7 @@ class _Run(Outcome):
                 self.at.seconds = time.perf_counter() - started
                 clock.tick()
                 ends_epoch = self.at.step % self.steps_per_epoch == 0 or self.at.step == self.total
-                journal.advance(recipe.data.batch_size)
+                journal.advance(recipe.data.batch_size, epoch + 1)
                 saves = run.save_steps > 0 and self.at.step % run.save_steps == 0
                 if saves or ends_epoch or self.at.step % run.log_steps == 0:
                     guard.check()
@@ -388,7 +383,7 @@ class _Run(Outcome):
         )
 
     def _log(self, journal: Journal, clock: Clock, epoch: int, lr: float, loss: float) -> None:
-        journal.advance(0, f"epoch {epoch + 1}, loss {loss:.3f}")
+        journal.advance(0, epoch + 1, loss)
         journal.row(
             "train",
             self.at.step,
@@ -412,10 +407,12 @@ class _Run(Outcome):
             measure_statistics(self.model, itertools.islice(batches, recipe.schedule.statistics_batches))
         if due:
             average_buffers(network, self.world)
-            metrics = evaluate(network, self.test_loader, world=self.world)  # float32, whatever `run.amp`
+            observe = journal.evaluating(self.sets.test, self.world.size)
+            # In float32, whatever `run.amp` is.
+            metrics = evaluate(network, self.test_loader, world=self.world, observe=observe)
             self.at.metrics = {key: metrics[key] for key in ("top1", "top5", "loss")}
             if last and recipe.run.eval_train:
-                self.at.metrics.update(self._training_metrics())
+                self.at.metrics.update(self._training_metrics(journal))
             if not self.at.best or metrics["top1"] > self.at.best["top1"]:
                 self.at.best = {"top1": metrics["top1"], "epoch": epoch + 1}
                 self._save_best(network)
@@ -432,15 +429,16 @@ class _Run(Outcome):
         if last or (epoch + 1) % recipe.run.save_epochs == 0:
             self._save()
 
-    def _training_metrics(self) -> dict[str, float]:
+    def _training_metrics(self, journal: Journal) -> dict[str, float]:
         """`train_top1`, `train_top5`, `train_loss`: the final network in evaluation mode, in float32, on a
         fixed subset of the training images, as many as the test set has, without augmentation
         (`make_train_check`). `last_epoch_loss`: the mean training loss of the last epoch's steps, if this
         process saw all of them.
         """
         loader = make_train_check(self.recipe, self.sets, self.world)
+        observe = journal.evaluating(min(self.sets.test, self.sets.train, key=len), self.world.size)
         try:
-            metrics = evaluate(self.model, loader, world=self.world)
+            metrics = evaluate(self.model, loader, world=self.world, observe=observe)
         finally:
             loader.close()
         found = {f"train_{key}": metrics[key] for key in ("top1", "top5", "loss")}

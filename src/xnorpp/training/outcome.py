@@ -104,10 +104,11 @@ class Outcome:
         ]
         bits = sum(layer.weight.numel() for _, layer in binary_layers(self.model))
         every = sum(parameter.numel() for parameter in self.model.parameters())
-        epochs = -(-self.total // self.steps_per_epoch)
+        counts_of = {"epoch": -(-self.total // self.steps_per_epoch), "step": self.steps_per_epoch}
+        length = " of ".join(f"{n:,} {unit}{'s' * (n != 1)}" for unit, n in counts_of.items())
         return (
             f"{self.recipe.name} on {self.world.device}: {' and '.join(counts)}, {every:,} parameters of "
-            f"which {bits:,} are one-bit weights, {epochs} epochs of {self.steps_per_epoch} steps"
+            f"which {bits:,} are one-bit weights, {length}"
         )
 
     def _save_best(self, network: nn.Module) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,7 +38,7 @@ class Journal:
         self._board: Any = None
         self._bar: Any = None
         self._quiet = quiet or not active
-        self._total, self._done, self._note = total_images, done_images, ""
+        self._total, self._done, self._loss = total_images, done_images, ""
         self._next = time.monotonic() + EVERY
         if not active:
             return
@@ -62,20 +63,44 @@ class Journal:
         if self._board is not None:
             self._board.add({f"{kind}/{name}": value for name, value in values.items()}, step)
 
-    def advance(self, images: int, note: str = "") -> None:
-        """Count images; off a terminal a line is printed now and then, so that a log shows progress."""
+    def advance(self, images: int, epoch: int, loss: float | None = None) -> None:
+        """Count images of `epoch`, counted from one. Off a terminal a line is printed now and then, so that a
+        log shows progress; it repeats the last loss given.
+        """
         self._done += images
-        self._note = note or self._note
+        if loss is not None:
+            self._loss = f", loss {loss:.3f}"
         if self._bar is not None:  # pragma: no cover
             self._bar.update(images)
-            if note:
-                self._bar.set_postfix_str(note, refresh=False)
-        elif (now := time.monotonic()) >= self._next:
-            self._next = now + EVERY
+            self._bar.set_postfix_str(f"epoch {epoch}{self._loss}", refresh=False)
+        elif self._line_is_due():
             share = 100 * self._done / max(self._total, 1)
-            self.say(
-                f"{self._done:,} of {self._total:,} images ({share:.1f} %){self._note and ', '}{self._note}"
-            )
+            self.say(f"{self._done:,} of {self._total:,} images ({share:.1f} %), epoch {epoch}{self._loss}")
+
+    def evaluating(self, dataset: Any, processes: int) -> Callable[[Any, Any], None]:
+        """What `evaluate` calls for each batch: shows how much of the data set this process has evaluated, of
+        which it takes one part in `processes`.
+        """
+        total = f" of {-(-len(dataset) // processes):,}" if hasattr(dataset, "__len__") else ""
+        done = 0
+
+        def observe(outputs: Any, labels: Any) -> None:
+            nonlocal done
+            done += len(labels)
+            if self._bar is not None:  # pragma: no cover
+                self._bar.set_postfix_str(f"evaluating {done:,}{total}")
+            elif self._line_is_due():
+                self.say(f"evaluating: {done:,}{total} images")
+
+        return observe
+
+    def _line_is_due(self) -> bool:
+        """Whether the time for the next line of progress has come; if so, it is counted from now."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + EVERY
+        return True
 
     def say(self, text: str) -> None:
         """A line for the person watching."""

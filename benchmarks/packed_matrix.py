@@ -19,7 +19,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from xnorpp.paper.accuracy.queue import QueueError, run_queue
-from xnorpp.paper.accuracy.runs import FIRST_ROWS, OTHER_ROWS, Run
+from xnorpp.paper.accuracy.run import Run
+from xnorpp.paper.accuracy.runs import FIRST_ROWS, OTHER_ROWS
 
 ROWS = (*FIRST_ROWS, *OTHER_ROWS, "binaryconnect")
 NETWORKS = {"small": 0, "resnet20": 0, "resnet18": 0, "resnet34": 0, "alexnet": 112}

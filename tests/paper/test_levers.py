@@ -6,9 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from xnorpp.paper.accuracy.levers import baselines_block, levers_block, students_block
+from xnorpp.paper.accuracy.levers import baselines_block, large_levers_block, levers_block, students_block
 from xnorpp.paper.accuracy.queue import done_keys
-from xnorpp.paper.accuracy.runs import BASELINES, LEVERS, STUDENTS, Run, baselines, levers, students
+from xnorpp.paper.accuracy.run import Run
+from xnorpp.paper.accuracy.runs import BASELINES, STUDENTS, baselines, students
+from xnorpp.paper.accuracy.tried import LARGE_LEVERS, LEVERS, large_levers, levers, small_levers
 from xnorpp.training.recipe.library import load_recipe
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -37,7 +39,7 @@ def test_baselines_are_one_row_each() -> None:
 
 
 def test_levers_are_compared_with_the_default_of_their_seed() -> None:
-    runs = {(run.row, run.seed): run for run in levers()}
+    runs = {(run.row, run.seed): run for run in small_levers()}
     assert "not measured yet" in levers_block([])
     rows = [
         row(runs["teacher", 0], 94.0),
@@ -55,10 +57,28 @@ def test_levers_are_compared_with_the_default_of_their_seed() -> None:
 
 
 def test_every_lever_learns_from_a_teacher_that_never_saw_the_held_out_images() -> None:
-    teacher, *trials = levers()
-    assert teacher.row == "teacher"
-    assert all(run.teacher == teacher.key for run in trials)
-    assert {run.settings[0] for run in (teacher, *trials)} == {"data.holdout=0.2"}
+    for runs, name in ((small_levers(), "teacher"), (large_levers(), "long-teacher")):
+        teacher, *trials = runs
+        assert teacher.row == name
+        assert all(run.teacher == teacher.key for run in trials if run.row != "block-teacher")
+        assert {run.settings[0] for run in (teacher, *trials)} == {"data.holdout=0.2"}
+    assert len({run.key for run in levers()}) == len(list(levers()))
+
+
+def test_levers_of_the_larger_network_have_a_table_of_their_own() -> None:
+    small = {(run.row, run.seed): run for run in small_levers()}
+    large = {(run.row, run.seed): run for run in large_levers()}
+    rows = [row(large["default", 0], 90.0), row(large["adamw", 0], 90.5, 0.4), row(large["default", 1], 89.9)]
+    for number, one in enumerate(rows):
+        one["metrics"]["train_top1"] = 99.0 + number / 10
+    text = large_levers_block([*rows, row(small["default", 0], 85.0)])
+    assert text.startswith("ResNet-18, CIFAR-10, Case 4")
+    assert "| 90.50 | +0.50 | 0.400 | -0.100 | 99.10 |" in text
+    assert "| default | another seed | 89.90 | -0.10 | 0.500 | +0.000 | 99.20 |" in text
+    assert set(text.rsplit("not measured yet: ", 1)[1].rstrip(".").split(", ")) == set(LARGE_LEVERS) - {
+        "default", "adamw",
+    }  # fmt: skip
+    assert "not measured yet" in levers_block(rows), "rows of ResNet-18 are not those of ResNet-20"
 
 
 def test_the_recorded_default_and_its_teacher_count_for_the_second_round() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from xnorpp.paper.accuracy.queue import QueueError, done_keys, read_results, run_queue
-from xnorpp.paper.accuracy.runs import Run, plan, quick
+from xnorpp.paper.accuracy.run import Run
+from xnorpp.paper.accuracy.runs import plan, quick
 from xnorpp.paper.recorded import accuracy, read_rows
 from xnorpp.training.identity import code_hash
 

@@ -8,6 +8,7 @@ import pytest
 
 from xnorpp.models import PAPER_BLOCK, create_model
 from xnorpp.paper.accuracy.queue import recipe_of
+from xnorpp.paper.accuracy.run import Run
 from xnorpp.paper.accuracy.runs import (
     ABLATION,
     ABLATION_CHOICES,
@@ -17,7 +18,6 @@ from xnorpp.paper.accuracy.runs import (
     SECOND_ROUND,
     SEEDS,
     SHIPPED,
-    Run,
     claim,
     enlarged,
     plan,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from xnorpp.paper.accuracy.runs import BASELINES, LEVER_HOLDOUT, LEVERS, STUDENTS
+from xnorpp.paper.accuracy.runs import BASELINES, STUDENTS
 from xnorpp.paper.accuracy.tables import top1, top5
+from xnorpp.paper.accuracy.tried import LARGE_LEVERS, LEVER_HOLDOUT, LEVERS
 from xnorpp.paper.layers.tables import NOT_MEASURED, markdown
 from xnorpp.paper.recorded import Row, accuracy, of_kind
 from xnorpp.paper.shipping.words import DATASETS
@@ -95,43 +96,61 @@ def _baseline(row: Row) -> str:
     return f"{row['twin']['top1']:.2f}" if row.get("twin") else NOT_MEASURED
 
 
-def levers(rows: Sequence[Row]) -> dict[tuple[str, int], Row]:
-    """(lever, seed) -> its newest row."""
-    found = accuracy(rows, experiment="lever", split=None)
-    return {(str(row["row"]), int(row["seed"])): row for row in found if row["row"] in LEVERS}
+def levers(rows: Sequence[Row], network: str, tried: Collection[str]) -> dict[tuple[str, int], Row]:
+    """(lever, seed) -> its newest row of this network."""
+    found = [row for row in accuracy(rows, experiment="lever", split=None) if row["network"] == network]
+    return {(str(row["row"]), int(row["seed"])): row for row in found if row["row"] in tried}
 
 
 def levers_block(rows: Sequence[Row]) -> str:
-    """Each lever against the default of the same seed, on the held-out images."""
-    found = levers(rows)
+    """Each lever against the default of the same network and seed, on the held-out images."""
+    return _network_levers(rows, "resnet20", LEVERS)
+
+
+def large_levers_block(rows: Sequence[Row]) -> str:
+    """The same of ResNet-18, with the accuracy on training images."""
+    return _network_levers(rows, "resnet18", LARGE_LEVERS)
+
+
+def both_levers_block(rows: Sequence[Row]) -> str:
+    """The levers of both networks."""
+    return f"{levers_block(rows)}\n\n{large_levers_block(rows)}"
+
+
+def _network_levers(rows: Sequence[Row], network: str, tried: Mapping[str, Sequence[str]]) -> str:
+    found = levers(rows, network, tried)
     start = found.get(("default", 0))
     if start is None:
-        return f"The levers: {NOT_MEASURED}."
+        return f"The levers of {NETWORKS[network]}: {NOT_MEASURED}."
     share, images = top1(start) / 100, LEVER_HOLDOUT * TRAINING_IMAGES
     chance = 200 * math.sqrt(2 * share * (1 - share) / images)
+    with_training = "train_top1" in start["metrics"]
     body = []
-    for name, changes in LEVERS.items():
-        row = found.get((name, 0))
-        if row is None:
-            continue
-        gap = f"{top1(row) - top1(start):+.2f}" if changes else "start"
-        loss = row["metrics"]["loss"]
-        change = f"{loss - start['metrics']['loss']:+.3f}" if changes else "start"
-        body.append([name, " ".join(changes), f"{top1(row):.2f}", gap, f"{loss:.3f}", change])
-    for name in ("default", "sgd-recu"):
-        again = found.get((name, 1))
-        if again is None:
-            continue
-        gaps = [f"{top1(again) - top1(start):+.2f}", f"{again['metrics']['loss']:.3f}"]
-        change = f"{again['metrics']['loss'] - start['metrics']['loss']:+.3f}"
-        body.append([name, "another seed", f"{top1(again):.2f}", *gaps, change])
+    for (name, seed), row in sorted(
+        found.items(), key=lambda pair: (pair[0][1], list(tried).index(pair[0][0]))
+    ):
+        first = row is start
+        metrics = row["metrics"]
+        gap, change = top1(row) - top1(start), metrics["loss"] - start["metrics"]["loss"]
+        body.append(
+            [
+                name,
+                "another seed" if seed else " ".join(tried[name]),
+                f"{top1(row):.2f}",
+                "start" if first else f"{gap:+.2f}",
+                f"{metrics['loss']:.3f}",
+                "start" if first else f"{change:+.3f}",
+                *([f"{metrics['train_top1']:.2f}"] if with_training else []),
+            ]
+        )
+    head = ["lever", "changed", "top-1 %", "minus start", "loss", "minus start"]
     text = (
-        f"ResNet-20, CIFAR-10, Case 4, {start['epochs']} epochs, measured on {images:,.0f} training images "
-        "that neither the networks nor their teacher were trained on. Twice the standard deviation of a "
-        f"difference by chance: {chance:.1f} points.\n\n"
-        + markdown(["lever", "changed", "top-1 %", "minus start", "loss", "minus start"], body)
+        f"{NETWORKS[network]}, CIFAR-10, Case 4, {start['epochs']} epochs, measured on {images:,.0f} "
+        "training images that neither the networks nor their teacher were trained on. Twice the standard "
+        f"deviation of a difference by chance: {chance:.1f} points.\n\n"
+        + markdown([*head, *(["training top-1 %"] if with_training else [])], body)
     )
-    missing = [name for name in LEVERS if (name, 0) not in found]
+    missing = [name for name in tried if (name, 0) not in found]
     if missing:
         text += f"\n\nPlanned (`xnorpp paper levers`) and {NOT_MEASURED}: {', '.join(missing)}."
     return text

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from xnorpp.paper.accuracy.runs import ON_GPU, WITHOUT_HASH, Run
+from xnorpp.paper.accuracy.run import Run
+from xnorpp.paper.accuracy.runs import ON_GPU, WITHOUT_HASH
 from xnorpp.paper.recorded import read_file
 from xnorpp.runtime.errors import FAILED, XnorppError
 from xnorpp.training.identity import code_hash, settings_hash

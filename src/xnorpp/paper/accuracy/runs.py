@@ -11,8 +11,10 @@ stem with stride and pooling too, on CIFAR-10's 32 a 3x3 stem. The test set is r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+
+from xnorpp.paper.accuracy.run import Run
+from xnorpp.paper.accuracy.tried import levers
 
 # Their first results were recorded before rows had hashes of code and settings.
 WITHOUT_HASH = ("shipped", "table1", "table3", "ablation", "trial")
@@ -127,71 +129,6 @@ BASELINES = ("cifar10-resnet18", "cifar10-resnet20", "cifar100-resnet18", "tiny-
 OWN_TEACHERS = ("tiny-imagenet", "cifar100")  # where the baseline is not the teacher
 # The binary networks that learn from them (`recipes/student.toml`), with the number of seeds of each.
 STUDENTS = {"cifar10-resnet20": 3, "cifar10-resnet18": 3, "cifar100-resnet18": 1, "tiny-imagenet-resnet18": 1}
-
-# Levers on the accuracy of the present best recipe, one at a time, on a held-out fifth of the training set:
-# two measurements on 10,000 images differ by 1 point by chance, on 5,000 by 1.4. Most promising first.
-LEVER_HOLDOUT = 0.2
-LEVER_EPOCHS = 40
-LEVER_TEACHER_EPOCHS = 35
-_RECU = ("model.options.standardize_weights=true", "model.options.weights=recu")
-_SGD = (
-    "optimizer.name=sgd", "optimizer.lr=0.1", "optimizer.nesterov=true", "optimizer.weight_decay=5e-4",
-    "optimizer.decay_norms=false",
-)  # fmt: skip
-LEVERS: dict[str, tuple[str, ...]] = {
-    "default": (),
-    "ema": ("optimizer.ema_decay=0.999",),
-    "recu": _RECU,
-    "mixup": ("data.augment.mixup=0.4",),
-    "sgd-recu": (*_SGD, *_RECU),
-    "cutout": ("data.augment.cutout=8",),
-    "resized-crop": ("data.augment.area=0.5",),
-    "window": ("model.options.inputs=window",),
-    "sgd-recu-ovsw": (*_SGD, *_RECU, "optimizer.scale_gradients=0.04"),
-    "teacher-only": ("loss.distill_weight=1.0",),
-    "rprelu-shift": ("model.options.activation=rprelu", "model.options.sign_shift=true"),
-    "adamw": ("optimizer.name=adamw", "optimizer.weight_decay=0.05", "optimizer.decay_norms=false"),
-    "randaugment": ("data.augment.operations=1", "data.augment.magnitude=0.3"),
-    # the second round: around the best of the first
-    "sgd": _SGD,
-    "sgd-recu-256": (*_SGD, *_RECU, "data.batch_size=256", "optimizer.lr=0.2"),
-    "sgd-recu-cutout": (*_SGD, *_RECU, "data.augment.cutout=8"),
-    "sgd-recu-window": (*_SGD, *_RECU, "model.options.inputs=window"),
-    "sgd-recu-decay-1e-4": (*_SGD, *_RECU, "optimizer.weight_decay=1e-4"),
-}
-# The teacher of the first round, which the second round must have too.
-_LEVER_TEACHER = (
-    "data.batch_size=128", "optimizer.lr=0.1", "data.augment.cutout=8", "data.evaluate=held",
-    "schedule.statistics_batches=195",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training run. `teacher` is the key of the run whose network it learns from."""
-
-    experiment: str
-    row: str
-    dataset: str
-    network: str
-    recipe: str
-    seed: int = 0
-    settings: tuple[str, ...] = ()
-    teacher: str | None = None
-    facts: tuple[tuple[str, Any], ...] = ()
-    epochs: int = 0  # where an experiment has rows of several lengths
-
-    @property
-    def key(self) -> str:
-        """What identifies the run, in file names and in results."""
-        length = f"-{self.epochs}-epochs" if self.epochs else ""
-        name = f"{self.experiment}-{self.dataset}-{self.network}-{self.row}{length}-{self.seed}"
-        return name.replace("_", "-")
-
-    @property
-    def held(self) -> bool:
-        """Whether it is measured on the held-out part of the training set."""
-        return self.experiment == "student" or any(s.startswith("data.holdout=") for s in self.settings)
 
 
 def plan(experiments: tuple[str, ...] = EXPERIMENTS[:4], datasets: tuple[str, ...] = DATASETS) -> list[Run]:
@@ -392,21 +329,6 @@ def students() -> Iterator[Run]:
             yield Run(
                 "student", "binary", dataset.replace("-", "_"), network, f"student-{name}", seed,
                 teacher=teacher, facts=(("name", name),),
-            )  # fmt: skip
-
-
-def levers() -> Iterator[Run]:
-    """A teacher that never saw the held-out images, then each lever; two of them twice, to show chance."""
-    held = f"data.holdout={LEVER_HOLDOUT}"
-    settings = (held, f"schedule.epochs={LEVER_TEACHER_EPOCHS}", *_LEVER_TEACHER)
-    teacher = Run("lever", "teacher", "cifar10", "resnet18", "baseline-cifar10-resnet18", 0, settings)
-    yield teacher
-    base = (held, f"schedule.epochs={LEVER_EPOCHS}")
-    for seed, rows in ((0, LEVERS), (1, ("default", "sgd-recu"))):
-        for row in rows:
-            yield Run(
-                "lever", row, "cifar10", "resnet20", "best-cifar10-resnet20", seed, base + LEVERS[row],
-                teacher.key,
             )  # fmt: skip
 
 

@@ -107,6 +107,22 @@ def test_models_without_torch_lists_the_networks_and_what_training_needs() -> No
     assert "training needs torch; install it with `pip install 'xnorpp[train]'`" in done.stdout
 
 
+def test_bench_without_torch_points_to_a_packed_model() -> None:
+    code = "import sys; sys.modules['torch'] = None; from xnorpp.cli.main import main; main(['bench'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not done.stdout  # nothing is measured or described first
+    assert "pip install 'xnorpp[train]'`, or give a packed model: `xnorpp bench cifar10" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["bench", "inspect", "serve"])
+def test_a_model_given_by_a_flag_that_does_not_exist(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, error = run(capsys, command, "--model", "cifar10-resnet20")
+    assert status == 2
+    assert "MODEL is given without a flag" in error
+
+
 def test_a_command_that_is_added_is_listed_and_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

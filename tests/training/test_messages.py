@@ -106,4 +106,6 @@ def test_short_options_and_the_hint_after_ctrl_c(
     hint = (
         f"xnorpp train digits-small-case4 --epochs 2 --lr 0.5 --batch-size 8 --seed 7 --out '{out}' --resume"
     )
-    assert hint in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert hint in printed
+    assert printed.count("stopped") == 1

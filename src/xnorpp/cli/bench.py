@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 from argparse import Namespace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,11 @@ def _check(given: Namespace) -> None:
     if len(_numbers("batch", given.batch)) > 1 and not given.throughput:
         raise ValueError(f"`--batch` (={given.batch!r}) must be one number without --throughput")
     _others(given.against)
+    if given.model is None and kind not in ("--layers", "--real-layers") and find_spec("torch") is None:
+        raise ValueError(
+            "without MODEL the network is built by torch, which is not installed; install it with "
+            "`pip install 'xnorpp[train]'`, or give a packed model: `xnorpp bench cifar10-resnet20`"
+        )
     check_file("--json", given.json)
     check_file("--append", given.append, makes_folder=True)
     check_plot("--plot", given.plot)
@@ -267,7 +273,10 @@ def _measure(given: Namespace, threads: tuple[int, ...], against: list[str]) -> 
     batches = _numbers("batch", given.batch)
     if given.throughput:
         settings = [(batch, count) for count in threads for batch in batches]
-        say(f"measuring {len(settings)} settings, {given.seconds or SECONDS:g} seconds each")
+        say(
+            f"measuring {len(settings)} setting{'s' * (len(settings) != 1)}, "
+            f"{given.seconds or SECONDS:g} seconds each"
+        )
         measured = [
             measure_throughput(
                 program, title=title, batch=batch, threads=count, streams=given.streams,

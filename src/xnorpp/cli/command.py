@@ -50,7 +50,11 @@ class Parser(argparse.ArgumentParser):
         unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
         if unknown:
             near = difflib.get_close_matches(unknown[1], self._option_string_actions, n=1)
-            message += f"; did you mean {near[0]}?" if near else ""
+            takes_model = any(one.dest == "model" and not one.option_strings for one in self._actions)
+            if unknown[1] == "--model" and takes_model:
+                message += "; MODEL is given without a flag, by path or by the name of a shipped model"
+            elif near:
+                message += f"; did you mean {near[0]}?"
         print(f"{self.prog}: {message} (see `{self.prog} --help`).", file=sys.stderr)
         raise SystemExit(2)
 

@@ -91,7 +91,7 @@ def train(arguments: list[str]) -> int:
         )
     except KeyboardInterrupt:
         _hint(arguments)
-        raise
+        return 130
     if given.record and os.environ.get("RANK", "0") == "0":
         record_result(given.record, summary)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from xnorpp.data.own import as_images
 from xnorpp.inspect.calibration import calibrate, expected_calibration_error, logits_of
 from xnorpp.paper.shipping import ship as shipping
 from xnorpp.paper.shipping.calibrated import _seen_by_teacher
-from xnorpp.paper.shipping.ship import Refused, read_twin, ship, without_places
+from xnorpp.paper.shipping.ship import Refused, read_twin, sample_pictures, ship, without_places
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -185,6 +186,49 @@ def test_held_out_images_give_a_temperature(
     assert accuracy["calibration_error"] == pytest.approx(error, abs=1e-4)
     assert any("calibrated on held-out" in limit for limit in card["limits"])
     assert f"temperature {calibration['temperature']:.3f}" in shipped.render_card(card)
+
+
+def test_a_temperature_is_that_of_another_run_which_held_images_out(
+    run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from xnorpp.training import load_recipe, train
+
+    settings = (
+        "schedule.max_steps=2", "data.batch_size=8", "run.tensorboard=false", "run.threads=1",
+        "model.name=small", "model.options.width=8", "data.holdout=0.25",
+    )  # fmt: skip
+    held, other = tmp_path / "held", tmp_path / "other"
+    for recipe, out in (("cifar10-resnet20-case4", held), ("cifar10-resnet20-case1", other)):
+        train(load_recipe(recipe, settings), data=data, out=out, device="cpu", quiet=True)
+    monkeypatch.setattr(shipping, "ROUNDS", 1)
+    before = ship(run, "mine", data, tmp_path, record=None, verify_pictures=2)
+    theirs = ship(held, "theirs", data, tmp_path, record=None, verify_pictures=2)
+    assert before["calibration"] is None
+    images = sample_pictures(load(tmp_path / "mine.xnor"))
+    answers = load(tmp_path / "mine.xnor")(images)
+
+    record = tmp_path / "rows.jsonl"
+    arguments = ["mine", "--data", str(data), "--folder", str(tmp_path), "--record", str(record)]
+    assert cli.main(["paper", "temperature", *arguments, "--from", str(other)]) == 2
+    assert "must have the recipe of mine, 'cifar10-resnet20-case4'" in capsys.readouterr().err
+    assert cli.main(["paper", "temperature", *arguments, "--from", str(run)]) == 2
+    assert "must be a run that held images out" in capsys.readouterr().err
+    assert load(tmp_path / "mine.xnor").program.temperature is None
+    assert cli.main(["paper", "temperature", *arguments, "--from", str(held)]) == 0
+
+    packed, card = load(tmp_path / "mine.xnor"), json.loads((tmp_path / "mine.json").read_text())
+    assert packed.program.temperature == pytest.approx(theirs["calibration"]["temperature"])
+    assert np.array_equal(packed(images), answers)
+    assert card["file"]["sha256"] == hashlib.sha256((tmp_path / "mine.xnor").read_bytes()).hexdigest()
+    logits, labels = logits_of(packed, load_dataset("cifar10", data, "test"))
+    powers = np.exp(logits / packed.program.temperature)
+    error = expected_calibration_error(powers / powers.sum(1, keepdims=True), labels)
+    assert card["accuracy"]["calibration_error"] == pytest.approx(error, abs=1e-4)
+    assert card["accuracy"]["packed_top1"] == before["accuracy"]["packed_top1"]
+    assert "by another run of its recipe" in card["limits"][0]
+    (row,) = rows_of(record)
+    assert row["kind"] == "shipped"
+    assert row["calibration"]["transferred"]
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,25 @@ def ship(arguments: list[str]) -> int:
     return run(given)
 
 
+def temperature(arguments: list[str]) -> int:
+    """Give a model that ships the temperature of another run of its recipe, which held images out.
+
+    For models that were trained on all training images. The new file has the same answers; its card and a
+    row of results/shipped.jsonl record the calibration error on the test images before and after.
+    """
+    parser = Parser(
+        "paper temperature",
+        temperature,
+        "xnorpp paper temperature cifar10-resnet18 --from runs/paper/RUN --data DIR",
+    )
+    from xnorpp.cli.paper.ship import add_temperature_arguments, run_temperature
+
+    add_temperature_arguments(parser)
+    given = parser.parse_args(arguments)
+    share_cores()
+    return run_temperature(given)
+
+
 TRAINING: dict[str, Callable[[list[str]], int]] = {
     "table1": table1,
     "table3": table3,
@@ -163,6 +182,7 @@ TRAINING: dict[str, Callable[[list[str]], int]] = {
     "shipped": shipped,
     "all": everything,
     "ship": ship,
+    "temperature": temperature,
 }
 
 

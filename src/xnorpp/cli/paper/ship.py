@@ -1,4 +1,4 @@
-"""`xnorpp paper ship`: its arguments, and the call of `xnorpp.paper.shipping.ship`."""
+"""`xnorpp paper ship` and `xnorpp paper temperature`: their arguments, and the calls of `paper.shipping`."""
 
 from __future__ import annotations
 
@@ -64,5 +64,32 @@ def run(given: Namespace) -> int:
         batch=given.batch, verify_pictures=given.verify, statistics=given.statistics, device=given.device,
         say=say,
     )  # fmt: skip
+    print(render_card(card))
+    return 0
+
+
+def add_temperature_arguments(parser: ArgumentParser) -> None:
+    from xnorpp.paper.shipping.words import RECORD
+
+    parser.add_argument("name", metavar="NAME", help="a model that ships, such as cifar10-resnet18")
+    parser.add_argument(
+        "--from", metavar="RUN", dest="run", required=True,
+        help="a run of the same recipe that held images out: its folder or a .safetensors file",
+    )  # fmt: skip
+    parser.add_argument("--data", metavar="DIR", help="folder of the data set")
+    parser.add_argument("--folder", metavar="DIR", help="folder of the model's files (default: the package)")
+    parser.add_argument(
+        "--record", metavar="FILE", default=str(RECORD),
+        help=f"append the row to this file (default: {RECORD})",
+    )  # fmt: skip
+
+
+def run_temperature(given: Namespace) -> int:
+    """Transfer the temperature with parsed arguments, and print the card."""
+    from xnorpp.paper.shipping.transfer import transfer_temperature
+    from xnorpp.shipped import render_card
+
+    check_file("--record", given.record, makes_folder=True)
+    card = transfer_temperature(given.name, given.run, given.data, given.folder, record=given.record, say=say)
     print(render_card(card))
     return 0

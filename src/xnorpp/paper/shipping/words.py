@@ -44,8 +44,9 @@ def usage(card: Mapping[str, Any]) -> list[str]:
 def _probabilities(card: Mapping[str, Any]) -> str:
     if not card.get("calibration"):
         return "Probabilities are a softmax, not calibrated."
+    how = ", by another run of its recipe" if card["calibration"].get("transferred") else ""
     return (
-        "Probabilities are calibrated on held-out training images; on the test images they are off by "
+        f"Probabilities are calibrated on held-out training images{how}; on the test images they are off by "
         f"{100 * card['accuracy']['calibration_error']:.1f} points on average."
     )
 

@@ -1,0 +1,109 @@
+"""The temperature of a model that ships and whose training held no images out: that of another run.
+
+    xnorpp paper temperature NAME --from RUN --data DIR
+
+The other run trained the same network by the same recipe, and held images out of training. Its temperature
+is fitted on these and written into the model's file. A temperature changes no guess; what it does to the
+calibration error is measured on the test images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from xnorpp import shipped
+from xnorpp.data import load_dataset
+from xnorpp.data.evaluate import ranks
+from xnorpp.data.own import as_images
+from xnorpp.inspect.calibration import logits_of, with_temperature
+from xnorpp.paper.shipping.calibrated import calibrate_on_held, calibration_errors
+from xnorpp.paper.shipping.ship import Refused, append_row
+from xnorpp.paper.shipping.words import RECORD, limits
+from xnorpp.runtime import load
+from xnorpp.runtime.files import write_atomically
+from xnorpp.runtime.format.program import write
+from xnorpp.shipped.card import check_card
+from xnorpp.training.packing import pack_checkpoint
+from xnorpp.training.records.record import source_commit, today
+from xnorpp.training.state.checkpoint import load_checkpoint
+
+SAME = ("name", "method", "scale", "num_classes", "input_size")  # of the two networks
+
+
+def transfer_temperature(
+    name: str,
+    run: str | Path,
+    data: str | Path | None,
+    folder: str | Path | None = None,
+    *,
+    record: str | Path | None = RECORD,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Write the temperature of `run`, a checkpoint, into `NAME.xnor`; the new card is returned.
+
+    Raises:
+        ValueError: The run is of another network, recipe or data set, or held no images out.
+        Refused: The accuracy on the test images is not that of the card.
+    """
+    folder = shipped.FOLDER if folder is None else Path(folder)
+    path = folder / f"{name}.xnor"
+    card: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    meta = load_checkpoint(run).meta
+    _check_same(card, meta, run)
+    with tempfile.TemporaryDirectory(prefix="xnorpp-temperature-") as temporary:
+        other = Path(temporary) / "other.xnor"
+        pack_checkpoint(run, other)
+        fitted = calibrate_on_held(other, meta, data, say)
+        if fitted is None:
+            raise ValueError(f"`run` (={str(run)!r}) must be a run that held images out (`data.holdout`)")
+        where = (
+            f"{fitted['fitted_on']}, by another run of the recipe with {meta['epoch']} epochs, whose "
+            "temperature this is"
+        )
+        facts = {"fitted_on": where, "images": fitted["images"]}
+        mine = Path(temporary) / f"{name}.xnor"
+        write(with_temperature(load(path).program, fitted["temperature"], calibration=facts), mine)
+        content = mine.read_bytes()
+    packed = load(content)
+    scores, labels = logits_of(packed, as_images(load_dataset(meta["dataset"], data, "test")), batch=250)
+    top1 = 100 * float((ranks(scores, labels) <= 1).mean())
+    if abs(top1 - card["accuracy"]["packed_top1"]) > 1e-9:
+        raise Refused(
+            f"{name} is not changed: its top-1 on the test images is {top1:.2f} %, and its card has "
+            f"{card['accuracy']['packed_top1']:.2f} %"
+        )
+    card["accuracy"].update(calibration_errors(scores, labels, packed))
+    card["calibration"] = {
+        "temperature": fitted["temperature"], **facts, "transferred": True, "seed": meta.get("seed"),
+        "run_commit": meta.get("commit"), "commit": source_commit(), "date": today(),
+    }  # fmt: skip
+    card["file"].update(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+    card["limits"] = limits(card)
+    check_card(card, f"{name}.json")
+    say(
+        f"calibration error on the test images: {card['accuracy']['calibration_error_at_1']:.3f} before, "
+        f"{card['accuracy']['calibration_error']:.3f} with the temperature {fitted['temperature']:.3f}"
+    )
+    if record is not None:
+        append_row(record, card, None)
+    write_atomically(path, content)
+    write_atomically(folder / f"{name}.json", (json.dumps(card, indent=1, sort_keys=True) + "\n").encode())
+    return card
+
+
+def _check_same(card: Mapping[str, Any], meta: Mapping[str, Any], run: str | Path) -> None:
+    wanted = {"dataset": card["data"]["dataset"], "recipe": card["recipe"]["name"]}
+    found = {"dataset": meta["dataset"], "recipe": meta["recipe"]["name"]}
+    wanted |= {key: card["network"].get(key) for key in SAME}
+    found |= {key: meta["model"].get(key) for key in SAME}
+    for key, value in wanted.items():
+        if found[key] != value:
+            raise ValueError(
+                f"`run` (={str(run)!r}) must have the {key} of {card['name']}, {value!r}, and has "
+                f"{found[key]!r}"
+            )

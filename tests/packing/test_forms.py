@@ -102,6 +102,9 @@ FORMS: dict[str, Forward] = {
     "maximum": lambda x: torch.maximum(x, 1 - x),
     "minimum of a constant": lambda x: torch.minimum(x, torch.linspace(-1, 1, 9)),
     "max of two": lambda x: torch.max(x, -x),
+    "clamp by one number": lambda x: x.clamp(torch.tensor(-0.5), torch.tensor([0.25])),
+    "clamp by tensors": lambda x: torch.clamp(x, x.mean((2, 3), keepdim=True), torch.linspace(-1, 1, 9)),
+    "clamp from above by a tensor": lambda x: x.clip(max=torch.linspace(-1, 1, 6)[:, None, None]),
     "max along": lambda x: x.max(1)[0],
     "min along": lambda x: torch.min(x, dim=2, keepdim=True).values,
     # axes
@@ -115,6 +118,14 @@ FORMS: dict[str, Forward] = {
     "heads with the batch": heads_with_the_batch,
     "constant repeats": lambda x: x.mean((2, 3), keepdim=True) * torch.eye(7, 9) + torch.ones(1, 6, 7, 9),
     "matmul repeats": lambda x: x @ x.mean(1, keepdim=True).transpose(-2, -1),
+    "no tokens apart": lambda x: torch.cat([x[:, :, :0], x[:, :, 0:].relu()], 2),
+    "no windows apart": lambda x: together(torch.cat([windows(x)[:, :0], windows(x)], 1)),
+    "matrices by constants": lambda x: x @ DEEP[:6, :, :4],
+    "constants by matrices": lambda x: DEEP[None, :6, :, :].transpose(-1, -2)[..., :7] @ x,
+    "a query that was learned": lambda x: F.scaled_dot_product_attention(
+        BIAS[:2, :9].expand(x.shape[0], 6, 2, 9), x, 2 * x
+    ),
+    "queries of each head": lambda x: F.scaled_dot_product_attention(DEEP[:6].mT[None], x, x),
     # windows
     "unfold": lambda x: F.unfold(x, (3, 2), padding=(1, 0), stride=(2, 1)),
     "fold": lambda x: F.fold(F.unfold(x, 3, padding=1), (7, 9), 3, padding=1),
@@ -199,6 +210,8 @@ REFUSED: dict[str, tuple[Forward, str]] = {
         lambda x: torch.einsum("nc,mc->nm", x.mean((2, 3)), x.mean((2, 3))),
         "mixes images",
     ),
+    "images by images": (lambda x: x.mean((2, 3)) @ x.mean((2, 3)).t(), "each image by every other"),
+    "the batch again": (lambda x: x.repeat(2, 1, 1, 1), "repeats the whole batch"),
     "diagonal": (lambda x: torch.einsum("nchh->nch", x[..., :7]), "letter twice"),
     "chosen by values": (lambda x: x[x > 0], "index"),
     "images put in": (lambda x: x.clone().index_fill_(0, torch.tensor([0]), 0.0), "index_fill"),

@@ -60,15 +60,10 @@ _ALWAYS: dict[str, str] = {
         ("rrelu", "tanhshrink", "softshrink", "hardshrink"),
         "use nn.ReLU, nn.PReLU or nn.Hardtanh instead",
     ),
-    "conv1d": "use nn.Conv2d with a kernel of (1, k) on (n, c, 1, length)",
-    **dict.fromkeys(("conv_transpose3d",), f"use nn.Conv2d on images; {_PARTS}"),
-    "conv_transpose2d": f"there is no packed transposed convolution; {_PARTS}",
+    "conv_transpose3d": f"use nn.ConvTranspose2d on images; {_PARTS}",
+    "grid_sample": f"use nn.functional.interpolate, whose places are fixed; {_PARTS}",
     **dict.fromkeys(
-        ("interpolate", "upsample", "pixel_shuffle", "pixel_unshuffle", "grid_sample"),
-        f"resampling has no packed form; {_PARTS}",
-    ),
-    **dict.fromkeys(
-        ("baddbmm", "multi_head_attention_forward"),
+        ("baddbmm", "addmm", "addbmm"),
         f"use torch.matmul, or torch.nn.functional.scaled_dot_product_attention for attention; {_PARTS}",
     ),
     **dict.fromkeys(
@@ -87,6 +82,7 @@ _BY_SHAPE: dict[str, str] = {
         ("chunk", "split", "tensor_split", "unbind", "narrow", "select", "index_select", "gather"),
         "give each part a layer of its own instead of splitting one value",
     ),
+    **dict.fromkeys(("interpolate", "upsample"), f"use mode nearest, bilinear, bicubic or area; {_PARTS}"),
     **dict.fromkeys(("stack", "hstack", "vstack"), "use torch.cat along dim 1"),
     **dict.fromkeys(("amax", "max"), "name the axes: x.amax((2, 3)), or use nn.AdaptiveMaxPool2d(1)"),
     **dict.fromkeys(

@@ -40,6 +40,8 @@ _FRESH = (
     *("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor"),
     *("new_empty", "empty_like"),
 )
+# Parts by numbers, which may be no part at all: the same for every image.
+_PARTS = ("__getitem__", "narrow", "split", "split_with_sizes", "chunk", "tensor_split")
 _PACKAGES = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
 OUTERMOST = "run_traced"  # the function of `record.py` around a model's run
 RANKS = range(1, 9)  # axes of a value of a program, without the batch
@@ -121,7 +123,7 @@ class Trace(TorchFunctionMode):
         name = getattr(func, "__name__", str(func))
         before = [self.nodes.get(id(t)) for t in tracked]
         result = func(*args, **kwargs)
-        if not tracked or name in _FRESH:
+        if not tracked or name in _FRESH or (name in _PARTS and len(tracked) == 1 and _empty(result)):
             for t in tensors_in(result):
                 self.add_constant(t)
             return result
@@ -414,6 +416,12 @@ class Trace(TorchFunctionMode):
 
 # Stands for a refusal that only follows from an obstacle already reported.
 Consequence = Refusal(Obstacle("", "", "", "", ""))
+
+
+def _empty(result: Any) -> bool:
+    """Whether a result has tensors, and no number in any of them, as a slice of no tokens."""
+    sizes = [t.numel() for t in tensors_in(result)]
+    return bool(sizes) and not any(sizes)
 
 
 @contextmanager

@@ -15,8 +15,6 @@ from xnorpp.packing.moves.views import sliced
 from xnorpp.packing.operations.arguments import Handler, affine
 from xnorpp.packing.trace import Trace
 
-_LARGEST = float(np.finfo(np.float32).max)
-
 
 def relu(trace: Trace, result: Tensor, input: Any, inplace: bool = False) -> Node:
     source = trace.node(input)
@@ -73,14 +71,6 @@ def bounded(trace: Trace, source: Node, least: float, most: float) -> Node:
 
 def relu6(trace: Trace, result: Tensor, input: Any, inplace: bool = False) -> Node:
     return hardtanh(trace, result, input, 0.0, 6.0)
-
-
-def clamp(trace: Trace, result: Tensor, input: Any, min: Any = None, max: Any = None) -> Node:
-    if isinstance(min, Tensor) or isinstance(max, Tensor):
-        raise trace.fail("with tensor limits is not supported", "use numbers as the limits")
-    if min == 0 and max is None:
-        return relu(trace, result, input)
-    return hardtanh(trace, result, input, -_LARGEST if min is None else min, _LARGEST if max is None else max)
 
 
 def sign(trace: Trace, result: Tensor, input: Any) -> Node:
@@ -282,8 +272,6 @@ FUNCTIONS: dict[str, Handler] = {
     "leaky_relu": leaky_relu,
     "hardtanh": hardtanh,
     "relu6": relu6,
-    **dict.fromkeys(("clamp", "clip", "clamp_min"), clamp),
-    "clamp_max": lambda trace, result, input, max: clamp(trace, result, input, None, max),
     "sign": sign,
     "threshold": threshold,
     **dict.fromkeys(("abs", "absolute"), absolute),

@@ -59,10 +59,10 @@ def affine(
     return node
 
 
-def of_one(trace: Trace, node: Node, c: Array) -> Array:
-    """A constant that broadcasts against a value, for one image: as many axes, each of its size or 1. It may
-    have been repeated for every image of the batch."""
-    rank = len(node.shape) + 1
+def of_one(trace: Trace, rank: int, c: Array) -> Array:
+    """A constant that broadcasts against a value of so many axes, for one image: each of its size or 1. It
+    may have been repeated for every image of the batch."""
+    rank += 1
     wide: Array = c.reshape((1,) * max(rank - c.ndim, 0) + c.shape)
     repeated = wide.ndim == rank and wide.shape[0] == trace.batch and bool(np.all(wide == wide[:1]))
     if wide.ndim > rank or (wide.shape[0] != 1 and not repeated):

@@ -74,7 +74,7 @@ def times_constant(trace: Trace, source: Node, constant: Any) -> Node:
     c = trace.constant(constant)
     if c.size == 1:
         return affine(trace, source, c.reshape(1), None)
-    return _times(trace, source, of_one(trace, source, c))
+    return _times(trace, source, of_one(trace, len(source.shape), c))
 
 
 def _times(trace: Trace, source: Node, c: Array) -> Node:
@@ -113,7 +113,7 @@ def div(trace: Trace, result: Tensor, a: Any, b: Any, *, rounding_mode: Any = No
         return times_constant(trace, emit_curve(trace, trace.node(b), "reciprocal", torch.reciprocal), a)
     source, c = trace.node(a), trace.constant(b)
     if c.size > 1:
-        c = of_one(trace, source, c)
+        c = of_one(trace, len(source.shape), c)
     if c.size == 1 or c.size == c.shape[0]:
         divisor = c.reshape(-1).astype(np.float32)
         return affine(trace, source, 1.0 / divisor.astype(np.float64), None, None, lambda v: v / divisor)
@@ -129,7 +129,7 @@ def plus_constant(trace: Trace, source: Node, constant: Any, sign: float = 1.0) 
     c = sign * trace.constant(constant).astype(np.float64)
     if c.size == 1:
         return affine(trace, source, None, c.reshape(1))
-    c = of_one(trace, source, c)
+    c = of_one(trace, len(source.shape), c)
     if c.size == c.shape[0]:
         return affine(trace, source, None, c.reshape(-1))
     if c.size == c.shape[-1]:

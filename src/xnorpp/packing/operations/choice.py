@@ -15,12 +15,14 @@ from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import reshaped
+from xnorpp.packing.operations.activation import hardtanh, relu
 from xnorpp.packing.operations.arguments import Handler, affine, shape_of
 from xnorpp.packing.operations.arithmetic import plus_constant, sub, times_constant
 from xnorpp.packing.operations.moves import expanded
 from xnorpp.packing.operations.reduction import axes_of, emit_reduce
 from xnorpp.packing.trace import Trace
 
+_LARGEST = float(np.finfo(np.float32).max)
 FAR = np.float32(
     1e30
 )  # what an infinite number of a mask becomes: beyond every score, and still finite in sums
@@ -150,6 +152,11 @@ def minimum(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
 
 def _chosen(trace: Trace, result: Tensor, larger: bool, a: Any, b: Any) -> Node:
     first, second = (_filled(trace, t, result) for t in (a, b))
+    return _larger(trace, first, second, larger)
+
+
+def _larger(trace: Trace, first: Node, second: Node, larger: bool) -> Node:
+    """The larger one of two values of one shape, or the smaller one."""
     negative = affine(trace, second, np.array([-1.0]), None)
     difference = trace.emit("add", [first, negative], first.shape)
     bits = trace.emit("signs", [trace.emit_sign(difference)], first.shape)
@@ -157,6 +164,32 @@ def _chosen(trace: Trace, result: Tensor, larger: bool, a: Any, b: Any) -> Node:
     shares = [affine(trace, bits, sign * half, np.array([0.5])) for sign in (1, -1)]
     parts = [trace.emit("mul", [v, share], v.shape) for v, share in zip((first, second), shares)]
     return trace.emit("add", parts, first.shape)
+
+
+def clamp(trace: Trace, result: Tensor, input: Any, min: Any = None, max: Any = None) -> Node:
+    """Limits may be tensors; the upper one holds where they cross, as torch has it."""
+    smallest, largest = (_number(trace, limit) for limit in (min, max))
+    if not isinstance(smallest, Tensor) and not isinstance(largest, Tensor):
+        if smallest == 0 and largest is None:
+            return relu(trace, result, input)
+        return hardtanh(
+            trace,
+            result,
+            input,
+            -_LARGEST if smallest is None else smallest,
+            _LARGEST if largest is None else largest,
+        )
+    node = _filled(trace, input, result)
+    for limit, larger in ((smallest, True), (largest, False)):
+        if limit is not None:
+            node = _larger(trace, node, _filled(trace, limit, result), larger)
+    return node
+
+
+def _number(trace: Trace, limit: Any) -> Any:
+    if isinstance(limit, Tensor) and limit.numel() == 1 and not trace.is_value(limit):
+        return float(trace.constant(limit).reshape(()))
+    return limit
 
 
 def extreme(function: str) -> Any:
@@ -191,6 +224,8 @@ FUNCTIONS: dict[str, Handler] = {
     "masked_fill": masked_fill,
     "maximum": maximum,
     "minimum": minimum,
+    **dict.fromkeys(("clamp", "clip", "clamp_min"), clamp),
+    "clamp_max": lambda trace, result, input, max: clamp(trace, result, input, None, max),
     "max": extreme("max"),
     "min": extreme("min"),
 }

@@ -279,8 +279,6 @@ def _filled_with(trace: Trace, tensor: Tensor, shape: tuple[int, ...]) -> Node:
 def _slice_axis(trace: Trace, node: Node, axis: int, part: slice) -> Node:
     size = node.shape[axis]
     begin, stop, step = part.indices(size)
-    if stop <= begin:
-        raise trace.fail("chooses nothing")
     end = None if part.stop is None else part.stop if -size < part.stop < 0 else stop
     return sliced(trace, node, axis, begin, end, step)
 
@@ -308,12 +306,13 @@ def _alike(trace: Trace, tensors: Sequence[Tensor]) -> tuple[int, int]:
 
 def cat(trace: Trace, result: Tensor, tensors: Any, dim: int = 0, **kwargs: Any) -> Node:
     dim = kwargs.pop("axis", dim) % result.dim()
+    tensors = [t for t in tensors if t.numel()]
     merged, batch = _alike(trace, tensors)
     if dim == batch or kwargs:
         raise trace.fail("is not supported along the batch axis", _BATCH)
     trace.set_batch_axis(result, batch)
     trace.set_merged(result, merged)
-    parts = [_part(trace, t, dim) for t in tensors if t.numel()]
+    parts = [_part(trace, t, dim) for t in tensors]
     if merged or batch:
         return joined(trace, parts, dim - (dim > batch and not merged))
     moved = next((part for part in parts if part.op == "permute"), None)
@@ -386,8 +385,13 @@ def expand(trace: Trace, result: Tensor, input: Tensor, *sizes: Any, **kwargs: A
 
 def repeat(trace: Trace, result: Tensor, input: Tensor, *sizes: Any) -> Node:
     counts = _dims(sizes)
-    if len(counts) != input.dim() or counts[0] != 1:
-        raise trace.fail("that adds axes or repeats images is not supported", "use expand")
+    if len(counts) != input.dim():
+        raise trace.fail("that adds axes is not supported", "use unsqueeze before it")
+    if counts[0] != 1:
+        raise trace.fail(
+            "repeats the whole batch, so that what follows mixes images, which is not supported",
+            "repeat each image by itself: x.repeat_interleave(times, 0), or an axis of its own with expand",
+        )
     node = trace.node(input)
     for axis, count in enumerate(counts[1:]):
         if count > 1 and node.shape[axis] == 1:

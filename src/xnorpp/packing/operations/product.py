@@ -69,18 +69,25 @@ def _soft(trace: Trace, name: str, input: Any, dim: Any, dtype: Any) -> Node:
     return trace.emit(name, [source], source.shape, {"axis": axis})
 
 
+def _given(trace: Trace, tensor: Any, rank: int) -> Node:
+    """A value, or a constant that is the same for every image, with this many axes."""
+    if trace.is_value(tensor):
+        return trace.node(tensor)
+    value = of_one(trace, rank, trace.constant(tensor))
+    value = np.ascontiguousarray(value.astype(np.float32))
+    return trace.emit("constant", [trace.input], value.shape, None, {"value": value})
+
+
 def matmul(trace: Trace, result: Tensor, input: Any, other: Any, **kwargs: Any) -> Node:
+    places = [trace.batch_axis(t) for t in (input, other) if trace.is_value(t)]
+    if places == [0, 1] and input.dim() == other.dim() == 2:
+        raise trace.fail(
+            f"of shapes {tuple(input.shape)} and {tuple(other.shape)} multiplies each image by every other "
+            "one, which is not supported",
+            "give each image a matrix of its own: x.unsqueeze(-1) @ y.unsqueeze(-2)",
+        )
     if trace.is_value(input) and trace.is_value(other):
-        first, second = trace.node(input), trace.node(other)
-        lead = [max(pair) for pair in zip(first.shape[:-2], second.shape[:-2])]
-        fit = all(n in (1, m) for own in (first, second) for n, m in zip(own.shape, lead))
-        if len(first.shape) != len(second.shape) or len(first.shape) < 2 or not fit:
-            raise trace.fail(
-                f"of shapes {first.shape} and {second.shape} is not supported",
-                "give both values as many axes, equal or 1 before the last two",
-            )
-        first, second = (expanded(trace, own, (*lead, *own.shape[-2:])) for own in (first, second))
-        return trace.emit("matmul", [first, second], shape_of(result))
+        return _products(trace, result, trace.node(input), trace.node(other))
     if trace.is_value(input):
         weight = trace.constant(other)
         if weight.ndim == 2:
@@ -93,9 +100,26 @@ def matmul(trace: Trace, result: Tensor, input: Any, other: Any, **kwargs: Any) 
             tensors = {"weight": np.ascontiguousarray(weight[:, :, None, None])}
             made = trace.emit("conv2d", [image], (weight.shape[0], *image.shape[1:]), attrs, tensors)
             return reshaped(trace, made, shape_of(result))
-    raise trace.fail(
-        f"with a constant of shape {weight.shape} is not supported", "multiply by a matrix, (rows, columns)"
-    )
+    if weight.ndim < 2:
+        raise trace.fail(
+            f"with a constant of shape {weight.shape} is not supported",
+            "multiply by a matrix, (rows, columns)",
+        )
+    rank = result.dim() - 1
+    return _products(trace, result, _given(trace, input, rank), _given(trace, other, rank))
+
+
+def _products(trace: Trace, result: Tensor, first: Node, second: Node) -> Node:
+    """Matrices of two values, or of a value and a constant; axes before them are those of either."""
+    lead = [max(pair) for pair in zip(first.shape[:-2], second.shape[:-2])]
+    fit = all(n in (1, m) for own in (first, second) for n, m in zip(own.shape, lead))
+    if len(first.shape) != len(second.shape) or len(first.shape) < 2 or not fit:
+        raise trace.fail(
+            f"of shapes {first.shape} and {second.shape} is not supported",
+            "give both values as many axes, equal or 1 before the last two",
+        )
+    first, second = (expanded(trace, own, (*lead, *own.shape[-2:])) for own in (first, second))
+    return trace.emit("matmul", [first, second], shape_of(result))
 
 
 def attention(
@@ -105,7 +129,7 @@ def attention(
     """torch's (.., heads, tokens, channels) as the channels of all heads side by side, (c, tokens)."""
     if dropout_p:
         raise trace.fail("with dropout is active in evaluation too", "pass dropout_p=0.0 in evaluation")
-    nodes = [trace.node(t) for t in (query, key, value)]
+    nodes = [_given(trace, t, result.dim() - 1) for t in (query, key, value)]
     factor = float(query.shape[-1]) ** -0.5 if scale is None else float(scale)
     lead = [node.shape[:-2] for node in nodes]
     if attn_mask is None and not is_causal and lead[1] == lead[2]:
@@ -142,7 +166,7 @@ def _masked(trace: Trace, nodes: list[Node], scale: float, mask: Any) -> Node:
             c = np.where(c != 0, 0.0, -1e9) if mask.dtype == torch.bool else c
         else:
             c = np.where(mask, 0.0, -1e9)
-        value = of_one(trace, scores, np.maximum(c, -1e9))
+        value = of_one(trace, len(scores.shape), np.maximum(c, -1e9))
         scores = trace.emit("offset", [scores], shape, None, {"value": value})
     weights = trace.emit("softmax", [scores], shape, {"axis": rank - 1})
     return trace.emit("matmul", [weights, v], (*q.shape[:-1], v.shape[-1]))

@@ -60,7 +60,7 @@ def affine(
 
 
 def of_one(trace: Trace, rank: int, c: Array) -> Array:
-    """A constant that broadcasts against a value of so many axes, for one image: each of its size or 1. It
+    """A constant that broadcasts against a value of this many axes, for one image: each of its size or 1. It
     may have been repeated for every image of the batch."""
     rank += 1
     wide: Array = c.reshape((1,) * max(rank - c.ndim, 0) + c.shape)

@@ -168,7 +168,9 @@ def _larger(trace: Trace, first: Node, second: Node, larger: bool) -> Node:
 
 def clamp(trace: Trace, result: Tensor, input: Any, min: Any = None, max: Any = None) -> Node:
     """Limits may be tensors; the upper one holds where they cross, as torch has it."""
-    smallest, largest = (_number(trace, limit) for limit in (min, max))
+    smallest, largest = _number(trace, min, -np.inf), _number(trace, max, np.inf)
+    if smallest is None and largest is None:
+        return trace.node(input)
     if not isinstance(smallest, Tensor) and not isinstance(largest, Tensor):
         if smallest == 0 and largest is None:
             return relu(trace, result, input)
@@ -186,10 +188,11 @@ def clamp(trace: Trace, result: Tensor, input: Any, min: Any = None, max: Any = 
     return node
 
 
-def _number(trace: Trace, limit: Any) -> Any:
+def _number(trace: Trace, limit: Any, none: float) -> Any:
+    """A limit as a number where it is one; None where it limits nothing."""
     if isinstance(limit, Tensor) and limit.numel() == 1 and not trace.is_value(limit):
-        return float(trace.constant(limit).reshape(()))
-    return limit
+        limit = float(trace.constant(limit).reshape(()))
+    return None if not isinstance(limit, Tensor) and limit == none else limit
 
 
 def extreme(function: str) -> Any:

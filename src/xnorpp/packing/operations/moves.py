@@ -406,7 +406,12 @@ def repeat_interleave(
 ) -> Node:
     if not isinstance(repeats, int) or dim is None:
         raise trace.fail("is supported with one whole number and `dim` only")
-    node, axis = trace.node(input), axis_of(trace, input, dim)
+    node = trace.node(input)
+    if dim % input.dim() == 0:  # each image as many times, one after the other
+        trace.set_merged(result, repeats if repeats > 1 else 0)
+        wide = expanded(trace, reshaped(trace, node, (1, *node.shape)), (repeats, *node.shape))
+        return wide if repeats > 1 else node
+    axis = axis_of(trace, input, dim)
     before, after = node.shape[: axis + 1], node.shape[axis + 1 :]
     wide = expanded(trace, reshaped(trace, node, (*before, 1, *after)), (*before, repeats, *after))
     return reshaped(trace, wide, result.shape[1:])

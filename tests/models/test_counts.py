@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from xnorpp.models import create_model
+from xnorpp.nn import binary_layers
 
 BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
 PUBLISHED_WEIGHTS = {"resnet18": 11_678_912, "resnet34": 21_779_648}
@@ -64,3 +65,12 @@ def test_resnet20_has_he_et_als_convolutions_and_two_projections() -> None:
     )
     model = create_model("resnet20", input_size=32, num_classes=10)
     assert counted(model, 32)[0] == plain + 16 * 32 + 32 * 64
+
+
+def test_reactnet_a_has_the_papers_binary_multiply_adds() -> None:
+    """4.82e9 binary ones at 224 pixels (Liu et al. 2020, Table 2); stem and classifier are the real ones."""
+    model = create_model("reactnet-a", input_size=224, num_classes=1000)
+    weights, operations = counted(model, 224)
+    real = 3 * 32 * 9 * 112 * 112 + 1024 * 1000
+    assert round((operations - real) / 1e9, 2) == 4.82
+    assert weights - 3 * 32 * 9 - 1024 * 1000 == sum(m.weight.numel() for _, m in binary_layers(model))

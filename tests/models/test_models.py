@@ -30,8 +30,12 @@ FEW = [
 ONE_OF_EACH_BLOCK = [
     name for name in list_models() if name not in ("resnet18", "resnet34")
 ]  # resnet20 has theirs
-SIZES = {"alexnet": 67, "resnet18": 16, "resnet34": 16}
-SMALL_OPTIONS: dict[str, dict[str, object]] = {"alexnet": {"hidden": 24}, "small": {"width": 8}}
+SIZES = {"alexnet": 67, "resnet18": 16, "resnet34": 16, "reactnet-a": 16}
+SMALL_OPTIONS: dict[str, dict[str, object]] = {
+    "alexnet": {"hidden": 24},
+    "small": {"width": 8},
+    "reactnet-a": {"width": 0.25},
+}
 
 
 def build(name: str, **options: object) -> nn.Module:
@@ -359,9 +363,9 @@ def test_a_batch_norm_after_each_layer(name: str, method: str) -> None:
     """What a layer without scales adds to its shortcut then has the size of the shortcut."""
     normed = build(name, method=method, norm_after=True)
     assert normed.config["norm_after"] is True
-    norms = [
-        path for path, _ in normed.named_modules() if path.endswith(("act1.norm", "act2.norm", "act.norm"))
-    ]
+    # ReActNet has it in any case
+    ends = (".bn1", ".bn2") if name == "reactnet-a" else ("act1.norm", "act2.norm", "act.norm")
+    norms = [path for path, _ in normed.named_modules() if path.endswith(ends)]
     assert len(norms) == len(list(binary_layers(build(name, method="bnn"))))
     sizes: dict[str, float] = {}
     for path in norms:

@@ -24,7 +24,8 @@ METHOD_SCALES = (
     ("xnor++", "channel_spatial"),
     ("xnor++", "channel_height_width"),
 )
-SIZES = {"alexnet": 67, "small": 16, "resnet20": 12}
+SIZES = {"alexnet": 67, "small": 16, "resnet20": 12, "reactnet-a": 16}
+OPTIONS: dict[str, dict[str, object]] = {"reactnet-a": {"width": 0.25}}
 DEEP = ("resnet18", "resnet34", "alexnet")  # the wide ones: one picture is enough
 
 
@@ -64,7 +65,8 @@ def check(model: nn.Module, size: int, count: int, channels: int = 3) -> None:
 def test_packed_equals_trained(name: str, method: str, scale: str | None) -> None:
     torch.manual_seed(1)
     size = SIZES.get(name, 24)
-    model = create_model(name, method=method, scale=scale, input_size=size, num_classes=10)
+    options = OPTIONS.get(name, {})
+    model = create_model(name, method=method, scale=scale, input_size=size, num_classes=10, **options)
     if method == "binaryconnect":  # its sums grow by sqrt(n) a layer; batch statistics keep them finite
         model.train()
         with torch.no_grad():

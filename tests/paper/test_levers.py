@@ -27,7 +27,7 @@ def row(run: Run, top1: float, loss: float = 0.5) -> dict[str, Any]:
 def test_baselines_are_one_row_each() -> None:
     assert "not measured yet" in baselines_block([])
     runs = list(baselines())
-    runs, teachers = runs[: len(BASELINES)], runs[len(BASELINES) :]
+    runs, (*teachers, later) = runs[: len(BASELINES)], runs[len(BASELINES) :]
     assert [run.dataset for run in teachers] == ["tiny_imagenet", "cifar100"]
     assert [run.recipe for run in runs] == [f"baseline-{name}" for name in BASELINES]
     for teacher in teachers:
@@ -36,6 +36,8 @@ def test_baselines_are_one_row_each() -> None:
     assert "| CIFAR-10 | ResNet-18 | 50 | 95.31 |" in text
     assert "| CIFAR-100 | ResNet-18 | 50 | 77.77 |" in text
     assert text.count("not measured yet") == 2
+    assert "ReActNet-A" not in text
+    assert "| CIFAR-10 | ReActNet-A | 50 | 93.21 |" in baselines_block([row(later, 93.21)])
 
 
 def test_levers_are_compared_with_the_default_of_their_seed() -> None:

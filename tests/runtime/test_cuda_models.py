@@ -60,7 +60,7 @@ def check(
 def _networks() -> list[tuple[str, str, str | None]]:
     """All methods on the small networks; the deep ones where a method has operations of its own (the rest
     needs a GPU's speed: tests/gpu)."""
-    deep = {"resnet18": ("xnor", "xnor++"), "resnet34": (), "alexnet": ("xnor++",)}
+    deep = {"resnet18": ("xnor", "xnor++"), "resnet34": (), "alexnet": ("xnor++",), "reactnet-a": ("xnor++",)}
     chosen = ("channel_height_width", "alpha_k")
     return [
         (name, method, scale)

@@ -49,6 +49,7 @@ def baseline_network(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
             "stem",
             "stem_pool",
             "width",
+            "reduction",
             "dropout",
             "hidden",
         )

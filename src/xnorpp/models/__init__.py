@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xnorpp.models import alexnet, resnet, small  # noqa: F401  (importing a family registers it)
+from xnorpp.models import alexnet, reactnet, resnet, small  # noqa: F401  (importing a family registers it)
 from xnorpp.models.blocks import ACTIVATIONS, PAPER_BLOCK, Options
 from xnorpp.models.registry import NETWORKS, Network, create_model, list_models, register_model
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from xnorpp.runtime.registry import Registry, import_name, imports_allowed, orig
 _PROVIDED = ("options", "input_size", "num_classes", "in_channels")
 # The settings of a binarization in recipes; the last two are 0.1.0's names for the quantizers' gradients.
 _SETTINGS = (
-    *(field.name for field in fields(Binarization) if field.name != "scale"),
+    *(one.name for one in fields(Binarization) if one.name != "scale"),
     "surrogate",
     "weight_surrogate",
 )
@@ -34,6 +34,8 @@ class Network:
         input_size: The side of the images it is usually used with; 0: there is no usual one.
         num_classes: Its usual number of classes; 0: there is no usual one.
         summary: What it is, in a few words.
+        defaults: Those of its options (`Options` and the settings of a binarization) whose default differs
+            from the other networks'.
 
     Example:
         >>> from xnorpp.models import NETWORKS
@@ -46,6 +48,7 @@ class Network:
     input_size: int = 0
     num_classes: int = 0
     summary: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def _parameters(self) -> list[inspect.Parameter]:
         fixed = self.build.keywords if isinstance(self.build, partial) else {}
@@ -84,7 +87,12 @@ Builder = TypeVar("Builder", bound=Callable[..., Any])
 
 
 def register_model(
-    name: str, *, input_size: int = 0, num_classes: int = 0, summary: str = ""
+    name: str,
+    *,
+    input_size: int = 0,
+    num_classes: int = 0,
+    summary: str = "",
+    defaults: Mapping[str, Any] | None = None,
 ) -> Callable[[Builder], Builder]:
     """A decorator for a function or class that builds a network: `create_model` and recipes then know its
     name.
@@ -99,6 +107,7 @@ def register_model(
         input_size: The usual side of an image.
         num_classes: The usual number of classes.
         summary: What it is; by default the first line of the docstring.
+        defaults: Options of `Options`, or settings of a binarization, that have another default here.
 
     Raises:
         ValueError: The name is taken or not allowed.
@@ -116,7 +125,8 @@ def register_model(
     """
 
     def decorate(build: Builder) -> Builder:
-        NETWORKS.add(name, Network(build, input_size, num_classes, summary or _first_line(build)))
+        text = summary or _first_line(build)
+        NETWORKS.add(name, Network(build, input_size, num_classes, text, dict(defaults or {})))
         return build
 
     return decorate
@@ -181,7 +191,7 @@ def create_model(
         in_channels: Channels of an image.
         **options: The other fields of `xnorpp.models.Options` and `xnorpp.Binarization`, and the network's
             own options: `stem` ("auto", "7x7", "3x3") and `stem_pool` of the ResNets, `dropout` and `hidden`
-            of alexnet, `width` and `stem_pool` of small.
+            of alexnet, `width` and `stem_pool` of small, `width` and `reduction` of reactnet-a.
 
     Returns:
         The network. Its `config` is a plain dictionary that JSON can hold, and `create_model(**config)`
@@ -217,7 +227,7 @@ def create_model(
         if value is not None:
             config[argument] = arguments[argument] = value
     if network.takes("options"):
-        given = {k: v for k, v in options.items() if k in shared_names}
+        given = {**network.defaults, **{k: v for k, v in options.items() if k in shared_names}}
         if method is not None:
             given["method"] = method
         if scale is not None:

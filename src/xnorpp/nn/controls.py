@@ -11,6 +11,7 @@ from torch import nn
 
 from xnorpp.nn.layers import BinaryLayer
 from xnorpp.nn.scales import LearnedScale
+from xnorpp.nn.shift import ChannelShift
 
 
 def binary_layers(model: nn.Module) -> Iterator[tuple[str, BinaryLayer]]:
@@ -145,10 +146,12 @@ def parameter_groups(
         >>> optimizer = torch.optim.SGD(groups, lr=0.1)
     """
     scales = {id(p) for m in model.modules() if isinstance(m, LearnedScale) for p in m.parameters()}
+    shifts = {id(m.shift) for m in model.modules() if isinstance(m, ChannelShift)}  # (c, 1, 1), no weight
     groups: dict[str, list[nn.Parameter]] = {"weights": [], "norms": [], "scales": []}
     for parameter in model.parameters():
         if parameter.requires_grad:
-            kind = "scales" if id(parameter) in scales else "weights" if parameter.dim() > 1 else "norms"
+            weight = parameter.dim() > 1 and id(parameter) not in shifts
+            kind = "scales" if id(parameter) in scales else "weights" if weight else "norms"
             groups[kind].append(parameter)
     decay = {
         "weights": weight_decay,

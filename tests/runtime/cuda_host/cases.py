@@ -19,7 +19,7 @@ METHOD_SCALES = (
     ("xnor++", "channel"), ("xnor++", "dense"), ("xnor++", "channel_spatial"),
     ("xnor++", "channel_height_width"),
 )  # fmt: skip
-SIZES = {"alexnet": 67, "small": 16, "resnet20": 12, "resnet18": 16, "resnet34": 16}
+SIZES = {"alexnet": 67, "small": 16, "resnet20": 12, "resnet18": 16, "resnet34": 16, "reactnet-a": 16}
 NORMALISE = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.25, 0.3]}
 
 
@@ -45,7 +45,10 @@ def network(name: str, method: str, scale: str | None, size: int | None = None, 
     """A packed network with unsettled weights; the paper's block where `options` name no other."""
     torch.manual_seed(1)
     size = size or SIZES.get(name, 24)
-    options = {**PAPER_BLOCK, **options}
+    if name == "reactnet-a":  # its own block, and narrow
+        options = {"width": 0.125, **options}
+    else:
+        options = {**PAPER_BLOCK, **options}
     model = create_model(name, method=method, scale=scale, input_size=size, num_classes=10, **options)
     if method == "binaryconnect":  # its sums grow by sqrt(n) a layer; batch statistics keep them finite
         with torch.no_grad():

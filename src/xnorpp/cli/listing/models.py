@@ -13,6 +13,7 @@ from xnorpp.cli.command import Parser, print_table
 # takes longer than everything else that this command does. A test compares the two.
 NETWORKS = (
     ("alexnet", "AlexNet with batch norm, without groups"),
+    ("reactnet-a", "ReActNet-A, MobileNetV1's layout with binary convolutions"),
     ("resnet18", "ResNet-18, pre-activation"),
     ("resnet34", "ResNet-34, pre-activation"),
     ("resnet20", "ResNet-20 for CIFAR"),

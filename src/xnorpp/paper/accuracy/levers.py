@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from xnorpp.paper.accuracy.runs import BASELINES, STUDENTS
+from xnorpp.paper.accuracy.runs import BASELINES, LATER_BASELINES, STUDENTS, parts_of
 from xnorpp.paper.accuracy.tables import top1, top5
 from xnorpp.paper.accuracy.tried import LARGE_LEVERS, LEVER_HOLDOUT, LEVERS
 from xnorpp.paper.layers.tables import NOT_MEASURED, markdown
 from xnorpp.paper.recorded import Row, accuracy, of_kind
-from xnorpp.paper.shipping.words import DATASETS
+from xnorpp.paper.shipping.words import DATASETS, NETWORKS
 
 TRAINING_IMAGES = 50_000  # of CIFAR-10
-NETWORKS = {"resnet18": "ResNet-18", "resnet20": "ResNet-20"}
 # The highest top-1 of a one-bit network that we found in print; the first two are of the best test epoch.
 PUBLISHED = {
     "cifar10-resnet20": "88.1 (AdaBin)",
     "cifar10-resnet18": "93.75 (BiPer)",
     "cifar100-resnet18": "71.2 (CMIM)",
     "tiny-imagenet-resnet18": "none found",
+    "cifar10-reactnet-a": "none found",
 }
 
 
@@ -33,9 +33,11 @@ def baselines_block(rows: Sequence[Row]) -> str:
     if not found:
         return f"The real-valued baselines: {NOT_MEASURED}."
     body = []
-    for name in BASELINES:
-        dataset, network = name.rsplit("-", 1)
+    for name in (*BASELINES, *LATER_BASELINES):
+        dataset, network = parts_of(name)
         row = found.get((dataset, network))
+        if row is None and name in LATER_BASELINES:
+            continue
         title = [DATASETS.get(dataset.replace("-", "_"), dataset), NETWORKS[network]]
         if row is None:
             body.append([*title, "", NOT_MEASURED, "", ""])
@@ -60,7 +62,7 @@ def students_block(rows: Sequence[Row]) -> str:
     ]
     body = []
     for name in STUDENTS:
-        dataset, network = name.rsplit("-", 1)
+        dataset, network = parts_of(name)
         title = [DATASETS.get(dataset.replace("-", "_"), dataset), NETWORKS[network]]
         # One group per state of the code, because recipes and teachers changed between them.
         groups: dict[str, dict[int, Row]] = {}

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 RECORD = Path("results") / "shipped.jsonl"  # a row for every model that was shipped
-NETWORKS = {"resnet18": "ResNet-18", "resnet20": "ResNet-20", "resnet34": "ResNet-34", "alexnet": "AlexNet"}
+NETWORKS = {"resnet18": "ResNet-18", "resnet20": "ResNet-20", "resnet34": "ResNet-34", "alexnet": "AlexNet",
+            "reactnet-a": "ReActNet-A"}  # fmt: skip
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny_imagenet": "Tiny-ImageNet-200",
             "imagenet": "ImageNet", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}  # fmt: skip
 

@@ -173,3 +173,12 @@ def test_the_security_policy_names_what_exists() -> None:
         assert re.search(rf"^{target}: ", makefile, re.MULTILINE)
     for pattern in re.findall(r"`(tests/[\w/*.]+)`", text):
         assert list(ROOT.glob(pattern)), pattern
+
+
+def test_the_published_documentation_links_to_its_repository() -> None:
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "docs.yml").read_text(encoding="utf-8"))
+    build = next(step for step in workflow["jobs"]["build"]["steps"] if step.get("run") == "make docs")
+    for key, variable in (("repo_url", "REPOSITORY_URL"), ("repo_name", "REPOSITORY_NAME")):
+        assert f"{key}: !ENV [{variable}," in site
+        assert "github.repository" in build["env"][variable]

@@ -181,7 +181,7 @@ def speed_block(rows: Sequence[Row]) -> str:
     gpu = [(title, bars) for title, bars in panels if title.endswith(f"batch {BATCH}")]
     for title, bars in gpu:
         (_, ours), *others = [bar for bar in bars if bar[0] != HALVES]
-        lines += ["", "| on | xnorpp | fastest other | that is |", "|---|---|---|---|"]
+        lines += ["", "| GPU | xnorpp | fastest other engine | xnorpp is |", "|---|---|---|---|"]
         for kind in ("bfloat16", "float16"):
             some = [bar for bar in others if bar[0].split()[-1] == kind]
             if some:
@@ -194,20 +194,22 @@ def speed_block(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", "All results and how to reproduce them: [benchmarks](docs/benchmarks.md)."])
 
 
+def _listed(counts: Sequence[int]) -> str:
+    """5 and 3; one number where all are the same."""
+    return " and ".join(map(str, dict.fromkeys(counts)))
+
+
 def home_block(rows: Sequence[Row]) -> str:
     """The headline numbers of the documentation's first page: typical cases, from the stored results."""
     figures: list[tuple[str, str]] = []
-    for precision, words in (("fp32", "32-bit floats"), ("int8", "8-bit integers")):
+    for precision, words in (("fp32", "32-bit floating-point"), ("int8", "8-bit integer")):
         found = {one: ratios for one in SETS[:2] if (ratios := _ratios(rows, precision, "default", one))}
         if found:
             numbers = " and ".join(f"{statistics.median(ratios):.1f}" for ratios in found.values())
-            counts = [
-                f"median of {len(ratios)} benchmarks" if len(ratios) > 1 else "one benchmark"
-                for ratios in found.values()
-            ]
-            over = f"{counts[0]} each" if len(counts) > 1 == len(set(counts)) else " and ".join(counts)
-            where = f"with {' and with '.join(found)}: ResNet-18, one CPU thread, default block"
-            text = f"as fast as the fastest engine with {words}, {where}"
+            counts = [len(ratios) for ratios in found.values()]
+            over = "one benchmark each" if max(counts) == 1 else f"medians of {_listed(counts)} benchmarks"
+            where = f"with {' and '.join(found)}: ResNet-18, one CPU thread, default block"
+            text = f"as fast as the fastest {words} engine, {where}"
             figures.append((f"{numbers} times", f"{text} ({over})"))
     gpu = _on_gpu(rows)
     if gpu:
@@ -215,14 +217,14 @@ def home_block(rows: Sequence[Row]) -> str:
         fastest = min(float(value) for _, value in others)
         machine = gpu[0].partition("\n")[2].split(",")[0]
         figures.append(
-            (f"{fastest / ours:.1f} times", f"as fast as torch.compile in 16-bit floats on an {machine}")
+            (f"{fastest / ours:.1f} times", f"as fast as torch.compile in 16-bit precision on an {machine}")
         )
     cards = {row["name"]: row for row in of_kind(rows, "shipped") if not row.get("refused")}
     if cards:
         small = min(cards.values(), key=lambda card: int(card["file"]["bytes"]))
-        right = f"{small['accuracy']['packed_top1']:.1f} % of the test images right"
+        right = f"classifies {small['accuracy']['packed_top1']:.1f} % of its test images correctly"
         size = f"{small['file']['bytes'] / 1000:.0f} kB"
-        figures.append((size, f"is the whole of `{small['name']}`, with {right}"))
+        figures.append((size, f"is the entire file of `{small['name']}`, which {right}"))
     if not figures:
         return f"How fast: {NOT_MEASURED}."
     lines = [f"**{number}** {words}" for number, words in figures]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from xnorpp.paper.accuracy.queue import QueueError, done_keys, read_results, run_queue
+from xnorpp.paper.accuracy.queue import QueueError, _progress, done_keys, read_results, run_queue
 from xnorpp.paper.accuracy.run import Run
 from xnorpp.paper.accuracy.runs import plan, quick
 from xnorpp.paper.recorded import accuracy, read_rows
@@ -18,7 +18,7 @@ FEW_STEPS = ("schedule.max_steps=3",)
 
 
 def _two() -> list[Run]:
-    """A twin and the binary network that learns from it, three steps each on the digits."""
+    """A real-valued baseline and the binary network that learns from it, three steps each on the digits."""
     runs = [quick(run) for run in plan(("shipped",), ("cifar10",))[:2]]
     return [replace(run, settings=run.settings + FEW_STEPS) for run in runs]
 
@@ -143,3 +143,10 @@ def test_results_are_one_json_object_a_line(tmp_path: Path) -> None:
         file.write("{broken\n")
     with pytest.raises(ValueError, match=r"line 4 of .*accuracy.jsonl is not JSON"):
         read_results(tmp_path)
+
+
+def test_progress_names_the_epoch_as_the_run_does(tmp_path: Path) -> None:
+    assert _progress(tmp_path) == "starting"
+    row = {"kind": "train", "step": 5, "epoch": 1, "loss": 2.0, "images_per_s": 300.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    assert _progress(tmp_path) == "epoch 1, loss 2.000, 300 img/s"

@@ -237,7 +237,7 @@ def test_a_loss_that_is_not_finite_names_step_layer_and_last_checkpoint(
     with pytest.raises(NonFiniteLoss) as caught:
         run(quick(f"run.amp={amp}"), tmp_path)
     text = str(caught.value)
-    assert "at step 13 (epoch 1)" in text
+    assert "at step 13 (epoch 2)" in text  # epochs are counted from one, and each has 11 steps
     assert "first in the layer `blocks.1.bn2` (BatchNorm2d, whose parameter `weight` is not finite)" in text
     assert "step-000000011.safetensors" in text
     assert caught.value.step == 13

@@ -271,7 +271,7 @@ class _Run(Outcome):
                 if saves:
                     self._save()
             if self.at.step % self.steps_per_epoch and self.at.step < self.total:
-                raise RuntimeError(f"The data ended at step {self.at.step}, inside epoch {epoch}")
+                raise RuntimeError(f"The data ended at step {self.at.step}, inside epoch {epoch + 1}")
             self._end_of_epoch(journal, epoch)
             clock.restart()
 
@@ -361,7 +361,7 @@ class _Run(Outcome):
             if bad:
                 where = first_bad_layer(self.model, images, lambda x, y=labels: self.loss(self.model, x, y))
                 break
-        raise NonFiniteLoss(loss, step, epoch, where, self.last_saved)
+        raise NonFiniteLoss(loss, step, epoch + 1, where, self.last_saved)
 
     def loss(self, model: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Tensor:
         recipe = self.recipe

@@ -301,7 +301,7 @@ def _progress(out: Path) -> str:
     if not rows:
         return "starting"
     last = rows[-1]
-    return f"epoch {last['epoch'] + 1}, loss {last['loss']:.3f}, {last.get('images_per_s', 0):,.0f} img/s"
+    return f"epoch {last['epoch']}, loss {last['loss']:.3f}, {last.get('images_per_s', 0):,.0f} img/s"
 
 
 def _last_line(log: Path) -> str:

@@ -90,9 +90,9 @@ void take_weights(ConvStore &store, Budget &budget, size_t bytes) {
     store.conv.weights = store.weights.as();
 }
 
-ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Source source, bool quad = false) {
+ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Source source, bool quad = false, bool eight = false) {
     ConvStore store;
-    store.source = source, store.conv.quad = quad;
+    store.source = source, store.conv.quad = quad, store.conv.eight = eight;
     const DotTraits &t = traits_of(kernels, source);
     Conv &k = store.conv;
     take_geometry(k, s);
@@ -112,7 +112,8 @@ ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Sou
     while (k.band < k.oh && ((size_t)k.band * s.sh + least_rows) * row_units * t.unit_bytes <= 24 * 1024) k.band++;
     const int bands = (k.oh + k.band - 1) / k.band;
     k.band = (k.oh + bands - 1) / bands;
-    if (source == Source::ImagePair && k.band < 2 && k.oh > 1) k.band = 2;  // two rows share most of what is prepared
+    const int together = eight ? 4 : 2;  // rows that share most of what is prepared
+    if (source == Source::ImagePair && k.band < together) k.band = k.oh < together ? k.oh : together;
 
     const bool whole_rows = s.groups == 1 && s.dw == 1;
     if (source == Source::ImagePair) {
@@ -135,7 +136,8 @@ ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Sou
     k.segment_count = (int)store.segments.size();
     k.panel_bytes = (size_t)k.total_units * t.weight_bytes;
     const size_t panels = (size_t)s.groups * k.blocks_per_group * k.panel_bytes;
-    take_weights(store, budget, panels + (quad ? (size_t)k.blocks_per_group * quad_panel_bytes() : 0));
+    const size_t more = (quad ? quad_panel_bytes() : 0) + (eight ? eight_panel_bytes() : 0);
+    take_weights(store, budget, panels + (size_t)k.blocks_per_group * more);
     return store;
 }
 
@@ -264,18 +266,24 @@ bool pair_products(const Tap *w, int kh, std::vector<int16_t> &out) {
     return fit;
 }
 
-// The same for two rows of outputs at once (image_quad.inl).
-bool quad_products(const int16_t *w, std::vector<int16_t> &out) {
-    int sums[3 * kQuadSums * 7];
-    for (int ch = 0; ch < 3; ch++) {
-        const auto tap = [&](int row, int j) { return (int)w[(ch * 7 + row) * 7 + j]; };
-        for (int j = 0; j < 7; j++) {
-            const int g[7] = {tap(0, j), tap(1, j), tap(2, j), tap(3, j), tap(4, j), tap(5, j), tap(6, j)};
-            const int made[kQuadSums] = {g[0] + g[2], g[1] + g[3], g[4] + g[6], g[5], g[0], g[1], g[4], g[5], -g[2], -g[3], -g[6]};
-            for (int i = 0; i < kQuadSums; i++) sums[(ch * kQuadSums + i) * 7 + j] = made[i];
-        }
-    }
-    return pair_products(sums, kQuadSums, out);
+// The same for several rows of outputs at once: of sums of the kernel's rows, `sign` of all whose bits `rows` has.
+struct RowSum {
+    int rows, sign;
+};
+constexpr RowSum kQuadRowSums[kQuadSums] = {{0x05, 1}, {0x0a, 1}, {0x50, 1}, {0x20, 1}, {0x01, 1}, {0x02, 1},
+                                            {0x10, 1}, {0x20, 1}, {0x04, -1}, {0x08, -1}, {0x40, -1}};  // image_quad.inl
+constexpr RowSum kEightRowSums[kEightSums] = {{0x55, 1}, {0x2a, 1}, {0x11, 1}, {0x22, 1}, {0x44, 1}, {0x08, 1},
+                                              {0x05, 1}, {0x0a, 1}, {0x01, 1}, {0x02, 1}, {0x04, 1}, {0x08, 1},
+                                              {0x50, 1}, {0x20, 1}, {0x10, 1}, {0x20, 1}, {0x40, 1}};  // image_eight.inl
+
+template <size_t kSums>
+bool row_products(const int16_t *w, const RowSum (&wanted)[kSums], std::vector<int16_t> &out) {
+    int sums[3 * kSums * 7] = {};
+    for (size_t ch = 0; ch < 3; ch++)
+        for (size_t i = 0; i < kSums; i++)
+            for (size_t row = 0; row < 7; row++)
+                for (size_t j = 0; j < 7 && wanted[i].rows >> row & 1; j++) sums[(ch * kSums + i) * 7 + j] += wanted[i].sign * w[(ch * 7 + row) * 7 + j];
+    return pair_products(sums, (int)kSums, out);
 }
 
 // Whether sums of two taps fit into 16 bits. The filters that our packer writes leave room for them; others need not.
@@ -296,9 +304,11 @@ ConvStore build_image_conv(const Kernels &kernels, Budget &budget, const ConvSpe
     const bool pairs = s.c == 3 && s.kw == 7 && s.sw == 2 && has_room_for_pairs(s, p.taps);
     const size_t taps = (size_t)s.kh * s.kw, inputs = taps * s.c;
     bool quad = pairs && s.kh == 7 && s.sh == 2 && s.dh == 1;
-    std::vector<int16_t> quads;
-    for (int o = 0; o < s.o && quad; o++) quad = quad_products(p.taps + (size_t)o * inputs, quads);
-    ConvStore store = lay_out(kernels, budget, s, pairs ? Source::ImagePair : Source::Image, quad);
+    std::vector<int16_t> quads, eights;
+    for (int o = 0; o < s.o && quad; o++) quad = row_products(p.taps + (size_t)o * inputs, kQuadRowSums, quads);
+    bool eight = quad;
+    for (int o = 0; o < s.o && eight; o++) eight = row_products(p.taps + (size_t)o * inputs, kEightRowSums, eights);
+    ConvStore store = lay_out(kernels, budget, s, pairs ? Source::ImagePair : Source::Image, quad, eight);
     Conv &k = store.conv;
     const auto rows = cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, false, store.row_case);
     const auto cols = cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, false, store.col_case);
@@ -324,6 +334,7 @@ ConvStore build_image_conv(const Kernels &kernels, Budget &budget, const ConvSpe
                     (int32_t)(255.0 * mean.inside(rows[r], cols[c])) + p.rest[o];
     }
     if (quad) kernels.pack_image_quad(k, quads.data(), store.weights.as());
+    if (eight) kernels.pack_image_eight(k, eights.data(), store.weights.as());
     if (pairs) kernels.pack_image_pair(k, products.data(), store.weights.as());
     else kernels.pack_image(k, p.taps, store.weights.as());
     return store;

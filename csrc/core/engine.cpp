@@ -151,7 +151,7 @@ size_t Engine::scratch_bytes(size_t index) const {
     if (fused_pool_[index]) {  // a ring of rows and a row of the pool beside the convolution's own
         const Step &next = steps_[index + 1];
         bytes += round_up((size_t)next.pool.kh * step.w * stride * 4, kLine) + round_up((size_t)next.w * stride * 4, kLine) + 4 * kLine;
-        if (step.toward.as()) bytes += (size_t)2 * next.w * stride * 4;  // four lines of half a row
+        if (step.toward.as()) bytes += (size_t)ring_of_sums(step.image->conv) * next.w * stride * 4;
     }
     return bytes;
 }

@@ -177,6 +177,9 @@ float after(const StageSpec &stage, int c, float v);
 // Fills `toward` of a convolution over an image where the max pool behind it may take whole sums in place of floats.
 void make_toward(Step &step, const Step &pool);
 
+// Lines of maxima that a stem holds while its pool takes them: twice the rows that it makes at once.
+inline int ring_of_sums(const Conv &stem) { return stem.eight ? 8 : 4; }
+
 // Whether the stages are v*map, v*mult + add, act, + value, v*mult + add, act, store, sign, each at most once and in this
 // order.
 bool is_fusable(const std::vector<StageSpec> &stages);

@@ -97,16 +97,15 @@ void Engine::run_conv_pool(const Call &call, size_t index, int thread, Pieces &p
         }
 }
 
-// The same over an image, where the pool takes the maxima of whole sums: two rows of the convolution at a time, which
-// the ring of four lines holds side by side.
+// The same over an image, where the pool takes the maxima of whole sums: two or four rows of the convolution at a time, which
+// the ring holds side by side. Those after the last that a pool's row needs serve the next one.
 void Engine::run_pooled_sums(const Call &call, size_t index, int thread, Pieces &pieces) const {
-    constexpr int kRing = 4;
     const Step &step = steps_[index], &next = steps_[index + 1];
     const Conv &k = step.image->conv;
-    const int stride = (int)round_up((size_t)step.c, 16);
+    const int stride = (int)round_up((size_t)step.c, 16), ring = ring_of_sums(k);
     char *scratch = (char *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
     int32_t *lines = (int32_t *)scratch;
-    char *rest = scratch + round_up((size_t)kRing * next.w * stride * 4, kLine);
+    char *rest = scratch + round_up((size_t)ring * next.w * stride * 4, kLine);
     const Epilogue &first = call.context->epilogues[index];
     Epilogue e = call.context->epilogues[index + 1];  // what is left of the first one stands in front of the pool's
     e.mult = first.mult, e.add = first.add, e.act = first.act, e.slope = first.slope, e.lo = first.lo, e.hi = first.hi;
@@ -119,13 +118,12 @@ void Engine::run_pooled_sums(const Call &call, size_t index, int thread, Pieces 
         for (int y = rows.begin; y < rows.end; last = y++) {
             const int begin = y > 0 ? 2 * y - 1 : 0, end = 2 * y + 2 < step.h ? 2 * y + 2 : step.h;
             if (y != last + 1) done = 0;
-            for (int r = begin > done ? begin : done, count; r < end; r += count) {
-                count = r % 2 == 0 && r + 1 < end ? 2 : 1;
-                sums.sums = lines + ((long)(r % kRing) - r) * next.w * stride;  // line r lands in its place
+            for (int r = begin > done ? begin : done, count; r < end; r += count, done = r) {
+                count = k.eight && r % 4 == 0 && r + 3 < step.h ? 4 : r % 2 == 0 && r + 1 < step.h ? 2 : 1;
+                sums.sums = lines + ((long)(r % ring) - r) * next.w * stride;  // line r lands in its place
                 kernels_.conv_pooled(k, sums, call.x, r, r + count, rest, &prepared);
             }
-            done = end;
-            kernels_.pool_lines(next.pool, k, e, lines, stride, kRing, y);
+            kernels_.pool_lines(next.pool, k, e, lines, stride, ring, y);
         }
 }
 

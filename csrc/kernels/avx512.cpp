@@ -62,6 +62,7 @@ inline F from_counts16(const float *base, const uint16_t *counts) {
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(wide), _mm512_set1_ps(-2.0f), _mm512_loadu_ps(base));
 }
 inline I add_ints(I v, const int32_t *p) { return _mm512_add_epi32(v, _mm512_loadu_si512(p)); }
+inline I sum_ints(I a, I b) { return _mm512_add_epi32(a, b); }
 inline I zero_ints() { return _mm512_setzero_si512(); }
 inline F load_sums(const int32_t *p, const int32_t *q) { return _mm512_cvtepi32_ps(add_ints(_mm512_loadu_si512(p), q)); }
 inline F to_floats(I v) { return _mm512_cvtepi32_ps(v); }
@@ -82,26 +83,31 @@ struct Triple {
     uint32_t word, parity;
 };
 
-// Distances of pixels from the first one as an address has them: a register times 1, 2, 4 or 8. Twelve pixels need six.
+// Distances of pixels from the first one as an address has them: a register times 1, 2, 4 or 8. Twelve pixels need six, and
+// fourteen seven.
 struct Strides {
-    ptrdiff_t one, three, five, seven, nine, eleven;
-    static Strides of(ptrdiff_t bytes) { return {bytes, 3 * bytes, 5 * bytes, 7 * bytes, 9 * bytes, 11 * bytes}; }
+    ptrdiff_t one, three, five, seven, nine, eleven, thirteen;
+    static Strides of(ptrdiff_t bytes) { return {bytes, 3 * bytes, 5 * bytes, 7 * bytes, 9 * bytes, 11 * bytes, 13 * bytes}; }
+    template <int I>
+    static constexpr int kScale = I == 0 ? 1 : I % 8 == 0 ? 8 : I % 4 == 0 ? 4 : I % 2 == 0 ? 2 : 1;
+    template <int I>
+    __attribute__((always_inline)) inline ptrdiff_t odd() const {
+        constexpr int kOdd = I / kScale<I>;
+        return kOdd == 1 ? one : kOdd == 3 ? three : kOdd == 5 ? five : kOdd == 7 ? seven : kOdd == 9 ? nine : kOdd == 11 ? eleven : thirteen;
+    }
 };
 
 // w ^ the word `kBytes` behind `at` + I pixels, in one instruction. Left to the compiler, each pixel has a pointer of its own,
 // and they do not fit the registers. It reads memory that the compiler does not know of: see `settled`.
 template <int I, int kBytes>
 __attribute__((always_inline)) inline __m512i differing(__m512i w, const char *at, const Strides &s) {
-    constexpr int kScale = I == 0 ? 1 : I % 8 == 0 ? 8 : I % 4 == 0 ? 4 : I % 2 == 0 ? 2 : 1;
-    constexpr int kOdd = I / kScale;
-    const ptrdiff_t stride = kOdd == 1 ? s.one : kOdd == 3 ? s.three : kOdd == 5 ? s.five : kOdd == 7 ? s.seven : kOdd == 9 ? s.nine : s.eleven;
     __m512i d;
     if constexpr (I == 0)
         __asm__("vpxord %c[bytes](%[at])%{1to16%}, %[w], %[d]" : [d] "=v"(d) : [w] "v"(w), [at] "r"(at), [bytes] "i"(kBytes));
     else
         __asm__("vpxord %c[bytes](%[at],%[stride],%c[scale])%{1to16%}, %[w], %[d]"
                 : [d] "=v"(d)
-                : [w] "v"(w), [at] "r"(at), [stride] "r"(stride), [scale] "i"(kScale), [bytes] "i"(kBytes));
+                : [w] "v"(w), [at] "r"(at), [stride] "r"(s.odd<I>()), [scale] "i"(Strides::kScale<I>), [bytes] "i"(kBytes));
     return d;
 }
 
@@ -114,6 +120,39 @@ inline const char *settled(const void *at) {
 // A sum that stays in its register, and a difference.
 __attribute__((always_inline)) inline void take_from(__m512i &rest, __m512i v) { __asm__("vpsubd %1, %0, %0" : "+v"(rest) : "v"(v)); }
 __attribute__((always_inline)) inline void add_to(__m512i &sum, __m512i v) { __asm__("vpaddd %1, %0, %0" : "+v"(sum) : "v"(v)); }
+
+// See real_pointwise.inl.
+template <int I>
+__attribute__((always_inline)) inline __m512 spread_pixel(const char *at, const Strides &s) {
+    __m512 v;
+    if constexpr (I == 0) __asm__("vbroadcastss (%[at]), %[v]" : [v] "=v"(v) : [at] "r"(at));
+    else
+        __asm__("vbroadcastss (%[at],%[stride],%c[scale]), %[v]"
+                : [v] "=v"(v)
+                : [at] "r"(at), [stride] "r"(s.odd<I>()), [scale] "i"(Strides::kScale<I>));
+    return v;
+}
+
+template <int P, int... I>
+__attribute__((always_inline)) inline void add_points_of(const float *in, long stride, int units, const float *w, __m512 (&sum)[P][2],
+                                                         std::integer_sequence<int, I...>) {
+    const Strides strides = Strides::of(stride * (long)sizeof(float));
+    const char *at = settled(in);
+    for (const char *end = at + (long)units * (long)sizeof(float); at != end; at += sizeof(float), w += 32) {
+        const __m512 w0 = _mm512_load_ps(w), w1 = _mm512_load_ps(w + 16);
+        const auto step = [&](auto i) __attribute__((always_inline)) {
+            constexpr int kI = decltype(i)::value;
+            const __m512 a = spread_pixel<kI>(at, strides);
+            sum[kI][0] = _mm512_fmadd_ps(a, w0, sum[kI][0]), sum[kI][1] = _mm512_fmadd_ps(a, w1, sum[kI][1]);
+        };
+        (step(std::integral_constant<int, I>{}), ...);
+    }
+}
+
+template <int P>
+__attribute__((always_inline)) inline void add_points(const float *in, long stride, int units, const float *w, __m512 (&sum)[P][2]) {
+    add_points_of<P>(in, stride, units, w, sum, std::make_integer_sequence<int, P>{});
+}
 
 struct BitDot {
     using Unit = Triple;
@@ -252,9 +291,11 @@ void run_triples(const Run &given) {
 #include "product.inl"
 #include "epilogue.inl"
 #include "conv.inl"
+#include "real_pointwise.inl"
 #include "real_grouped.inl"
 #include "stem/image_pair.inl"
 #include "stem/image_quad.inl"
+#include "stem/image_eight.inl"
 #include "pool.inl"
 #include "stem/pooled.inl"
 

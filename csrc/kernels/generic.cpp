@@ -84,6 +84,7 @@ inline I add_ints(I a, const int32_t *p) {
     for (int i = 0; i < N; i++) a.v[i] = (int32_t)((uint32_t)a.v[i] + (uint32_t)p[i]);
     return a;
 }
+inline I sum_ints(I a, I b) { return add_ints(a, b.v); }
 inline I zero_ints() { return I{}; }
 inline F load_sums(const int32_t *p, const int32_t *q) { return each([&](int i) { return (float)(int32_t)((uint32_t)p[i] + (uint32_t)q[i]); }); }
 inline F to_floats(I a) { return each([&](int i) { return (float)a.v[i]; }); }
@@ -165,9 +166,11 @@ struct BitDot {
 #include "product.inl"
 #include "epilogue.inl"
 #include "conv.inl"
+#include "real_pointwise.inl"
 #include "real_grouped.inl"
 #include "stem/image_pair.inl"
 #include "stem/image_quad.inl"
+#include "stem/image_eight.inl"
 #include "pool.inl"
 #include "stem/pooled.inl"
 

@@ -14,6 +14,7 @@ constexpr int kBlock = 32;       // output channels a tile
 constexpr int kMaxTile = 32;     // most pixels a tile
 constexpr int kPairUnits = 34;   // products of a kernel row of `Source::ImagePair` (see stem/image_pair.inl)
 constexpr int kQuadSums = 11;    // sums of a row for two rows of outputs (see stem/image_quad.inl)
+constexpr int kEightSums = 17;   // of four rows of outputs (see stem/image_eight.inl)
 constexpr size_t kLine = 64;     // a cache line: alignment of everything
 
 enum class Source : int { Bits, Float, Grouped, Whole, Image, ImagePair };
@@ -39,6 +40,7 @@ struct Conv {
     int blocks;                // parts of the channels that can be computed by themselves
     int tile;                  // grouped: pixels of a tile, 7 or 8
     bool quad;                 // Source::ImagePair: panels of stem/image_quad.inl lie after the others
+    bool eight;                // the same of stem/image_eight.inl after those
     const Segment *segments;   // of group 0; group g adds g*units
     int segment_count;
     long total_units;          // sum of segment lengths
@@ -144,7 +146,7 @@ struct Kernels {
     int blocks;   // blocks of filters that conv_bits is fastest with
     Entry<PackFunction<uint8_t>> pack_bits;
     Entry<PackFunction<float>> pack_float;
-    Entry<PackFunction<int16_t>> pack_image, pack_image_pair, pack_image_quad;
+    Entry<PackFunction<int16_t>> pack_image, pack_image_pair, pack_image_quad, pack_image_eight;
     Entry<PackFunction<float>> pack_grouped;
     Entry<ConvFunction> conv_bits, conv_float, conv_image, conv_image_pair;
     Entry<ConvFunction> conv_whole;    // floats rounded to 16 bits, panels of pack_image
@@ -189,10 +191,15 @@ static inline size_t tile_bytes(const Conv &k) {
     return round_up(result + (k.groups > 1 ? (size_t)kMaxTile * round_up(k.o, kBlock) * 4 : 0), kLine);
 }
 static inline size_t quad_panel_bytes() { return (size_t)kQuadSums * kPairUnits * 2 * kBlock; }
-static inline size_t quad_row_bytes(const Conv &k) { return k.quad ? round_up((size_t)7 * k.row_units * 2, kLine) + 6 * kLine : 0; }
+static inline size_t eight_panel_bytes() { return (size_t)kEightSums * kPairUnits * 2 * kBlock; }
+// Rows made of prepared ones, for several rows of outputs at once.
+static inline size_t made_row_bytes(const Conv &k) {
+    const size_t rows = k.eight ? kEightSums - 2 : k.quad ? 7 : 0;
+    return rows ? round_up(rows * k.row_units * 2, kLine) + 6 * kLine : 0;
+}
 static inline size_t conv_scratch(const Conv &k, const DotTraits &t, bool bits) {
     const size_t below = bits && k.ow % 2 ? band_bytes(k, t) : 0;  // see conv_rows
-    return band_bytes(k, t) + (bits ? padded_row_bytes(k) : 0) + below + tile_bytes(k) + quad_row_bytes(k) + 4 * kLine;
+    return band_bytes(k, t) + (bits ? padded_row_bytes(k) : 0) + below + tile_bytes(k) + made_row_bytes(k) + 4 * kLine;
 }
 
 // Rows of the image that a grouped convolution holds at a time, and their floats.

@@ -305,3 +305,23 @@ def test_the_input_scale_of_xnor_net_is_the_same_number_everywhere(isa: str) -> 
         sizes = 10.0 ** rng.integers(-3, 3, (1, channels, 1, 1))
         x = (rng.standard_normal((2, channels, 9, 11)) * sizes).astype(np.float32)
         np.testing.assert_array_equal(load(program, threads=1, isa=isa)(x), run(program, x))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_real_layers_of_1x1_have_tiles_of_any_size(isa: str) -> None:
+    """Whole numbers, so that the order of additions does not matter and every bit must be the reference's."""
+    rng = np.random.default_rng(0)
+    weight = rng.integers(-9, 10, (40, 32, 1, 1)).astype(np.float32)
+    bias = rng.integers(-9, 10, 40).astype(np.float32)
+    attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+    for height, width in [*((1, n) for n in range(1, 31)), (5, 3), (7, 7), (3, 17)]:
+        b = Builder((32, height, width))
+        program = b.program(
+            b.emit("conv2d", b.emit("relu", INPUT), attrs=attrs, tensors={"weight": weight, "bias": bias})
+        )
+        x = rng.integers(-9, 10, (1, 32, height, width)).astype(np.float32)
+        want = run(program, x)
+        for threads in (1, 3):
+            np.testing.assert_array_equal(
+                load(program, threads=threads, isa=isa)(x), want, err_msg=f"{width}"
+            )

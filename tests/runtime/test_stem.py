@@ -76,25 +76,53 @@ def pooled(net: Program, slope: float | None) -> Program:
     return replace(net, ops=(*net.ops, *act, pool), output="p", tensors=tensors)
 
 
+def without_room_for_eight(net: Program) -> Program:
+    """`net` with a sum of eight taps that leaves 16 bits, while each sum of four fits."""
+    tensors = {name: tensor.copy() for name, tensor in net.tensors.items()}
+    tensors["w.byte_weight"][:] //= 4
+    tensors["w.byte_mean"][:] //= 4
+    tensors["w.byte_weight"][1, 2, ::2, :3:2] = 5000
+    return replace(net, tensors=tensors)
+
+
+def maxima(y: np.ndarray, slope: float | None) -> np.ndarray:
+    """What `pooled` makes of the stem's floats."""
+    if slope is not None:
+        y = np.where(y > 0, y, y * np.float32(slope))
+    y = np.pad(y, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(y, (3, 3), (2, 3))[:, :, ::2, ::2]
+    return np.asarray(windows.max((4, 5)))
+
+
 @pytest.mark.parametrize("isa", available_isas())
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("slope", [0.25, 0.0, 1.5, -0.5, None])
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("together", [2, 4, 8])
 def test_maxima_of_sums_are_maxima_of_floats(
-    version: int, slope: float | None, threads: int, isa: str
+    together: int, slope: float | None, threads: int, isa: str
 ) -> None:
     """Factors of both signs, and slopes with which a greater sum need not be a greater float. Filters of
-    version 1 leave no room for sums of four taps, so that outputs are taken in twos, not in fours."""
-    net = program(7, 2, True, version=version)
+    version 1 leave no room for sums of four taps, so that outputs are taken in twos, and those of earlier
+    packers none for sums of eight, so that they are taken in fours."""
+    net = program(7, 2, True, version=1 if together == 2 else 2)
+    if together == 4:
+        net = without_room_for_eight(net)
     assert (net.tensors["m"] < 0).any()
     x = np.random.default_rng(1).integers(0, 256, (2, 23, 30, 3), dtype=np.uint8)
-    want = by_hand(net, x)
-    if slope is not None:
-        want = np.where(want > 0, want, want * np.float32(slope))
-    want = np.pad(want, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
-    windows = np.lib.stride_tricks.sliding_window_view(want, (3, 3), (2, 3))[:, :, ::2, ::2]
-    got = CpuModel(pooled(net, slope), threads=threads, isa=isa)(x)
-    np.testing.assert_array_equal(got, windows.max((4, 5)))
+    want = maxima(by_hand(net, x), slope)
+    np.testing.assert_array_equal(CpuModel(pooled(net, slope), threads=threads, isa=isa)(x), want)
+
+
+@pytest.mark.parametrize("isa", available_isas())
+@pytest.mark.parametrize("size", [(7, 7), (1, 9), (13, 64), (15, 33), (25, 17), (27, 16)])
+def test_maxima_of_any_number_of_rows(size: tuple[int, int], isa: str) -> None:
+    """Rows of the stem come in fours, the last ones in twos or alone; three threads begin anywhere."""
+    for net in (program(7, 2, False), without_room_for_eight(program(7, 2, False))):
+        net = replace(net, input_shape=(3, *size))
+        x = np.random.default_rng(2).integers(0, 256, (1, *size, 3), dtype=np.uint8)
+        want = maxima(by_hand(net, x), None)
+        for threads in (1, 3):
+            np.testing.assert_array_equal(CpuModel(pooled(net, None), threads=threads, isa=isa)(x), want)
 
 
 @pytest.mark.parametrize("isa", available_isas())
@@ -114,12 +142,12 @@ def test_the_cpu_engine_computes_the_formula(kernel: int, stride: int, bias: boo
     np.testing.assert_array_equal(CpuModel(read(encode(old)), isa=isa)(x), own)
     assert np.array_equal(own, want) == (
         (kernel, stride) != (7, 2)
-    )  # where files leave room for sums of four taps
+    )  # where files leave room for sums of eight taps
 
 
 @pytest.mark.parametrize("kind", ["random", "smooth", "one tap"])
-def test_files_leave_room_for_sums_of_four_taps(kind: str) -> None:
-    """Two rows and two columns apart, and of two taps: no sum leaves 16 bits, and the largest nearly
+def test_files_leave_room_for_sums_of_eight_taps(kind: str) -> None:
+    """Of up to four rows and two columns, two or four apart: no sum leaves 16 bits, and the largest nearly
     fills them."""
     net = program(7, 2, False, version=1)
     weight = net.tensors["w"]
@@ -129,8 +157,10 @@ def test_files_leave_room_for_sums_of_four_taps(kind: str) -> None:
         "one tap": weight * (np.arange(49) == 24).reshape(7, 7),
     }[kind]
     net = add_byte_filters(replace(net, tensors={**net.tensors, "w": weight.astype(np.float32)}, version=2))
-    rows = net.tensors["w.byte_weight"].astype(np.int64)
-    rows = np.concatenate([rows, rows[..., [0, 1, 4], :] + rows[..., [2, 3, 6], :]], axis=2)
+    one = net.tensors["w.byte_weight"].astype(np.int64)
+    two = one[..., [0, 1, 4, 0, 1, 2], :] + one[..., [2, 3, 6, 4, 5, 6], :]
+    all_of_a_parity = [one[..., first::2, :].sum(axis=2, keepdims=True) for first in (0, 1)]
+    rows = np.concatenate([one, two, *all_of_a_parity], axis=2)
     sums = np.concatenate([rows, rows[..., [0, 1, 4]] + rows[..., [2, 3, 6]]], axis=3)
     most = np.abs(sums).max(axis=(1, 2, 3))
     assert most.max() <= 127 * 256 + 127

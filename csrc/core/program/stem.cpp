@@ -86,10 +86,15 @@ void round_means(const std::vector<double> &part, int64_t kh, int64_t kw, int32_
     *rest = (int32_t)std::nearbyint(255.0 * (sums.back() - whole.back()));
 }
 
-// What stem/image_quad.inl multiplies with besides the taps of a channel [7][7] themselves: sums of two and of four of them.
-void add_quad_sums(const double *taps, std::vector<double> &out) {
-    for (const int i : {0, 1, 4}) {
-        const auto rows = [&](int j) { return taps[i * 7 + j] + taps[(i + 2) * 7 + j]; };
+// What stem/image_quad.inl and image_eight.inl multiply with besides the taps of a channel [7][7] themselves: sums of two to
+// eight of them, those of the rows of a number's bits.
+void add_row_sums(const double *taps, std::vector<double> &out) {
+    for (const int bits : {0x05, 0x0a, 0x50, 0x11, 0x22, 0x44, 0x55, 0x2a}) {
+        const auto rows = [&](int j) {
+            double sum = 0;
+            for (int i = 0; i < 7; i++) sum += bits >> i & 1 ? taps[i * 7 + j] : 0;
+            return sum;
+        };
         for (int j = 0; j < 7; j++) out.push_back(rows(j));
         for (const int j : {0, 1, 4}) out.push_back(rows(j) + rows(j + 2));
     }
@@ -104,7 +109,7 @@ double largest(const std::vector<double> &values) {
 }  // namespace
 
 ByteFilters round_filters(const std::vector<float> &weight, int64_t o, int64_t c, int64_t kh, int64_t kw,
-                          const std::vector<double> &mean, const std::vector<double> &std, int64_t stride, bool quads) {
+                          const std::vector<double> &mean, const std::vector<double> &std, int64_t stride, bool sums_of_rows) {
     const size_t taps = (size_t)(kh * kw), inputs = taps * (size_t)c;
     const double off = offset_of(mean), room = room_of(c, kh, kw, off);
     ByteFilters out;
@@ -127,8 +132,8 @@ ByteFilters round_filters(const std::vector<float> &weight, int64_t o, int64_t c
                 for (size_t j = 0; j < 5; j++) pairs.push_back(real[row * 7 + j] + real[row * 7 + j + 2]);
             size = std::max(size, largest(pairs) / (kLargest - 8));
             pairs.clear();
-            for (size_t k = 0; k < 3 && quads && kh == 7; k++) add_quad_sums(real.data() + k * taps, pairs);
-            size = std::max(size, largest(pairs) / (kLargest - 16));
+            for (size_t k = 0; k < 3 && sums_of_rows && kh == 7; k++) add_row_sums(real.data() + k * taps, pairs);
+            size = std::max(size, largest(pairs) / (kLargest - 32));
         }
         size = std::max(size, (absolute_sum(real.data(), inputs) + absolute_sum(part.data(), taps)) / room);
         float scale = (float)size;
@@ -208,9 +213,9 @@ ByteFilters byte_filters(const Program &p, const PlanStep &step) {
     }
     const auto kernel = window_of(*p.tensor(op, "weight"));
     // Engines of version 1 round by themselves, and always as they did first.
-    const bool quads = p.version >= 2 && op.integer("stride", 0) == 2 && op.integer("dilation", 0) == 1;
+    const bool sums_of_rows = p.version >= 2 && op.integer("stride", 0) == 2 && op.integer("dilation", 0) == 1;
     return round_filters(real_filters(p, op), step.shape[0], p.input_shape[0], kernel.first, kernel.second, p.mean, p.std,
-                         op.integer("stride", 1), quads);
+                         op.integer("stride", 1), sums_of_rows);
 }
 
 }  // namespace xnorpp

@@ -28,10 +28,10 @@ struct ByteFilters {
 };
 
 // Rounds real filters [o][c][kh][kw]. The scale leaves room for what an engine may add up in 16 bits: the sums of taps two
-// columns apart (csrc/kernels/stem/image_pair.inl), where `quads` are wanted also of four taps two rows and two columns apart
-// (image_quad.inl, a fifth fewer products for half a bit to a bit of a filter's precision), and for whole sums of 32 bits.
+// columns apart (csrc/kernels/stem/image_pair.inl), where `sums_of_rows` are wanted also of up to four rows of them, eight taps
+// (image_eight.inl: two products in place of five, for one bit or two of a filter's precision), and for whole sums of 32 bits.
 ByteFilters round_filters(const std::vector<float> &weight, int64_t o, int64_t c, int64_t kh, int64_t kw,
-                          const std::vector<double> &mean, const std::vector<double> &std, int64_t stride, bool quads = false);
+                          const std::vector<double> &mean, const std::vector<double> &std, int64_t stride, bool sums_of_rows = false);
 
 // Which convolution takes the bytes themselves: what the file states (in version 1 a large stem); a large stem; any that can.
 enum class ByteRule : uint8_t { Stated, Large, Any };

@@ -67,9 +67,10 @@ struct ImagePairDot {
     };
 
     // Adds one sum of every pair of the tile over all kernel rows: pairs of numbers at kFirst.. and kFirst+12.. .
-    template <int kFirst, int kSteps, class Place>
+    template <int kFirst, int kSteps, class Place, class Sums>
     __attribute__((always_inline)) static inline const int16_t *pass(const Place &place, const Segment *rows, int count, const int16_t *w,
-                                                                     I (&sum)[kTile][2]) {
+                                                                     Sums &sum) {
+#pragma GCC unroll 1
         for (int r = 0; r < count; r++, w += kSteps * 4 * N) {
             const long row = rows[r].offset;
             place.template take<kFirst, 0>(sum, row, w);

@@ -71,25 +71,35 @@ inline void row_differences(const Conv &k, const int16_t *rows, int16_t *out) {
     for (size_t i = 0; i < n; i++) out[i] = (int16_t)(rows[i] - rows[i + two]);
 }
 
-// weight [o][11][34], as `pack_image_pair` with the sums of a row in place of the kernel's rows; behind the pairs' panels.
-void pack_image_quad(const Conv &k, const int16_t *weight, void *panels) {
+// Sums of a row as panels, [sums of a row][34] of each filter: of the parts that are taken one after the other, each with
+// `rows(part)` sums, the numbers of s of all its sums, then those of y0 and of y1 (image_pair.inl).
+template <class Rows>
+void pack_row_sums(const Conv &k, int sums, const Rows &rows, const int16_t *weight, char *panels) {
     constexpr int begin[3] = {0, 12, 24}, length[3] = {12, 12, 10};
-    char *quads = (char *)panels + (size_t)k.blocks_per_group * k.panel_bytes;
-    __builtin_memset(quads, 0, (size_t)k.blocks_per_group * quad_panel_bytes());
+    const size_t bytes = (size_t)sums * kPairUnits * 2 * kBlock;
+    __builtin_memset(panels, 0, (size_t)k.blocks_per_group * bytes);
     for (int o = 0; o < k.o; o++) {
         const int lane = o % kBlock;
-        int16_t *panel = (int16_t *)(quads + (size_t)(o / kBlock) * quad_panel_bytes());
-        panel += (size_t)(lane / (2 * N)) * kQuadSums * kPairUnits * 2 * N;
-        for (int which = 0, first = 0; which < 3; first += kQuadPart[which++])
+        int16_t *panel = (int16_t *)(panels + (size_t)(o / kBlock) * bytes);
+        panel += (size_t)(lane / (2 * N)) * sums * kPairUnits * 2 * N;
+        for (int which = 0, first = 0, count; first < sums; first += count, which++) {
+            count = sums - first < rows(which) ? sums - first : rows(which);
             for (int part = 0; part < 3; part++)
-                for (int row = 0; row < kQuadPart[which]; row++)
+                for (int row = 0; row < count; row++)
                     for (int j = 0; j < length[part]; j++) {
-                        const size_t pair = (size_t)first * kPairUnits / 2 + (size_t)kQuadPart[which] * begin[part] / 2 +
+                        const size_t pair = (size_t)first * kPairUnits / 2 + (size_t)count * begin[part] / 2 +
                                             (size_t)row * length[part] / 2 + (size_t)j / 2;
                         panel[(pair * 2 * N + (size_t)(lane % (2 * N))) * 2 + (size_t)j % 2] =
-                            weight[((size_t)o * kQuadSums + first + row) * kPairUnits + begin[part] + j];
+                            weight[((size_t)o * sums + first + row) * kPairUnits + begin[part] + j];
                     }
+        }
     }
+}
+
+// weight [o][11][34]; behind the pairs' panels.
+void pack_image_quad(const Conv &k, const int16_t *weight, void *panels) {
+    char *quads = (char *)panels + (size_t)k.blocks_per_group * k.panel_bytes;
+    pack_row_sums(k, kQuadSums, [](int part) { return kQuadPart[part]; }, weight, quads);
 }
 
 }  // namespace

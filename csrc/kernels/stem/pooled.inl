@@ -77,6 +77,48 @@ void conv_pooled_quad(const Conv &k, const Epilogue &e, const int16_t *rows, int
     }
 }
 
+// Four rows from y on, whose 13 rows of the image lie prepared.
+void conv_pooled_eight(const Conv &k, const Epilogue &e, const int16_t *rows, int16_t *made, int y) {
+    using D = ImageEightDot;
+    row_parts(k.row_units, rows, made);
+    const int pairs = (k.ow + 1) / 2, channels = (e.channels + 15) / 16 * 16;
+    const char *panels = (const char *)k.weights + (size_t)k.blocks_per_group * (k.panel_bytes + quad_panel_bytes());
+    for (int c = 0; c < channels; c += 2 * N) {
+        const int lanes = channels - c < 2 * N ? channels - c : 2 * N;
+        const int16_t *w = (const int16_t *)(panels + (size_t)(c / kBlock) * eight_panel_bytes());
+        w += (size_t)(c % kBlock / (2 * N)) * kEightSums * kPairUnits * 2 * N;
+        alignas(64) int32_t carried[4][2 * N];  // the column before a pair's
+        for (int i = 0; i < 8 * N; i++) carried[i / (2 * N)][i % (2 * N)] = INT32_MIN;
+        const I toward[2] = {load_ints(e.toward + c), load_ints(e.toward + c + N)};
+        const int32_t *shifts[4];
+        for (int r = 0; r < 4; r++) shifts[r] = k.shift + (size_t)k.row_case[y + r] * k.col_cases * k.channels_padded + c;
+        for (int first = 0; first < pairs; first += D::kTile) {
+            const int n = pairs - first < D::kTile ? pairs - first : D::kTile;
+            const size_t at = (size_t)first * kPairStep;
+            size_t border[2 * D::kTile];
+            for (int i = 0; i < 2 * D::kTile; i++) border[i] = (size_t)k.col_case[2 * first + i < k.ow ? 2 * first + i : k.ow - 1] * k.channels_padded;
+            const bool odd = 2 * (first + n) > k.ow;  // the last pair has no second column
+            D::dot(k.row_units, rows + 6L * k.row_units + at, made + at, w, [&](int r, const int32_t *left, const D::Sums &right) __attribute__((always_inline)) {
+                const int32_t *shift = shifts[r];
+                int32_t *line = e.sums + ((long)(y + r) * pairs + first) * e.out_stride + c;
+                I last[2] = {load_ints(carried[r]), load_ints(carried[r] + N)};
+#pragma GCC unroll 16
+                for (int i = 0; i < D::kTile; i++, line += e.out_stride) {
+                    if (i == n) break;
+#pragma GCC unroll 2
+                    for (int v = 0; v < 2; v++) {
+                        I most = max_ints(xor_ints(add_ints(load_ints(left + (2 * i + v) * N), shift + border[2 * i] + v * N), toward[v]), last[v]);
+                        last[v] = xor_ints(add_ints(right[i][v], shift + border[2 * i + 1] + v * N), toward[v]);
+                        if (!odd || i + 1 < n) most = max_ints(most, last[v]);
+                        if (v * N < lanes) store_ints(line + v * N, most);
+                    }
+                }
+                store_ints(carried[r], last[0]), store_ints(carried[r] + N, last[1]);
+            });
+        }
+    }
+}
+
 // Rows y0..y1 of the stem: line y of `e.sums`, [pair][out_stride], gets the maxima along the row.
 void conv_pooled(const Conv &k, const Epilogue &e, const void *in, int y0, int y1, char *scratch, Prepared *prepared) {
     using D = ImagePairDot;
@@ -84,10 +126,10 @@ void conv_pooled(const Conv &k, const Epilogue &e, const void *in, int y0, int y
     int32_t *result = (int32_t *)scratch;
     int16_t *rows = (int16_t *)(scratch + tile_bytes(k));
     bring_rows<D>(k, in, y0, y1, rows, nullptr, prepared);
-    if (k.quad && y1 - y0 == 2) {
-        const size_t band_rows = (size_t)(k.band - 1) * k.sh + (size_t)(k.kh - 1) * k.dh + 1;
-        return conv_pooled_quad(k, e, rows, (int16_t *)round_up((size_t)(rows + band_rows * k.row_units + D::kSlack), kLine), y0);
-    }
+    const size_t band_rows = (size_t)(k.band - 1) * k.sh + (size_t)(k.kh - 1) * k.dh + 1;
+    int16_t *made = (int16_t *)round_up((size_t)(rows + band_rows * k.row_units + D::kSlack), kLine);
+    if (k.eight && y1 - y0 == 4) return conv_pooled_eight(k, e, rows, made, y0);
+    if (k.quad && y1 - y0 == 2) return conv_pooled_quad(k, e, rows, made, y0);
     const int pairs = (k.ow + 1) / 2;
     alignas(64) int32_t carried[kBlock] = {};  // the column before the tile's first
     for (int block = 0; block < k.blocks_per_group; block++) {

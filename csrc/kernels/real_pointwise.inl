@@ -1,0 +1,64 @@
+// Real convolutions of 1x1 with stride 1 over whole pixels: the shortcuts of downsampling blocks, pointwise layers. Their prepared
+// rows would be a copy of the input, so it is read where it lies, and pixels of different rows share tiles: as equal ones as
+// there can be, so that none computes what is thrown away. Sums are those of `FloatDot`, in its order.
+
+namespace {
+
+inline bool is_pointwise(const Conv &k) {
+    return k.kh == 1 && k.kw == 1 && k.sh == 1 && k.sw == 1 && k.ph == 0 && k.pw == 0 && k.groups == 1 && k.in_stride == k.c &&
+           k.segment_count == 1 && k.oh * k.ow > 1;
+}
+
+constexpr int kPointTile = N == 16 ? 14 : FloatDot::kTile;
+
+// Sums of P pixels, each as many floats after the one before as `stride`. An instruction set may have one of its own.
+template <int P, class V>
+__attribute__((always_inline)) inline void add_points(const float *in, long stride, int units, const float *w, V (&sum)[P][2]) {
+    const float *p[P];
+    for (int i = 0; i < P; i++) p[i] = in + i * stride;
+    for (int u = 0; u < units; u++, w += 2 * N) {
+        const V w0 = load(w), w1 = load(w + N);
+#pragma GCC unroll 16
+        for (int i = 0; i < P; i++) {
+            const V a = set1(p[i][u]);
+            sum[i][0] = fma(a, w0, sum[i][0]), sum[i][1] = fma(a, w1, sum[i][1]);
+        }
+    }
+}
+
+template <int P>
+void dot_points(const float *in, long stride, int units, const float *w, float *result) {
+    for (int half = 0; half < kBlock; half += 2 * N) {
+        F sum[P][2];
+#pragma GCC unroll 16
+        for (int i = 0; i < P; i++) sum[i][0] = sum[i][1] = zero();
+        add_points<P>(in, stride, units, w, sum);
+#pragma GCC unroll 16
+        for (int i = 0; i < P; i++) store(result + i * kBlock + half, sum[i][0]), store(result + i * kBlock + half + N, sum[i][1]);
+        w += (size_t)units * 2 * N;
+    }
+}
+
+template <int P>
+void points(const float *in, long stride, int n, int units, const float *w, float *result) {
+    if (n == P) return dot_points<P>(in, stride, units, w, result);
+    if constexpr (P > 1) points<P - 1>(in, stride, n, units, w, result);
+}
+
+void conv_float(const Conv &k, const Epilogue &e, const void *in, int y0, int y1, int b0, int b1, char *scratch, Prepared *prepared) {
+    if (!is_pointwise(k)) return conv_rows<FloatDot>(k, e, in, y0, y1, b0, b1, scratch, prepared);
+    float *result = (float *)round_up((size_t)scratch, kLine);
+    const int first = y0 * k.ow, count = (y1 - y0) * k.ow, tiles = (count + kPointTile - 1) / kPointTile;
+    for (int block = b0; block < b1; block++) {
+        const float *w = (const float *)((const char *)k.weights + (size_t)block * k.panel_bytes);
+        for (int tile = 0; tile < tiles; tile++) {
+            const int at = first + (int)((long)count * tile / tiles), n = first + (int)((long)count * (tile + 1) / tiles) - at;
+            points<kPointTile>((const float *)in + (size_t)at * k.in_stride, k.in_stride, n, k.c, w, result);
+            int pixels[kPointTile];
+            for (int i = 0; i < n; i++) pixels[i] = at + i;
+            finish_tile(e, Biased{result, k.bias}, pixels, n, block * kBlock);
+        }
+    }
+}
+
+}  // namespace

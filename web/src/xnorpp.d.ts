@@ -58,7 +58,7 @@ export class Model {
   readonly memory: number;
 
   /**
-   * The likeliest classes of an image of any size, best first. It is resized and cropped as the file states it; alpha is ignored
+   * The most likely classes of an image of any size, best first. It is resized and cropped as the file states it; alpha is ignored
    * unless the network takes it.
    */
   classify(image: ImageData | Pixels, options?: { top?: number }): Guess[];

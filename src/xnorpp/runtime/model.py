@@ -143,7 +143,7 @@ class PackedModel:
         return {name: one[0] for name, one in found.items()} if isinstance(found, dict) else found[0]
 
     def classify(self, image: ImageSource, top: int = 5) -> tuple[Guess, ...]:
-        """The likeliest classes of one image, best first.
+        """The most likely classes of one image, best first.
 
         The image is prepared as `preprocess` describes, turned upright first where its EXIF block demands it,
         and given to the engine as bytes (as float32 where the file has format version 1). Probabilities use

@@ -70,7 +70,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The likeliest classes of an image, best first; or, for one that cannot be read, why.
+    """The most likely classes of an image, best first; or, for one that cannot be read, why.
 
     `distortion` is by how much the image was stretched in one direction more than in the other: 4.0 for one
     of 1600x400 that became a square, 1.0 where the aspect ratio is preserved.
@@ -263,7 +263,7 @@ def _prepare(source: str | Path | bytes, preprocess: Preprocess) -> _Prepared:
 
 
 def guesses(labels: tuple[str, ...] | None, scores: F32, top: int) -> tuple[Guess, ...]:
-    """The `top` likeliest classes from one image's probabilities, best first."""
+    """The `top` most likely classes from one image's probabilities, best first."""
     order = np.argsort(-scores, kind="stable")[:top]
     return tuple(
         Guess(int(index), labels[index] if labels else str(index), float(scores[index])) for index in order

@@ -132,7 +132,7 @@ class Batcher:
         return len(self._jobs)
 
     async def submit(self, blob: bytes, top: int = 5) -> tuple[Guess, ...]:
-        """The likeliest classes of an encoded image.
+        """The most likely classes of an encoded image.
 
         Raises:
             Busy: Too many images are waiting.

@@ -132,11 +132,11 @@ def test_a_wrong_value_with_its_axes_in_other_places_is_seen(monkeypatch: pytest
     """The comparison is with the trained value as the program has it: other axes are another value."""
     torch.manual_seed(0)
     module = importlib.import_module("xnorpp.packing.verify")
-    found = module._trained_value
+    found = module.trained_value
 
     def turned(node: object, trained: dict[int, np.ndarray]) -> np.ndarray | None:
         value = found(node, trained)
         return value if getattr(node, "turned", None) is None or value is None else value[..., ::-1].copy()
 
-    monkeypatch.setattr(module, "_trained_value", turned)
+    monkeypatch.setattr(module, "trained_value", turned)
     assert not verify(Tokens(32, 1), X).holds

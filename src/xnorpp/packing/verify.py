@@ -128,7 +128,7 @@ def verify(
             signs = np.where(argument > 0, np.int8(1), np.int8(-1))
             layers.append(_check_bits(op, result, signs, argument, bound, free[op.output]))
             values[op.output], errors[op.output] = signs, np.zeros(signs.shape)
-        elif (goal := _trained_value(node, trained)) is not None and result.dtype == np.float32:
+        elif (goal := trained_value(node, trained)) is not None and result.dtype == np.float32:
             layers.append(_check_real(op, result, goal, bound))
             values[op.output], errors[op.output] = goal, np.zeros(result.shape)
     goal = trained[first.serial].reshape(len(x), -1)
@@ -142,7 +142,7 @@ def verify(
     )
 
 
-def _trained_value(node: Node, trained: dict[int, Any]) -> Any:
+def trained_value(node: Node, trained: dict[int, Any]) -> Any:
     """The trained value of a node, its axes moved as the program has them, or None where there is none."""
     serial, steps = node.turned or (node.serial, ())
     if serial not in trained:

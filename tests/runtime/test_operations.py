@@ -22,7 +22,7 @@ from xnorpp.runtime.reference.curves import CURVES
 ROOT = Path(__file__).parents[2]
 FAMILIES = (
     *("convolution", "product", "einsum", "arithmetic", "activation", "choice", "reduction", "window"),
-    *("shape", "moves", "unfold", "volume"),
+    *("shape", "moves", "unfold", "volume", "recurrent"),
 )
 # Of an epilogue, in every engine.
 MOVES = {"affine", "relu", "prelu", "hardtanh", "add", "mul", "sign", "sub", "div", "offset", *CURVES}

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLayer, BinaryLinear
 from xnorpp.nn.quantizers import hard_sign
 from xnorpp.packing.graph import Array, Node
+from xnorpp.packing.moves.transposed import transposed
 from xnorpp.packing.moves.views import on_last_axis, reshaped, sliced
 from xnorpp.packing.operations.arguments import affine, picture
 from xnorpp.packing.operations.convolution import sequence
-from xnorpp.packing.operations.transposed import transposed
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
 

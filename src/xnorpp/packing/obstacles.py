@@ -67,7 +67,8 @@ _ALWAYS: dict[str, str] = {
         f"use torch.matmul, or torch.nn.functional.scaled_dot_product_attention for attention; {_PARTS}",
     ),
     **dict.fromkeys(
-        ("lstm", "gru", "rnn_tanh", "rnn_relu"), f"a recurrent layer has no packed form; {_PARTS}"
+        ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
+        f"use the layer of whole sequences: nn.LSTM, nn.GRU or nn.RNN; {_PARTS}",
     ),
     **dict.fromkeys(("embedding", "embedding_bag"), f"feed the embedded values as the input; {_PARTS}"),
 }  # fmt: skip

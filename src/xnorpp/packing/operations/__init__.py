@@ -23,6 +23,7 @@ from xnorpp.packing.operations import (
     einsum,
     moves,
     product,
+    recurrent,
     reduction,
     shape,
     unfold,
@@ -47,6 +48,7 @@ FUNCTIONS: Mapping[str, Handler] = {
     **einsum.FUNCTIONS,
     **unfold.FUNCTIONS,
     **volume.FUNCTIONS,
+    **recurrent.FUNCTIONS,
 }
 _PLACED = frozenset((*moves.FUNCTIONS, *einsum.FUNCTIONS))  # which find the batch axis by themselves
 

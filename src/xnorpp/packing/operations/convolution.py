@@ -8,9 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
+from xnorpp.packing.moves.transposed import transposed
 from xnorpp.packing.moves.views import reshaped
 from xnorpp.packing.operations.arguments import Handler, affine, pair, picture, shape_of
-from xnorpp.packing.operations.transposed import transposed
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_conv_weight
 

@@ -8,10 +8,10 @@ import numpy as np
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
+from xnorpp.packing.moves.transposed import transposed
 from xnorpp.packing.moves.views import joined, reshaped, sliced
 from xnorpp.packing.operations.arguments import Handler, pair, picture, shape_of
 from xnorpp.packing.operations.moves import axis_of
-from xnorpp.packing.operations.transposed import transposed
 from xnorpp.packing.trace import Trace
 
 

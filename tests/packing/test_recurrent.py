@@ -1,0 +1,141 @@
+"""Recurrent layers, step by step: every kind, both directions, several layers, sequences of windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from xnorpp import check_packable
+from xnorpp.nn import BinaryConv1d
+from xnorpp.packing import pack_program as pack
+from xnorpp.packing import verify
+from xnorpp.runtime.cpu import CpuModel
+
+LENGTH, CHANNELS = 7, 5
+
+
+class Run(nn.Module):
+    """A layer, and what is taken of what it returns."""
+
+    def __init__(self, layer: nn.Module, take: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer = layer
+        self.take = take
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.take(self.layer, x)
+
+
+def steps(layer: nn.Module, x: Tensor) -> Tensor:
+    return layer(x)[0]
+
+
+def windows(layer: nn.Module, x: Tensor) -> Tensor:
+    """(n, 7, 5) as n*7 sequences of five numbers."""
+    n = x.shape[0]
+    return layer(x.reshape(n * LENGTH, CHANNELS, 1))[0].reshape(n, LENGTH, CHANNELS, -1)
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module, Tensor], Tensor]]] = {
+    "lstm": (lambda: nn.LSTM(5, 6, batch_first=True), steps),
+    "lstm, both directions, two layers": (
+        lambda: nn.LSTM(5, 4, 2, batch_first=True, bidirectional=True),
+        lambda layer, x: layer(x)[0].relu(),
+    ),
+    "lstm, last state": (lambda: nn.LSTM(5, 6, 2, batch_first=True), lambda layer, x: layer(x)[1][0][-1]),
+    "lstm, memory": (
+        lambda: nn.LSTM(5, 6, batch_first=True, bidirectional=True),
+        lambda layer, x: layer(x)[1][1].permute(1, 0, 2).flatten(1),
+    ),
+    "lstm, steps first": (
+        lambda: nn.LSTM(5, 6, bias=False),
+        lambda layer, x: layer(x.permute(1, 0, 2))[0].permute(1, 0, 2),
+    ),
+    "lstm of windows": (lambda: nn.LSTM(1, 3, batch_first=True, bidirectional=True), windows),
+    "gru": (lambda: nn.GRU(5, 6, batch_first=True), steps),
+    "gru, both directions, two layers": (
+        lambda: nn.GRU(5, 4, 2, batch_first=True, bidirectional=True),
+        lambda layer, x: layer(x)[0][:, -1],
+    ),
+    "gru of windows": (lambda: nn.GRU(1, 3, batch_first=True, bias=False), windows),
+    "tanh": (lambda: nn.RNN(5, 6, batch_first=True), steps),
+    "relu": (lambda: nn.RNN(5, 6, 2, nonlinearity="relu", batch_first=True), steps),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_recurrent_layer_packs(name: str) -> None:
+    torch.manual_seed(3)
+    build, take = LAYERS[name]
+    model = Run(build(), take).eval()
+    x = np.random.default_rng(0).standard_normal((3, LENGTH, CHANNELS)).astype(np.float32)
+    with torch.no_grad():
+        want = model(torch.from_numpy(x)).numpy()
+    program = pack(model, example=x)
+    found = CpuModel(program)(x)
+    assert found.shape == want.shape
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+    assert verify(model, x).holds
+    stored = sum(t.size for t in program.tensors.values())
+    assert stored < 2 * sum(p.numel() for p in model.parameters()), "weights are stored for each step"
+
+
+def test_a_wrong_step_is_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify` compares every state with the one in torch's output."""
+    from xnorpp.packing.operations import recurrent
+
+    model = Run(nn.LSTM(5, 6, batch_first=True), steps).eval()
+    x = np.random.default_rng(0).standard_normal((2, LENGTH, CHANNELS)).astype(np.float32)
+    monkeypatch.setattr(recurrent, "_sigmoid", recurrent._tanh)
+    assert not verify(model, x).holds
+
+
+def test_a_binary_network_of_sound_with_a_recurrent_end() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.front = nn.Sequential(nn.Conv1d(1, 8, 5, stride=4), nn.BatchNorm1d(8))
+            self.binary = BinaryConv1d(8, 8, 3, stride=2, padding=1)
+            self.norm, self.recurrent, self.head = (
+                nn.BatchNorm1d(8),
+                nn.GRU(8, 6, batch_first=True),
+                nn.Linear(6, 4),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm(self.binary(self.front(x))).transpose(1, 2)
+            return self.head(self.recurrent(y)[1][-1])
+
+    torch.manual_seed(0)
+    model = Net().eval()
+    x = np.random.default_rng(0).standard_normal((16, 1, 64)).astype(np.float32)
+    with torch.no_grad():
+        want = model(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(CpuModel(pack(model, (1, 64)))(x), want, rtol=1e-5, atol=1e-5)
+    assert verify(model, x).holds
+
+
+def start(layer: Any, x: Tensor) -> Tensor:
+    return layer(x, torch.ones(1, x.shape[0], 6))[0]
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
+    "a given state": (lambda: nn.GRU(5, 6, batch_first=True), start, "start from zeros"),
+    "the batch as steps": (lambda: nn.GRU(5, 6), steps, "batch_first"),
+    "a projection": (lambda: nn.LSTM(5, 6, proj_size=2, batch_first=True), steps, "proj_size"),
+    "many steps": (lambda: nn.RNN(5, 6, 80, batch_first=True), steps, "512 are supported"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_has_a_remedy(name: str) -> None:
+    build, take, message = REFUSED[name]
+    found = check_packable(Run(build(), take).eval(), (torch.zeros(2, LENGTH, CHANNELS),))
+    assert not found
+    assert message in str(found.obstacles[0])
+    assert "layer" in str(found.obstacles[0])

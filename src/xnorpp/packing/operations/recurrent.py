@@ -15,7 +15,7 @@ from torch import Tensor
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import joined, permuted, reshaped, sliced
 from xnorpp.packing.operations.activation import emit_curve
-from xnorpp.packing.operations.arguments import Handler, affine
+from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.trace import Trace
 
 _MOST = 512  # steps of one call, those of all layers and both directions together
@@ -48,16 +48,17 @@ def _recurrent(kind: str) -> Any:
             )
         finals: list[list[Node]] = []
         for layer in range(layers):
-            ways = []
-            for way in range(1 + both):
-                at = each * (layer * (1 + both) + way)
-                states, last = _steps(trace, kind, value, given[at : at + each], backwards=bool(way))
-                if layer == layers - 1:
-                    _keep(trace, states, result[0], way, batch_first)
-                ways.append(joined(trace, states, 1))
-                finals.append(last)
-            value = joined(trace, ways, 0)
-        return [_output(trace, result[0], input, value, batch_first), *_final(trace, result, input, finals)]
+            at = each * layer * (1 + both)
+            ways = [given[at + each * way : at + each * (way + 1)] for way in range(1 + both)]
+            states, last = _steps(trace, kind, value, ways)
+            if layer == layers - 1:
+                _keep(trace, states, result[0], len(ways), batch_first)
+            value = _turned(trace, joined(trace, states, 1), len(ways))
+            finals.append(last)
+        return [
+            _output(trace, result[0], input, value, batch_first),
+            *_final(trace, result, input, finals, 1 + both),
+        ]
 
     return handler
 
@@ -85,66 +86,94 @@ def _output(trace: Trace, result: Tensor, input: Tensor, value: Node, batch_firs
     return reshaped(trace, made, (value.shape[1], value.shape[0]))
 
 
-def _keep(trace: Trace, states: list[Node], result: Tensor, way: int, batch_first: bool) -> None:
+def _keep(trace: Trace, states: list[Node], result: Tensor, ways: int, batch_first: bool) -> None:
     """The states of the last layer are in the output: `verify` compares each with it."""
-    channels, _, count = states[0].shape
     for t, state in enumerate(states):
 
-        def move(_: Tensor, t: int = t) -> Tensor:
+        def move(_: Tensor, t: int = t, count: int = state.shape[2]) -> Tensor:
             rows = result if batch_first else result.transpose(0, 1)
             apart = rows.reshape(trace.batch, count, len(states), -1).permute(0, 3, 2, 1)
-            return apart[:, way * channels : (way + 1) * channels, t : t + 1]
+            first, *second = apart.chunk(ways, 1)
+            return torch.cat([first[:, :, t, None], *(part.flip(2)[:, :, t, None] for part in second)], 1)
 
         trace.keep(state, None, move)
 
 
-def _final(trace: Trace, result: Any, input: Tensor, finals: list[list[Node]]) -> list[Node]:
+def _final(trace: Trace, result: Any, input: Tensor, finals: list[list[Node]], ways: int) -> list[Node]:
     """The last states of all layers and directions, (layers, n, channels), one value or two."""
     made = []
     for which, tensor in enumerate(result[1:]):
         trace.set_batch_axis(tensor, 1)
         trace.set_merged(tensor, trace.merged(input))
-        rows = [permuted(trace, last[which], [1, 2, 0]) for last in finals]
+        rows = []
+        for last in finals:
+            width, _, count = last[which].shape
+            apart = reshaped(trace, last[which], (ways, width // ways, count))
+            rows.append(permuted(trace, apart, [0, 2, 1]))
         whole = joined(trace, rows, 0)
         plain = (whole.shape[0], whole.shape[2])
         made.append(whole if trace.merged(input) else reshaped(trace, whole, plain))
     return made
 
 
-def _steps(
-    trace: Trace, kind: str, value: Node, weights: list[Array], backwards: bool
-) -> tuple[list[Node], list[Node]]:
-    """The state after each step, in the order of the sequence, and the last state with its memory."""
-    w_in, w_state = (w[:, :, None, None] for w in weights[:2])
-    b_in, b_state = weights[2:] if len(weights) == 4 else [np.zeros(len(w), np.float32) for w in weights]
-    own = 2 * len(b_in) // 3 if kind == "gru" else len(b_in)  # those that the sum of both products has
-    b_in = b_in + np.where(np.arange(len(b_in)) < own, b_state, 0).astype(np.float32)
-    b_state = np.where(np.arange(len(b_in)) < own, 0, b_state).astype(np.float32)
-    inputs = _product(trace, value, w_in, b_in)
-    count = value.shape[1]
-    states: list[Node | None] = [None] * count
-    state: Node | None = None
+def _turned(trace: Trace, node: Node, ways: int) -> Node:
+    """The channels of the second direction with their steps in the opposite order."""
+    if ways == 1:
+        return node
+    half = node.shape[0] // 2
+    back = sliced(trace, node, 0, half, None)
+    back = trace.emit("flip", [back], back.shape, {"axis": 1})
+    return joined(trace, [sliced(trace, node, 0, 0, half), back], 0)
+
+
+def _steps(trace: Trace, kind: str, value: Node, ways: list[list[Array]]) -> tuple[list[Node], list[Node]]:
+    """The state after each step, and the last one with its memory.
+
+    Both directions take their steps together, side by side: the second one from the last to the first.
+    """
+    parts = [_biased(kind, weights) for weights in ways]
+    w_in, w_state, b_in, b_state = (np.concatenate(part) for part in zip(*parts))
+    inputs = _turned(trace, _product(trace, value, w_in, b_in, 1), len(ways))
+    states: list[Node] = []
     memory: Node | None = None
-    for t in reversed(range(count)) if backwards else range(count):
-        now = sliced(trace, inputs, 1, t, t + 1)
-        past = None if state is None else _product(trace, state, w_state, b_state)
+    for t in range(value.shape[1]):
+        now = _apart(trace, sliced(trace, inputs, 1, t, t + 1), len(ways))
+        past = None
+        if states:
+            past = _apart(trace, _product(trace, states[-1], w_state, b_state, len(ways)), len(ways))
         if kind == "lstm":
             state, memory = _lstm(trace, now, past, memory)
         elif kind == "gru":
-            state = _gru(trace, now, past, state, b_state)
+            last = _apart(trace, states[-1], len(ways)) if states else None
+            state = _gru(trace, now, past, last, b_state.reshape(len(ways), -1))
+        elif kind == "rnn_tanh":
+            state = _tanh(trace, _sum(trace, now, past))
         else:
             whole = _sum(trace, now, past)
-            if kind == "rnn_tanh":
-                state = _tanh(trace, whole)
-            else:
-                state = trace.emit("relu", [whole], whole.shape)
-        states[t] = state
-    assert state is not None
-    return [s for s in states if s is not None], [state] if memory is None else [state, memory]
+            state = trace.emit("relu", [whole], whole.shape)
+        states.append(_together(trace, state))
+    return states, [states[-1]] if memory is None else [states[-1], _together(trace, memory)]
 
 
-def _product(trace: Trace, node: Node, weight: Array, bias: Array) -> Node:
-    attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+def _biased(kind: str, weights: list[Array]) -> tuple[Array, Array, Array, Array]:
+    """Both weights as filters, and both biases: one alone, except where a gate comes between them."""
+    w_in, w_state = (w[:, :, None, None] for w in weights[:2])
+    b_in, b_state = weights[2:] if len(weights) == 4 else [np.zeros(len(w), np.float32) for w in weights]
+    own = np.arange(len(b_in)) < (2 * len(b_in) // 3 if kind == "gru" else len(b_in))
+    return w_in, w_state, (b_in + b_state * own).astype(np.float32), (b_state * ~own).astype(np.float32)
+
+
+def _apart(trace: Trace, node: Node, ways: int) -> Node:
+    """(ways*channels, 1, sequences) as (ways, channels, sequences): gates are slices of the second axis."""
+    return reshaped(trace, node, (ways, node.shape[0] // ways, node.shape[2]))
+
+
+def _together(trace: Trace, node: Node) -> Node:
+    return reshaped(trace, node, (node.shape[0] * node.shape[1], 1, node.shape[2]))
+
+
+def _product(trace: Trace, node: Node, weight: Array, bias: Array, groups: int) -> Node:
+    attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": groups}
     tensors = {"weight": weight, "bias": bias} if bias.any() else {"weight": weight}
     return trace.emit("conv2d", [node], (len(weight), *node.shape[1:]), attrs, tensors)
 
@@ -157,26 +186,29 @@ def _lstm(trace: Trace, now: Node, past: Node | None, memory: Node | None) -> tu
     return _times(trace, _sigmoid(trace, show), _tanh(trace, fresh)), fresh
 
 
-def _gru(trace: Trace, now: Node, past: Node | None, state: Node | None, b_state: Array) -> Node:
+def _gru(trace: Trace, now: Node, past: Node | None, state: Node | None, bias: Array) -> Node:
     """`n + z*(h - n)` with `n = tanh(in + r*past)`; before the first step, `past` is its bias alone."""
-    size = now.shape[0] // 3
-    both = _sum(trace, sliced(trace, now, 0, 0, 2 * size), past and sliced(trace, past, 0, 0, 2 * size))
-    reset, keep = (_sigmoid(trace, gate) for gate in _gates(trace, both, 2))
-    if past is None:
-        product = affine(trace, reset, b_state[2 * size :], None)
+    reset_in, keep_in, new_in = _gates(trace, now, 3)
+    reset_past, keep_past, new_past = _gates(trace, past, 3) if past else (None, None, None)
+    reset, keep = _sigmoid(trace, _sum(trace, reset_in, reset_past)), _sum(trace, keep_in, keep_past)
+    keep = _sigmoid(trace, keep)
+    if new_past is not None:
+        product = _times(trace, reset, new_past)
     else:
-        product = _times(trace, reset, sliced(trace, past, 0, 2 * size, None))
-    new = _tanh(trace, _sum(trace, sliced(trace, now, 0, 2 * size, None), product))
+        value = np.ascontiguousarray(bias[:, 2 * reset.shape[1] :, None])
+        constant = trace.emit("constant", [trace.input], value.shape, None, {"value": value})
+        attrs = None if value.shape == reset.shape else {"broadcast": True}
+        product = trace.emit("mul", [reset, constant], reset.shape, attrs)
+    new = _tanh(trace, _sum(trace, new_in, product))
     if state is None:
-        share = _times(trace, keep, new)
-        return trace.emit("sub", [new, share], new.shape)
+        return trace.emit("sub", [new, _times(trace, keep, new)], new.shape)
     difference = trace.emit("sub", [state, new], new.shape)
     return _sum(trace, new, _times(trace, keep, difference))
 
 
 def _gates(trace: Trace, node: Node, count: int) -> list[Node]:
-    size = node.shape[0] // count
-    return [sliced(trace, node, 0, i * size, (i + 1) * size) for i in range(count)]
+    size = node.shape[1] // count
+    return [sliced(trace, node, 1, i * size, (i + 1) * size) for i in range(count)]
 
 
 def _sum(trace: Trace, first: Node, second: Node | None) -> Node:

@@ -170,6 +170,22 @@ def test_a_note_when_an_image_is_squashed(
     assert capsys.readouterr().err == ""
 
 
+def test_a_person_reads_that_probabilities_are_not_calibrated(
+    hostile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("L", (40, 40)).save(tmp_path / "a.png")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(["predict", hostile, str(tmp_path / "a.png")]) == 0
+    assert "probabilities of this model are not calibrated" in capsys.readouterr().err
+    assert main(["predict", hostile, str(tmp_path / "a.png"), "--csv"]) == 0
+    assert capsys.readouterr().err == ""
+    calibrated = str(tmp_path / "calibrated.xnor")
+    assert main(["calibrate", hostile, "--temperature", "1.4", "-o", calibrated]) == 0
+    capsys.readouterr()
+    assert main(["predict", calibrated, str(tmp_path / "a.png")]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_dense_output_is_not_predicted_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

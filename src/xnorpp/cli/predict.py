@@ -95,6 +95,13 @@ def predict(arguments: list[str]) -> int:
     if progress:
         progress.close()
     report.close()
+    to_a_person = report.kind == "text" and sys.stderr.isatty()
+    if to_a_person and model.program.temperature is None and report.classified:
+        print(
+            "xnorpp predict: note: the probabilities of this model are not calibrated and are usually too "
+            "high; see `xnorpp calibrate --help`.",
+            file=sys.stderr,
+        )
     return 1 if report.failed else 0
 
 
@@ -103,7 +110,7 @@ class Report:
 
     def __init__(self, kind: str, top: int) -> None:
         self.kind, self.top = kind, top
-        self.failed = 0
+        self.failed = self.classified = 0
         self._rows: list[dict[str, Any]] = []
         if kind == "csv":
             self._csv = csv.writer(sys.stdout, lineterminator="\n")
@@ -114,7 +121,9 @@ class Report:
         from xnorpp.runtime.predict import printable
 
         name = printable(prediction.image)
-        if prediction.error is not None:
+        if prediction.error is None:
+            self.classified += 1
+        else:
             self.failed += 1
             print(f"xnorpp predict: {name} cannot be read ({printable(prediction.error)}).", file=sys.stderr)
         if self.kind == "json":

@@ -9,6 +9,7 @@ steps. Every `xnorpp ...` line of a ```console block, and in backticks, goes thr
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import importlib.util
 import json
 import re
@@ -168,8 +169,11 @@ def test_a_command_line_parses(where: str, command: str, capsys: pytest.CaptureF
         given = parsed.given
     except SystemExit:
         pytest.fail(f"{where}: {capsys.readouterr().err}")
-    if words[0] in ("train", "recipes") and not given.recipe.endswith(".toml"):
-        load_recipe(given.recipe, given.overrides)
+    recipe = given.recipe if words[0] in ("train", "recipes") else None
+    if recipe and "*" in recipe:
+        assert fnmatch.filter(recipes.list_recipes(), recipe), f"{where}: no recipe matches {recipe}"
+    elif recipe and not recipe.endswith(".toml"):
+        load_recipe(recipe, given.overrides)
 
 
 def check_flags(words: list[str], where: str, capsys: pytest.CaptureFixture[str]) -> None:

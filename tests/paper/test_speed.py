@@ -71,17 +71,17 @@ ROWS = [
 
 def test_all_benchmarks_count_ours_first() -> None:
     default, paper, wide, matrix, gpu = speed_data(ROWS)
-    assert default == ["default block, AVX2, one benchmark\na CPU, 1 thread, 1 image", [["xnorpp", 6.0]]]
+    assert default == ["default block, AVX2\na CPU, 1 thread, 1 image\none benchmark", [["xnorpp", 6.0]]]
     assert wide == [
-        "the paper's block, AVX-512, medians of 2 benchmarks\nAMD EPYC and Xeon, 1 thread, 1 image",
+        "the paper's block, AVX-512\nAMD EPYC and Xeon, 1 thread, 1 image\nmedians of 2 benchmarks",
         [["xnorpp", 3.0]],
     ]
     assert matrix == [
-        "the paper's block, AVX-512 and AMX, one benchmark\nXeon, 1 thread, 1 image",
+        "the paper's block, AVX-512 and AMX\nXeon, 1 thread, 1 image\none benchmark",
         [["xnorpp", 5.0]],
     ]
     assert paper == [
-        "the paper's block, AVX2, medians of 3 benchmarks\na CPU, 1 thread, 1 image",
+        "the paper's block, AVX2\na CPU, 1 thread, 1 image\nmedians of 3 benchmarks",
         [["xnorpp", 5.0], ["quick int8", 16.0], ["slow int8", 20.0], ["torch.compile fp32", 40.0]],
     ]
     assert gpu == [
@@ -112,3 +112,12 @@ def test_the_plot_says_what_it_was_drawn_from(tmp_path: Path) -> None:
     speed_plot(ROWS, path)
     assert drawn_from(path) == digest(speed_data(ROWS))
     assert "torch eager bfloat16" in path.read_text(encoding="utf-8")
+
+
+def test_titles_do_not_run_into_each_other() -> None:
+    """Two panels stand side by side: a line of a title has room for about 46 characters."""
+    from xnorpp.paper.recorded import read_rows
+
+    panels = speed_data(read_rows(Path(__file__).resolve().parents[2] / "results"))
+    assert len(panels) > 2
+    assert max(len(line) for title, _ in panels for line in title.split("\n")) <= 46

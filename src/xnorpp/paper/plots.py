@@ -124,7 +124,7 @@ def figure1_plot(rows: Sequence[Row], path: Path) -> None:
 def speed_plot(rows: Sequence[Row], path: Path) -> None:
     """One bar per engine, milliseconds per call; one panel per block and machine."""
     data = speed_data(rows)
-    figure, axes = _panels(len(data), 2.9)
+    figure, axes = _panels(len(data), 3.1)
     for axis, (title, bars) in zip(axes, data):
         names, values = [name for name, _ in bars], [value for _, value in bars]
         places = list(range(len(bars)))

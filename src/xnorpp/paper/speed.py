@@ -22,10 +22,10 @@ _HOW = ("newer instructions hidden from all engines", "AMX hidden where there is
 
 
 def speed_data(rows: Sequence[Row]) -> Any:
-    """[title, [[engine, milliseconds], ...]] of the CPU, for both blocks and each set of instructions, and
-    of the GPU; ours first.
+    """[title, [[engine, milliseconds], ...]] of the CPU, for each set of instructions and both blocks, which
+    stand side by side, and of the GPU; ours first.
     """
-    panels = [*(_on_cpu(rows, block, one) for block in BLOCKS for one in SETS), _on_gpu(rows)]
+    panels = [*(_on_cpu(rows, block, one) for one in SETS for block in BLOCKS), _on_gpu(rows)]
     return [panel for panel in panels if panel]
 
 
@@ -80,8 +80,8 @@ def _on_cpu(rows: Sequence[Row], block: str, wanted: str) -> Any:
     ]
     processors = sorted({_short(row["hardware"]["cpu"]) for row in chosen})
     title = (
-        f"{BLOCKS[block]}, {wanted}, {f'medians of {count} benchmarks' if count > 1 else 'one benchmark'}\n"
-        f"{' and '.join(processors)}, 1 thread, 1 image"
+        f"{BLOCKS[block]}, {wanted}\n{' and '.join(processors)}, 1 thread, 1 image\n"
+        f"{f'medians of {count} benchmarks' if count > 1 else 'one benchmark'}"
     )
     return [title, [[OURS, medians[OURS]], *others]]
 

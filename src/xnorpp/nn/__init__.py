@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         Scale,
         register_scale,
     )
+    from xnorpp.nn.sets import InputSet
     from xnorpp.nn.shift import ChannelShift, RPReLU
     from xnorpp.nn.transposed import BinaryConvTranspose2d
 
@@ -82,6 +83,7 @@ _NAMES = {
         *("SCALES", "SCALE_INITS", "AlphaKScale", "AlphaScale", "AnalyticScale", "ChannelHeightWidthScale"),
         *("ChannelScale", "ChannelSpatialScale", "DenseScale", "LearnedScale", "Scale", "register_scale"),
     ),
+    "sets": ("InputSet",),
     "shift": ("ChannelShift", "RPReLU"),
     "transposed": ("BinaryConvTranspose2d",),
 }
@@ -109,6 +111,7 @@ __all__ = [
     "ChannelSpatialScale",
     "DenseScale",
     "Identity",
+    "InputSet",
     "LearnedScale",
     "PolynomialSign",
     "Quantizer",

@@ -40,6 +40,9 @@ class Binarization:
         center_weights: Whether each filter's mean is subtracted before its sign is taken.
         standardize_weights: Whether each filter is centred and divided by its deviation / (2 sqrt 2) before
             its sign is taken, as in ReCU; a gradient then does not depend on the size of the weights.
+        adaptive_sets: Whether inputs and weights are two values chosen by the layer instead of -1 and +1, as
+            in AdaBin (`nn/sets.py`): learned ones for the input, mean plus or minus deviation for each
+            filter. Each filter is centred then. It needs a learned scale or none.
 
     Raises:
         ValueError: A name is unknown, or the values do not fit together.
@@ -59,6 +62,7 @@ class Binarization:
     clip_weights: bool
     center_weights: bool
     standardize_weights: bool
+    adaptive_sets: bool
 
     def __init__(
         self,
@@ -71,6 +75,7 @@ class Binarization:
         clip_weights: bool = False,
         center_weights: bool = False,
         standardize_weights: bool = False,
+        adaptive_sets: bool = False,
     ) -> None:
         values = {
             "inputs": find_quantizer(inputs, "inputs"),
@@ -81,6 +86,7 @@ class Binarization:
             "clip_weights": bool(clip_weights),
             "center_weights": bool(center_weights),
             "standardize_weights": bool(standardize_weights),
+            "adaptive_sets": bool(adaptive_sets),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -94,6 +100,11 @@ class Binarization:
         if self.is_real and self.scale is not None:
             raise ValueError(
                 f"`scale` (={self.scale_name!r}) must be None for method 'real', which has no scale"
+            )
+        if self.adaptive_sets and not self.is_real and self.method not in ("bnn", "xnor++"):
+            raise ValueError(
+                f"`adaptive_sets` (=True) must be False for method {self.method!r}; they are for 'bnn' and "
+                "'xnor++', which binarize inputs and weights and have no analytic scale"
             )
 
     @classmethod
@@ -194,6 +205,7 @@ class Binarization:
             "clip_weights": self.clip_weights,
             "center_weights": self.center_weights,
             "standardize_weights": self.standardize_weights,
+            "adaptive_sets": self.adaptive_sets,
         }
 
     @property

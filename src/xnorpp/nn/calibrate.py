@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from xnorpp.nn.controls import binary_layers, evaluating
 from xnorpp.nn.functional import binary_conv2d, binary_linear
 from xnorpp.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLayer
+from xnorpp.nn.linear import BinaryLinear
 from xnorpp.nn.scales import LearnedScale
 from xnorpp.nn.transposed import BinaryConvTranspose2d
 
@@ -89,29 +90,36 @@ def _calibrating_hook(path: str, record: dict[str, Any]) -> Callable[[nn.Module,
 
 def _channel_sums(layer: BinaryLayer, x: Tensor) -> Tensor:
     """(2, o) in float64: the sums over batch and positions of R . D and of D . D."""
-    weight = layer.latent_weight()
+    weight = layer.latent_weight() if layer.sets is None else layer.weight
     quantizers: dict[str, Any] = {"inputs": layer.binarization.inputs, "weights": layer.binarization.weights}
     if isinstance(layer, (BinaryConv1d, BinaryConv2d)):
         if isinstance(layer, BinaryConv1d):
             x, weight = x.unsqueeze(-2), weight.unsqueeze(-2)
         _, stride, pads, dilation = layer._window()
         real = F.conv2d(F.pad(x, pads), weight, None, stride, 0, dilation, layer.groups)
-        dot = binary_conv2d(
-            x,
-            weight,
-            stride=stride,
-            pads=pads,
-            dilation=dilation,
-            groups=layer.groups,
-            padding_value=layer.padding_value,
-            progress=layer.progress,
-            **quantizers,
+        dot = (
+            layer.product_of_sets(x)
+            if layer.sets is not None
+            else binary_conv2d(
+                x,
+                weight,
+                stride=stride,
+                pads=pads,
+                dilation=dilation,
+                groups=layer.groups,
+                padding_value=layer.padding_value,
+                progress=layer.progress,
+                **quantizers,
+            )
         )
         dims: tuple[int, ...] = (0, 2, 3)
     elif isinstance(layer, BinaryConvTranspose2d):
         binary_x, binary = (quantizers[k](v, layer.progress) for k, v in (("inputs", x), ("weights", weight)))
         real, dot = layer.spread(x, weight), layer.spread(binary_x, binary)
         dims = (0, 2, 3)
+    elif isinstance(layer, BinaryLinear) and layer.sets is not None:
+        real, dot = F.linear(x, weight), layer.product_of_sets(x)
+        dims = tuple(range(x.dim() - 1))
     else:
         real, dot = F.linear(x, weight), binary_linear(x, weight, progress=layer.progress, **quantizers)
         dims = tuple(range(x.dim() - 1))

@@ -11,6 +11,7 @@ from torch import nn
 
 from xnorpp.nn.layers import BinaryLayer
 from xnorpp.nn.scales import LearnedScale
+from xnorpp.nn.sets import InputSet
 from xnorpp.nn.shift import ChannelShift
 
 
@@ -134,8 +135,8 @@ def parameter_groups(
     - "weights": convolution and linear weights, `weight_decay`;
     - "norms": everything else (batch norm, biases, activation slopes and shifts), `norm_weight_decay`, by
       default `weight_decay` too: torch's own convention, and what the paper's single figure means;
-    - "scales": learned scale factors, `scale_weight_decay`, by default none: decay pulls a scale towards
-      zero, where a weight's sign would not change.
+    - "scales": learned scale factors and sets of inputs, `scale_weight_decay`, by default none: decay pulls a
+      scale towards zero, where a weight's sign would not change.
 
     Example:
         >>> import torch
@@ -145,7 +146,8 @@ def parameter_groups(
         [('weights', 0.0001), ('norms', 0.0001), ('scales', 0.0)]
         >>> optimizer = torch.optim.SGD(groups, lr=0.1)
     """
-    scales = {id(p) for m in model.modules() if isinstance(m, LearnedScale) for p in m.parameters()}
+    sized = (LearnedScale, InputSet)
+    scales = {id(p) for m in model.modules() if isinstance(m, sized) for p in m.parameters()}
     shifts = {id(m.shift) for m in model.modules() if isinstance(m, ChannelShift)}  # (c, 1, 1), no weight
     groups: dict[str, list[nn.Parameter]] = {"weights": [], "norms": [], "scales": []}
     for parameter in model.parameters():

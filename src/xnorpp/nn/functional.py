@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from xnorpp.nn.quantizers import Progress, Quantizer, Sign
+from xnorpp.runtime.choices import check_choice
 
 Pads = tuple[int, int, int, int]
 
@@ -106,3 +107,19 @@ def binary_linear(
     for scale in scales:
         y = y * scale.to(y.dtype)
     return y if bias is None else y + bias.to(y.dtype)
+
+
+def check_convolution(
+    in_channels: int, out_channels: int, groups: int, padding_mode: str, real: bool
+) -> None:
+    """Raises a ValueError for arguments of a convolution that do not fit together."""
+    if padding_mode != "zeros" and not real:
+        raise ValueError(
+            f"`padding_mode` (={padding_mode!r}) must be 'zeros'; the border of a binary convolution is "
+            "chosen by `padding_value`: 0, -1 or 1"
+        )
+    check_choice("padding_mode", padding_mode, ("zeros", "reflect", "replicate", "circular"))
+    if groups > 0 and in_channels % groups:
+        raise ValueError(f"`in_channels` (={in_channels}) must be divisible by `groups` (={groups})")
+    if groups > 0 and out_channels % groups:
+        raise ValueError(f"`out_channels` (={out_channels}) must be divisible by `groups` (={groups})")

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from xnorpp.nn.binarization import Binarization
-from xnorpp.nn.functional import Pads, binary_conv2d
+from xnorpp.nn.functional import Pads, binary_conv2d, check_convolution
 from xnorpp.nn.means import filter_means, input_scale
 from xnorpp.nn.old_names import OldAttributes
 from xnorpp.nn.quantizers import Identity, Quantizer
 from xnorpp.nn.scales import ANALYTIC_INPUT_MEAN, AnalyticScale, LearnedScale, Scale
-from xnorpp.runtime.choices import check_choice
+from xnorpp.nn.sets import InputSet, adaptive_conv2d, filter_sets, scaled
 
 IntOrPair = int | tuple[int, int]
 Config = Binarization | str | Mapping[str, Any] | None
@@ -64,10 +64,13 @@ class BinaryLayer(OldAttributes, nn.Module):
     progress: Tensor
     binarization: Binarization
     scale: LearnedScale | AnalyticScale | None
+    sets: InputSet | None
 
     def _set_up(self, binarization: Binarization, output_size: tuple[int, int] | None = None) -> None:
         self.binarization = binarization
         self.binarize_weights = True
+        adaptive = binarization.adaptive_sets and not binarization.is_real
+        self.sets = InputSet().to(self.weight.device, self.weight.dtype) if adaptive else None
         self._make_scale(output_size)
         # A tensor, so that annealing does not recompile; not saved, because the training loop sets it.
         self.register_buffer("progress", torch.zeros((), device=self.weight.device), persistent=False)
@@ -109,12 +112,14 @@ class BinaryLayer(OldAttributes, nn.Module):
         """Starts the learned scale again from `scale_init` and the weights as they are now.
 
         Call it whenever the weights were replaced; `analytic` is alpha = 0.8 * mean|W| of each filter and
-        ones elsewhere.
+        ones elsewhere. With `adaptive_sets` alpha is divided by the filter's deviation, which multiplies too.
         """
         if isinstance(self.scale, LearnedScale) and not self.weight.is_meta:
             analytic = self.binarization.scale_init == "analytic"
-            latent = self._filters(self._centred())
-            self.scale.start_(ANALYTIC_INPUT_MEAN * filter_means(latent) if analytic else None)
+            means = filter_means(self._filters(self._centred()))
+            if self.sets is not None:
+                means = means / self.weight_sets()[1].reshape(means.shape)
+            self.scale.start_(ANALYTIC_INPUT_MEAN * means if analytic else None)
 
     def _filters(self, weight: Tensor) -> Tensor:
         """A weight of this layer with one filter for each output channel along the first axis."""
@@ -127,23 +132,36 @@ class BinaryLayer(OldAttributes, nn.Module):
     def _centred(self) -> Tensor:
         """W, or W minus its filter's mean where the binarization asks for it."""
         config = self.binarization
-        if (config.center_weights or config.standardize_weights) and not config.is_real:
+        centred = config.center_weights or config.standardize_weights or config.adaptive_sets
+        if centred and not config.is_real:
             filters = self._filters(self.weight)
             return self._as_stored(filters - filters.mean(tuple(range(1, filters.dim())), keepdim=True))
         return self.weight
 
     def latent_weight(self) -> Tensor:
         """The real weight that is quantized: W, or W minus its filter's mean with `center_weights`, and
-        divided by its filter's deviation / (2 sqrt 2) with `standardize_weights`.
+        divided by its filter's deviation / (2 sqrt 2) with `standardize_weights`, else by the deviation
+        itself with `adaptive_sets`.
 
         The scale starts from the weight before that division, which brings all filters to one size.
         """
-        latent = self._centred()
-        if not self.binarization.standardize_weights or self.binarization.is_real:
+        latent, config = self._centred(), self.binarization
+        if not (config.standardize_weights or config.adaptive_sets) or config.is_real:
             return latent
         filters = self._filters(latent)
         squares = filters.square().mean(tuple(range(1, filters.dim())), keepdim=True)
-        return self._as_stored(filters * (8.0 / (squares + VARIANCE_FLOOR)).sqrt())
+        size = 8.0 if config.standardize_weights else 1.0
+        return self._as_stored(filters * (size / (squares + VARIANCE_FLOOR)).sqrt())
+
+    def weight_sets(self) -> tuple[Tensor, Tensor]:
+        """Middle and extent of each filter's set of two values, with `adaptive_sets`."""
+        return filter_sets(self._filters(self.weight), VARIANCE_FLOOR)
+
+    def set_factors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What `adaptive_sets` make of the products and sums of signs; see `InputSet.factors`."""
+        assert self.sets is not None
+        weight, weights = self.working_weight()
+        return self.sets.factors(weights(weight, self.progress), *self.weight_sets())
 
     @torch.no_grad()
     def binary_weight(self) -> Tensor:
@@ -189,9 +207,12 @@ class BinaryLayer(OldAttributes, nn.Module):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         """A real layer's `state_dict` has no scale: the scale then starts from the weights that were
-        loaded."""
+        loaded. One without `adaptive_sets` leaves those as they are."""
         super()._load_from_state_dict(state_dict, prefix, *args)
         scale = self.scale
+        if self.sets is not None and prefix + "weight" in state_dict:
+            for name, value in self.sets.state_dict(keep_vars=True).items():
+                state_dict.setdefault(f"{prefix}sets.{name}", value)
         if not isinstance(scale, LearnedScale) or prefix + "weight" not in state_dict:
             return
         if not any(key.startswith(prefix + "scale.") for key in state_dict):
@@ -208,7 +229,7 @@ class BinaryLayer(OldAttributes, nn.Module):
         for side, quantizer in (("inputs", config.inputs), ("weights", config.weights)):
             if str(quantizer) not in ("ste", "real"):
                 text += f", {side}={str(quantizer)!r}"
-        return text
+        return text + (", adaptive_sets=True" if self.sets is not None else "")
 
 
 class _BinaryConvolution(BinaryLayer):
@@ -253,27 +274,28 @@ class _BinaryConvolution(BinaryLayer):
 
     def _convolve(self, x: Tensor) -> Tensor:
         """The forward pass on (n, c, h, w) or (c, h, w)."""
-        config = self.binarization
         if self.scale is not None and self.scale.spatial:
             self.fit_scale((x.shape[-2], x.shape[-1]))
+        if self.sets is not None:
+            bias = None if self.bias is None else self.bias.reshape(-1, 1, 1)
+            return scaled(self.product_of_sets(x), self._scales(x), bias)
+        weight, geometry = self._product()
+        return binary_conv2d(x, weight, self._scales(x), self.bias, **geometry)
+
+    def product_of_sets(self, x: Tensor) -> Tensor:
+        """With `adaptive_sets`, the output on (n, c, h, w) or (c, h, w) before scale and bias."""
+        assert self.sets is not None
+        weight, geometry = self._product()
+        return adaptive_conv2d(x, weight, self.sets, self.weight_sets(), **geometry)
+
+    def _product(self) -> tuple[Tensor, dict[str, Any]]:
+        """The working weight of an image's convolution, and the arguments of `binary_conv2d`."""
         weight, weights = self.working_weight()
-        if weight.dim() == 3:
-            weight = weight.unsqueeze(-2)
         _, stride, pads, dilation = self._window()
-        return binary_conv2d(
-            x,
-            weight,
-            self._scales(x),
-            self.bias,
-            stride=stride,
-            pads=pads,
-            dilation=dilation,
-            groups=self.groups,
-            padding_value=config.padding_value,
-            inputs=config.inputs,
-            weights=weights,
-            progress=self.progress,
-        )
+        config, image = self.binarization, weight.unsqueeze(-2) if weight.dim() == 3 else weight
+        geometry = {"stride": stride, "pads": pads, "dilation": dilation, "groups": self.groups}
+        chosen = {"padding_value": config.padding_value, "inputs": config.inputs, "weights": weights}
+        return image, {**geometry, **chosen, "progress": self.progress}
 
     def _scales(self, x: Tensor) -> tuple[Tensor, ...]:
         if isinstance(self.scale, LearnedScale):
@@ -286,21 +308,6 @@ class _BinaryConvolution(BinaryLayer):
                 k = k.repeat_interleave(self.out_channels // self.groups, dim=-3)
             return (k, *self.scale_factors())
         return self.scale_factors()
-
-
-def _check_convolution(
-    in_channels: int, out_channels: int, groups: int, padding_mode: str, real: bool
-) -> None:
-    if padding_mode != "zeros" and not real:
-        raise ValueError(
-            f"`padding_mode` (={padding_mode!r}) must be 'zeros'; the border of a binary convolution is "
-            "chosen by `padding_value`: 0, -1 or 1"
-        )
-    check_choice("padding_mode", padding_mode, ("zeros", "reflect", "replicate", "circular"))
-    if groups > 0 and in_channels % groups:
-        raise ValueError(f"`in_channels` (={in_channels}) must be divisible by `groups` (={groups})")
-    if groups > 0 and out_channels % groups:
-        raise ValueError(f"`out_channels` (={out_channels}) must be divisible by `groups` (={groups})")
 
 
 class BinaryConv2d(nn.Conv2d, _BinaryConvolution):
@@ -352,7 +359,7 @@ class BinaryConv2d(nn.Conv2d, _BinaryConvolution):
         **settings: Any,
     ) -> None:
         binarization = Binarization.of(config, **settings)
-        _check_convolution(in_channels, out_channels, groups, padding_mode, binarization.is_real)
+        check_convolution(in_channels, out_channels, groups, padding_mode, binarization.is_real)
         geometry = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
         super().__init__(*geometry, bias, padding_mode, device=device, dtype=dtype)  # type: ignore[arg-type]
         self._set_up(binarization, output_size)
@@ -411,7 +418,7 @@ class BinaryConv1d(nn.Conv1d, _BinaryConvolution):
         **settings: Any,
     ) -> None:
         binarization = Binarization.of(config, **settings)
-        _check_convolution(in_channels, out_channels, groups, padding_mode, binarization.is_real)
+        check_convolution(in_channels, out_channels, groups, padding_mode, binarization.is_real)
         geometry = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
         super().__init__(*geometry, bias, padding_mode, device=device, dtype=dtype)  # type: ignore[arg-type]
         self._set_up(binarization, output_size)

@@ -11,6 +11,7 @@ from xnorpp.nn.binarization import Binarization
 from xnorpp.nn.functional import binary_linear
 from xnorpp.nn.layers import BinaryLayer, Config
 from xnorpp.nn.means import at_least_float32, exact_mean
+from xnorpp.nn.sets import adaptive_linear, scaled
 
 
 class BinaryLinear(nn.Linear, BinaryLayer):
@@ -66,8 +67,10 @@ class BinaryLinear(nn.Linear, BinaryLayer):
         config = self.binarization
         if config.is_real:
             return super().forward(x)
-        weight, weights = self.working_weight()
         scales = tuple(factor.flatten() for factor in self.scale_factors())
+        if self.sets is not None:
+            return scaled(self.product_of_sets(x), scales, self.bias)
+        weight, weights = self.working_weight()
         if self.scale is not None and self.scale.uses_input:
             sizes = at_least_float32(x).abs()
             mean = exact_mean(sizes, -1) if self._means_are_exact(x) else sizes.mean(-1)
@@ -75,6 +78,13 @@ class BinaryLinear(nn.Linear, BinaryLayer):
         return binary_linear(
             x, weight, scales, self.bias, inputs=config.inputs, weights=weights, progress=self.progress
         )
+
+    def product_of_sets(self, x: Tensor) -> Tensor:
+        """With `adaptive_sets`, the output before scale and bias."""
+        assert self.sets is not None
+        weight, weights = self.working_weight()
+        given: Any = {"inputs": self.binarization.inputs, "weights": weights, "progress": self.progress}
+        return adaptive_linear(x, weight, self.sets, self.weight_sets(), **given)
 
     def extra_repr(self) -> str:
         return super().extra_repr() + self._describe()

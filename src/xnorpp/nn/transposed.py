@@ -70,6 +70,11 @@ class BinaryConvTranspose2d(nn.ConvTranspose2d, _BinaryConvolution):
                 f"`scale` (={binarization.scale_name!r}) must be one without XNOR-Net's K, which is not "
                 "defined for a transposed convolution; 'alpha' and 'channel' are such"
             )
+        if binarization.adaptive_sets and not binarization.is_real:
+            raise ValueError(
+                "`adaptive_sets` (=True) must be False for a transposed convolution, whose outputs have "
+                "different numbers of taps"
+            )
         shape = (in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias)
         rest: Any = (dilation, padding_mode)
         super().__init__(*shape, *rest, device, dtype)  # type: ignore[call-arg]

@@ -93,20 +93,51 @@ def _binary_conv2d(
             y = trace.emit("bitweight_conv2d", [source], shape, attrs, {"weight": packed})
         return _scaled(trace, layer, y, None)
     k = _input_scale(trace, layer, source, shape, attrs) if _uses_input(layer) else None
-    bits = trace.emit_sign(source)
+    bits = trace.emit_sign(_from_middle(trace, layer, source))
+    window = {**attrs, "pad_value": layer.padding_value}
+    total = _window_sums(trace, layer, bits, shape, window, layer._window()[0])
     if layer.weights_are_binary:
-        attrs["pad_value"] = layer.padding_value
         packed = pack_conv_weight(_array(_as_image(layer.binary_weight())))
-        return _scaled(trace, layer, trace.emit("binary_conv2d", [bits], shape, attrs, {"weight": packed}), k)
+        dot = trace.emit("binary_conv2d", [bits], shape, window, {"weight": packed})
+        return _scaled(trace, layer, dot, k, total)
     signs = trace.emit("signs", [bits], source.shape)
     if layer.padding_value and any(attrs["padding"]):
         padded = (source.shape[0], source.shape[1] + 2 * top, source.shape[2] + 2 * left)
         around = {"padding": [0, 0, top, top, left, left], "value": float(layer.padding_value)}
         signs = trace.emit("pad2d", [signs], padded, around)
         attrs["padding"] = [0, 0]
-    return _scaled(
-        trace, layer, trace.emit("conv2d", [signs], shape, attrs, {"weight": _real_weight(layer)}), k
-    )
+    dot = trace.emit("conv2d", [signs], shape, attrs, {"weight": _real_weight(layer)})
+    return _scaled(trace, layer, dot, k, total)
+
+
+def _from_middle(trace: Trace, layer: BinaryLayer, source: Node) -> Node:
+    """What the sign is taken of: with `adaptive_sets` the distance from the middle of the input's set."""
+    if layer.sets is None:
+        return source
+    middle = layer.sets.middle.detach()
+    made = affine(trace, source, None, np.repeat(-_array(middle), source.shape[0]))
+    trace.keep(made, source, lambda x: x - middle)
+    return made
+
+
+def _window_sums(
+    trace: Trace,
+    layer: BinaryConv2d | BinaryConv1d | BinaryLinear,
+    bits: Node,
+    shape: tuple[int, ...],
+    window: dict[str, Any],
+    kernel: tuple[int, int],
+) -> Node | None:
+    """With `adaptive_sets`, the sum of the signs under each window, times each filter's factor: a filter of
+    ones for each group, and a 1x1 convolution of what it counts."""
+    if layer.sets is None:
+        return None
+    groups = int(window["groups"])
+    ones = pack_conv_weight(np.ones((groups, bits.shape[0] // groups, *kernel), np.float32))
+    counted = trace.emit("binary_conv2d", [bits], (groups, *shape[1:]), window, {"weight": ones})
+    shares = _array(layer.set_factors()[2]).reshape(-1, 1, 1, 1)
+    plain: dict[str, Any] = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": groups}
+    return trace.emit("conv2d", [affine(trace, counted, None, None)], shape, plain, {"weight": shares})
 
 
 def _padded_evenly(
@@ -116,10 +147,11 @@ def _padded_evenly(
     _, _, (left, right, top, bottom), _ = layer._window()
     attrs: dict[str, Any] = {"stride": [1, 1], "dilation": list(layer._window()[3]), "groups": layer.groups}
     attrs["padding"] = [max(top, bottom), max(left, right)]
-    if not (layer.binarizes_input and layer.weights_are_binary) or _uses_input(layer):
+    both = layer.binarizes_input and layer.weights_are_binary
+    if not both or _uses_input(layer) or layer.sets is not None:
         raise trace.fail(
             f"with padding={layer.padding!r} pads unevenly here, which is supported for binary inputs and "
-            "weights alone",
+            "weights alone, without adaptive sets",
             "use an odd kernel size",
         )
     attrs["pad_value"] = layer.padding_value
@@ -152,8 +184,14 @@ def _binary_linear(trace: Trace, layer: BinaryLinear, source: Node, shape: tuple
     if len(source.shape) != 1:
         return on_last_axis(trace, source, lambda image: _pixelwise(trace, layer, image))
     k = trace.emit("abs_mean", [source], (1,)) if _uses_input(layer) else None
+    total = None
     if layer.binarizes_input:
-        source = trace.emit_sign(source)
+        source = trace.emit_sign(_from_middle(trace, layer, source))
+    if layer.sets is not None:
+        ones = pack_linear_weight(np.ones((1, layer.in_features), np.float32))
+        counted = trace.emit("binary_linear", [source], (1,), None, {"weight": ones})
+        shares = {"weight": _array(layer.set_factors()[2]).reshape(-1, 1)}
+        total = trace.emit("linear", [affine(trace, counted, None, None)], shape, None, shares)
     if layer.weights_are_binary:
         op = "binary_linear" if layer.binarizes_input else "bitweight_linear"
         y = trace.emit(
@@ -163,7 +201,7 @@ def _binary_linear(trace: Trace, layer: BinaryLinear, source: Node, shape: tuple
         if layer.binarizes_input:
             source = trace.emit("signs", [source], source.shape)
         y = trace.emit("linear", [source], shape, None, {"weight": _real_weight(layer)})
-    return _scaled(trace, layer, y, k)
+    return _scaled(trace, layer, y, k, total)
 
 
 def _pixelwise(trace: Trace, layer: BinaryLinear, image: Node) -> Node:
@@ -171,18 +209,21 @@ def _pixelwise(trace: Trace, layer: BinaryLinear, image: Node) -> Node:
     k = trace.emit("abs_mean", [image], (1, *image.shape[1:])) if _uses_input(layer) else None
     attrs: dict[str, Any] = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
     shape = (layer.out_features, *image.shape[1:])
+    total = None
     if layer.binarizes_input:
-        image = trace.emit_sign(image)
+        image = trace.emit_sign(_from_middle(trace, layer, image))
+        total = _window_sums(trace, layer, image, shape, {**attrs, "pad_value": 0}, (1, 1))
     if not layer.weights_are_binary:
         if layer.binarizes_input:
             image = trace.emit("signs", [image], image.shape)
         weight = _real_weight(layer)[:, :, None, None]
-        return _scaled(trace, layer, trace.emit("conv2d", [image], shape, attrs, {"weight": weight}), k)
+        dot = trace.emit("conv2d", [image], shape, attrs, {"weight": weight})
+        return _scaled(trace, layer, dot, k, total)
     packed = pack_conv_weight(_array(layer.binary_weight())[:, :, None, None])
     op = "bitweight_conv2d"
     if layer.binarizes_input:
         op, attrs["pad_value"] = "binary_conv2d", 0
-    return _scaled(trace, layer, trace.emit(op, [image], shape, attrs, {"weight": packed}), k)
+    return _scaled(trace, layer, trace.emit(op, [image], shape, attrs, {"weight": packed}), k, total)
 
 
 def _uses_input(layer: BinaryLayer) -> bool:
@@ -208,10 +249,16 @@ def _input_scale(
     return trace.emit("conv2d", [magnitude], shape, dict(attrs), {"weight": box})
 
 
-def _scaled(trace: Trace, layer: BinaryLayer, y: Node, k: Node | None) -> Node:
-    """`y*K*Gamma + bias`: the channel factor and bias as vectors, the rest of Gamma as the spatial factor."""
+def _scaled(trace: Trace, layer: BinaryLayer, y: Node, k: Node | None, total: Node | None = None) -> Node:
+    """`y*K*Gamma + bias`: the channel factor and bias as vectors, the rest of Gamma as the spatial factor.
+
+    `total` is what `adaptive_sets` add to the products; see `_window_sums`.
+    """
     if k is not None:
         y = trace.emit("mul", [y, k], y.shape)
+    if total is not None:
+        factor, constant, _ = (_array(one) for one in layer.set_factors())
+        y = trace.emit("add", [affine(trace, y, factor, constant), total], y.shape)
     spatial = {role: _array(part) for role, part in layer.packed_scale().items()}
     mult = spatial.pop("mult", None)
     bias = None if layer.bias is None else _array(layer.bias)

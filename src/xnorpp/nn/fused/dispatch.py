@@ -259,6 +259,8 @@ def why_not_unit(unit: Unit) -> str | None:
         return f"the gradient of the input's sign is {str(inputs)!r}, not 'ste'"
     if weights.encoding != "sign":
         return f"the weight's quantizer is {str(weights)!r}, not a sign"
+    if conv.sets is not None:
+        return "the convolution has adaptive sets"
     if conv.bias is not None:
         return "the convolution has a bias"
     left, right, top, bottom = conv.pads

@@ -37,6 +37,8 @@ LEVERS: dict[str, tuple[str, ...]] = {
     "sgd-recu-cutout": (*_SGD, *_RECU, "data.augment.cutout=8"),
     "sgd-recu-window": (*_SGD, *_RECU, "model.options.inputs=window"),
     "sgd-recu-decay-1e-4": (*_SGD, *_RECU, "optimizer.weight_decay=1e-4"),
+    "adabin": ("model.options.adaptive_sets=true",),
+    "sgd-recu-adabin": (*_SGD, *_RECU, "model.options.adaptive_sets=true"),
 }
 # The teacher of the first round, which the second round must have too.
 _LEVER_TEACHER = (

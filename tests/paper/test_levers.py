@@ -81,6 +81,8 @@ def test_levers_of_the_larger_network_have_a_table_of_their_own() -> None:
         "default", "adamw",
     }  # fmt: skip
     assert "not measured yet" in levers_block(rows), "rows of ResNet-18 are not those of ResNet-20"
+    text = large_levers_block(rows[1:2])
+    assert "| 90.50 |  | 0.400 |  | 99.10 |" in text, "without the default there is nothing to subtract"
 
 
 def test_the_recorded_default_and_its_teacher_count_for_the_second_round() -> None:

@@ -121,33 +121,28 @@ def both_levers_block(rows: Sequence[Row]) -> str:
 
 def _network_levers(rows: Sequence[Row], network: str, tried: Mapping[str, Sequence[str]]) -> str:
     found = levers(rows, network, tried)
-    start = found.get(("default", 0))
-    if start is None:
+    if not found:
         return f"The levers of {NETWORKS[network]}: {NOT_MEASURED}."
-    share, images = top1(start) / 100, LEVER_HOLDOUT * TRAINING_IMAGES
+    order = list(tried)
+    ordered = sorted(found.items(), key=lambda pair: (pair[0][1], order.index(pair[0][0])))
+    start = found.get(("default", 0))
+    first = start or ordered[0][1]
+    share, images = top1(first) / 100, LEVER_HOLDOUT * TRAINING_IMAGES
     chance = 200 * math.sqrt(2 * share * (1 - share) / images)
-    with_training = "train_top1" in start["metrics"]
+    with_training = "train_top1" in first["metrics"]
     body = []
-    for (name, seed), row in sorted(
-        found.items(), key=lambda pair: (pair[0][1], list(tried).index(pair[0][0]))
-    ):
-        first = row is start
+    for (name, seed), row in ordered:
         metrics = row["metrics"]
-        gap, change = top1(row) - top1(start), metrics["loss"] - start["metrics"]["loss"]
-        body.append(
-            [
-                name,
-                "another seed" if seed else " ".join(tried[name]),
-                f"{top1(row):.2f}",
-                "start" if first else f"{gap:+.2f}",
-                f"{metrics['loss']:.3f}",
-                "start" if first else f"{change:+.3f}",
-                *([f"{metrics['train_top1']:.2f}"] if with_training else []),
-            ]
-        )
+        gap = change = ""
+        if start is not None:
+            gap = "start" if row is start else f"{top1(row) - top1(start):+.2f}"
+            change = "start" if row is start else f"{metrics['loss'] - start['metrics']['loss']:+.3f}"
+        changed = "another seed" if seed else " ".join(tried[name])
+        training = [f"{metrics['train_top1']:.2f}"] if with_training else []
+        body.append([name, changed, f"{top1(row):.2f}", gap, f"{metrics['loss']:.3f}", change, *training])
     head = ["lever", "changed", "top-1 %", "minus start", "loss", "minus start"]
     text = (
-        f"{NETWORKS[network]}, CIFAR-10, Case 4, {start['epochs']} epochs, measured on {images:,.0f} "
+        f"{NETWORKS[network]}, CIFAR-10, Case 4, {first['epochs']} epochs, measured on {images:,.0f} "
         "training images that neither the networks nor their teacher were trained on. Twice the standard "
         f"deviation of a difference by chance: {chance:.1f} points.\n\n"
         + markdown([*head, *(["training top-1 %"] if with_training else [])], body)

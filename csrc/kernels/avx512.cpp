@@ -125,10 +125,7 @@ template <int I>
 __attribute__((always_inline)) inline __m512 spread_pixel(const char *at, const Strides &s) {
     __m512 v;
     if constexpr (I == 0) __asm__("vbroadcastss (%[at]), %[v]" : [v] "=v"(v) : [at] "r"(at));
-    else
-        __asm__("vbroadcastss (%[at],%[stride],%c[scale]), %[v]"
-                : [v] "=v"(v)
-                : [at] "r"(at), [stride] "r"(s.odd<I>()), [scale] "i"(Strides::kScale<I>));
+    else __asm__("vbroadcastss (%[at],%[x],%c[by]), %[v]" : [v] "=v"(v) : [at] "r"(at), [x] "r"(s.odd<I>()), [by] "i"(Strides::kScale<I>));
     return v;
 }
 

@@ -66,7 +66,6 @@ inline F from_counts32(const float *base, const int32_t *counts) {
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(wide), _mm256_set1_ps(-2.0f), _mm256_loadu_ps(base));
 }
 inline I add_ints(I v, const int32_t *p) { return _mm256_add_epi32(v, _mm256_loadu_si256((const __m256i *)p)); }
-inline I sum_ints(I a, I b) { return _mm256_add_epi32(a, b); }
 inline I zero_ints() { return _mm256_setzero_si256(); }
 inline F load_sums(const int32_t *p, const int32_t *q) {
     return _mm256_cvtepi32_ps(add_ints(_mm256_loadu_si256((const __m256i *)p), q));

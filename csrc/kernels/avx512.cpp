@@ -62,7 +62,6 @@ inline F from_counts16(const float *base, const uint16_t *counts) {
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(wide), _mm512_set1_ps(-2.0f), _mm512_loadu_ps(base));
 }
 inline I add_ints(I v, const int32_t *p) { return _mm512_add_epi32(v, _mm512_loadu_si512(p)); }
-inline I sum_ints(I a, I b) { return _mm512_add_epi32(a, b); }
 inline I zero_ints() { return _mm512_setzero_si512(); }
 inline F load_sums(const int32_t *p, const int32_t *q) { return _mm512_cvtepi32_ps(add_ints(_mm512_loadu_si512(p), q)); }
 inline F to_floats(I v) { return _mm512_cvtepi32_ps(v); }
@@ -126,10 +125,7 @@ template <int I>
 __attribute__((always_inline)) inline __m512 spread_pixel(const char *at, const Strides &s) {
     __m512 v;
     if constexpr (I == 0) __asm__("vbroadcastss (%[at]), %[v]" : [v] "=v"(v) : [at] "r"(at));
-    else
-        __asm__("vbroadcastss (%[at],%[stride],%c[scale]), %[v]"
-                : [v] "=v"(v)
-                : [at] "r"(at), [stride] "r"(s.odd<I>()), [scale] "i"(Strides::kScale<I>));
+    else __asm__("vbroadcastss (%[at],%[x],%c[by]), %[v]" : [v] "=v"(v) : [at] "r"(at), [x] "r"(s.odd<I>()), [by] "i"(Strides::kScale<I>));
     return v;
 }
 
@@ -223,7 +219,41 @@ struct Run {
     uint32_t turn;
     uint8_t *bits;
     long bits_stride;
+    int block;
+    const Epilogue *line;        // of `finish_in_registers`, with its places moved to the first pixel; or null
+    const float *base;           // and what the counts are taken from, of case 0 of this row
 };
+
+// Whether a line is the one that most layers of a network have: factors, PReLU, shortcut, floats and bits.
+bool finishes_in_registers(const Epilogue &e) {
+    const bool usual = e.fused && e.map && e.mult && !e.mult2 && e.act2 == Act::None && !e.sign_map;
+    return usual && (e.act == Act::Prelu || e.act == Act::Leaky) && e.residual && e.out && e.bits && e.channels % kBlock == 0;
+}
+
+// That line, from counts in registers: what `fused_vectors` does from memory, in the same order.
+template <int P>
+__attribute__((always_inline)) inline void finish_in_registers(const Run &run, int c, const __m512i (&counts)[P], bool alike) {
+    const Epilogue &e = *run.line;
+    const __m512 mult = _mm512_loadu_ps(e.mult + c), shift = _mm512_loadu_ps(e.add + c), slope = _mm512_loadu_ps(e.slope + c);
+    const __m512 flip = _mm512_loadu_ps((const float *)e.flip + c), threshold = _mm512_loadu_ps(e.threshold + c);
+    const __m512 two = _mm512_set1_ps(-2.0f);
+    const float *residual = e.residual + c, *map = e.map, *bases = run.base + c;
+    float *out = e.out + c;
+    uint8_t *bits = e.bits + c / 8;
+    const long residual_step = e.residual_stride, step = e.out_stride, bits_step = e.bits_stride;
+    __m512 base = _mm512_loadu_ps(bases + (size_t)run.cases[0] * run.channels);
+#pragma GCC unroll 12
+    for (int i = 0; i < P; i++) {
+        if (i && !alike) base = _mm512_loadu_ps(bases + (size_t)run.cases[i] * run.channels);
+        __m512 v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(counts[i]), two, base);
+        v = multiply_add(mul(v, set1(map[i])), mult, shift);
+        v = add(prelu(v, slope), load(residual));
+        store(out, v);
+        const uint16_t word = (uint16_t)greater(xor_sign(v, flip), threshold);
+        __builtin_memcpy(bits, &word, 2);
+        residual += residual_step, out += step, bits += bits_step;
+    }
+}
 
 // 2*carries - rest is the count: `rest` comes as what the parities are taken from.
 template <int P, int... I>
@@ -266,6 +296,13 @@ void run_triples(const Run &given) {
 #pragma GCC unroll 12
             for (int i = 1; i < P; i++) rest[i] = limit(i);
         count_triples<P>(run, run.panel + h * half, rest, carries, std::make_integer_sequence<int, P>{});
+        if (run.line) {
+            __m512i counts[P];
+#pragma GCC unroll 12
+            for (int i = 0; i < P; i++) counts[i] = _mm512_sub_epi32(_mm512_add_epi32(carries[i], carries[i]), rest[i]);
+            finish_in_registers<P>(run, run.block * kBlock + h * 16, counts, alike);
+            continue;
+        }
         if (run.counts) {
 #pragma GCC unroll 12
             for (int i = 0; i < P; i++) {
@@ -353,12 +390,15 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
     run.rows = k.kh, run.units = k.units, run.channels = k.channels_padded;
     run.counts = e.limits ? nullptr : counts;
     run.bits_stride = e.bits_stride;
+    Epilogue line = e;
+    run.line = !e.limits && finishes_in_registers(e) ? &line : nullptr;
     const int tiles = (k.ow + kMost - 1) / kMost;
     const int shortest = k.ow / tiles, longer = k.ow % tiles;  // the first ones have a pixel more
     for (int top = y0; top < y1; top += k.band) {
         const int bottom = top + k.band < y1 ? top + k.band : y1;
         bring_rows<BitDot>(k, in, top, bottom, rows, spare, prepared);
         for (int block = b0; block < b1; block++) {
+            run.block = block;
             run.panel = (const uint32_t *)((const char *)k.weights + (size_t)block * k.panel_bytes);
             for (int y = top; y < bottom; y++) {
                 const Triple *row = rows + (size_t)(y - top) * k.sh * k.row_units;
@@ -371,6 +411,14 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
                         run.limits = e.limits + first_case + block * kBlock;
                         run.turn = e.turn[block];
                         run.bits = e.bits + (size_t)(y * k.ow + x) * e.bits_stride + (size_t)block * kBlock / 8;
+                        kRuns[n - 1](run);
+                        continue;
+                    }
+                    if (run.line) {
+                        const size_t first = (size_t)y * k.ow + x;
+                        line.map = e.map + first, line.residual = e.residual + first * e.residual_stride;
+                        line.out = e.out + first * e.out_stride, line.bits = e.bits + first * e.bits_stride;
+                        run.base = k.base + first_case;
                         kRuns[n - 1](run);
                         continue;
                     }

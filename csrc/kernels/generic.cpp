@@ -84,7 +84,6 @@ inline I add_ints(I a, const int32_t *p) {
     for (int i = 0; i < N; i++) a.v[i] = (int32_t)((uint32_t)a.v[i] + (uint32_t)p[i]);
     return a;
 }
-inline I sum_ints(I a, I b) { return add_ints(a, b.v); }
 inline I zero_ints() { return I{}; }
 inline F load_sums(const int32_t *p, const int32_t *q) { return each([&](int i) { return (float)(int32_t)((uint32_t)p[i] + (uint32_t)q[i]); }); }
 inline F to_floats(I a) { return each([&](int i) { return (float)a.v[i]; }); }

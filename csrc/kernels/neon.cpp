@@ -67,7 +67,6 @@ inline F from_counts32(const float *base, const int32_t *counts) {
     return {vfmaq_n_f32(vld1q_f32(base), low, -2.0f), vfmaq_n_f32(vld1q_f32(base + 4), high, -2.0f)};
 }
 inline I add_ints(I v, const int32_t *p) { return {vaddq_s32(v.a, vld1q_s32(p)), vaddq_s32(v.b, vld1q_s32(p + 4))}; }
-inline I sum_ints(I a, I b) { return {vaddq_s32(a.a, b.a), vaddq_s32(a.b, b.b)}; }
 inline I zero_ints() { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
 inline F load_sums(const int32_t *p, const int32_t *q) {
     const I sum = add_ints({vld1q_s32(p), vld1q_s32(p + 4)}, q);

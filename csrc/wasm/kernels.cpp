@@ -103,7 +103,6 @@ inline F from_counts32(const float *base, const int32_t *counts) {
     return {minus_twice(base, wasm_v128_load(counts)), minus_twice(base + 4, wasm_v128_load(counts + 4))};
 }
 inline I add_ints(I v, const int32_t *p) { return {wasm_i32x4_add(v.a, wasm_v128_load(p)), wasm_i32x4_add(v.b, wasm_v128_load(p + 4))}; }
-inline I sum_ints(I a, I b) { return {wasm_i32x4_add(a.a, b.a), wasm_i32x4_add(a.b, b.b)}; }
 inline I zero_ints() { return {wasm_i32x4_const_splat(0), wasm_i32x4_const_splat(0)}; }
 inline F to_floats(I v) { return {wasm_f32x4_convert_i32x4(v.a), wasm_f32x4_convert_i32x4(v.b)}; }
 inline I load_ints(const int32_t *p) { return {wasm_v128_load(p), wasm_v128_load(p + 4)}; }

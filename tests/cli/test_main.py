@@ -107,6 +107,20 @@ def test_models_without_torch_lists_the_networks_and_what_training_needs() -> No
     assert "training needs torch; install it with `pip install 'xnorpp[train]'`" in done.stdout
 
 
+def test_a_part_of_names_lists_those_that_contain_it(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "recipes", "alexnet")
+    assert status == 0
+    names = [line.split()[0] for line in out.splitlines()]
+    assert len(names) > 1
+    assert all("alexnet" in name for name in names)
+    assert run(capsys, "recipes", "table1-case4")[1].startswith("name = "), "a row of the paper is a name"
+    assert "cifar10-resnet18" in run(capsys, "models", "resnet18")[1]
+    assert run(capsys, "models", "cifar10-resnet18")[1].startswith("cifar10-resnet18: ")
+    status, _, error = run(capsys, "models", "resnet18", "--markdown")
+    assert status == 2
+    assert "stands for several" in error
+
+
 def test_bench_without_torch_points_to_a_packed_model() -> None:
     code = "import sys; sys.modules['torch'] = None; from xnorpp.cli.main import main; main(['bench'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

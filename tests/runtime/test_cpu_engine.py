@@ -325,3 +325,37 @@ def test_real_layers_of_1x1_have_tiles_of_any_size(isa: str) -> None:
             np.testing.assert_array_equal(
                 load(program, threads=threads, isa=isa)(x), want, err_msg=f"{width}"
             )
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_usual_line_of_a_residual_block(isa: str, stride: int) -> None:
+    """Factors of pixels and channels, PReLU, shortcut, floats and bits, for rows of any width: bit for bit,
+    with NaN, infinity and both zeros in the shortcut."""
+    rng = np.random.default_rng(stride)
+
+    def real(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    attrs = {"stride": [stride] * 2, "padding": [1, 1], "dilation": [1, 1], "groups": 1, "pad_value": 0}
+    same = {**attrs, "stride": [1, 1]}
+    pool = {"kernel": [3, 3], "stride": [2, 2], "padding": [1, 1], "ceil_mode": False}
+    weights = [pack_conv_weight(rng.standard_normal((64, 64, 3, 3))) for _ in range(2)]
+    for width in range(1, 27):
+        b = Builder((64, 3, width))
+        bits = b.emit("sign", INPUT, tensors={"threshold": real(64)})
+        shortcut = b.emit("max_pool2d", INPUT, attrs=pool) if stride > 1 else INPUT
+        value = b.emit("binary_conv2d", bits, attrs=attrs, tensors={"weight": weights[0]})
+        _, rows, columns = b.values[value].shape
+        factors = {"mult": real(64), "add": real(64), "row": real(rows), "col": real(columns)}
+        value = b.emit("prelu", b.emit("affine", value, tensors=factors), tensors={"slope": real(64)})
+        value = b.emit("add", value, shortcut)
+        flip = rng.integers(0, 2, 64).astype(np.uint8)
+        bits = b.emit("sign", value, tensors={"threshold": real(64), "flip": flip})
+        dot = b.emit("binary_conv2d", bits, attrs=same, tensors={"weight": weights[1]})
+        program = b.program(b.emit("add", b.emit("affine", dot, tensors={"mult": real(64)}), value))
+        x = real(2, 64, 3, width)
+        x.flat[rng.integers(0, x.size, 6)] = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e38]
+        with np.errstate(all="ignore"):
+            want = run(program, x)
+        np.testing.assert_array_equal(load(program, isa=isa)(x), want, err_msg=f"width {width}")

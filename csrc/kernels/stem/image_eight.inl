@@ -25,7 +25,6 @@ struct ImageEightDot {
     template <class Done>
     __attribute__((always_inline)) static inline void dot(int row_units, const int16_t *at, const int16_t *made, const int16_t *w, const Done &done) {
         alignas(64) int32_t memory[6][2][kWords];
-        each([&](int, int, int word) __attribute__((always_inline)) { store_ints(memory[kNothing][0] + word, zero_ints()), store_ints(memory[kNothing][1] + word, zero_ints()); });
         const Segment rows[2] = {{0, 0}, {row_units, 0}};
         long next = made - at;
 #pragma GCC unroll 1
@@ -35,9 +34,11 @@ struct ImageEightDot {
             each([&](int i, int v, int) __attribute__((always_inline)) { shared[i][v] = zero_ints(); });
             w = D::pass<6, 6>(numbers, rows, p.rows, w, shared);
             const auto begin = [&](int column) __attribute__((always_inline)) {
-                each([&](int i, int v, int word) __attribute__((always_inline)) {
-                    sum[i][v] = add_ints(add_ints(shared[i][v], memory[p.from][column] + word), memory[p.also][column] + word);
-                });
+                each([&](int i, int v, int) __attribute__((always_inline)) { sum[i][v] = shared[i][v]; });
+                if (p.from != kNothing)
+                    each([&](int i, int v, int word) __attribute__((always_inline)) { sum[i][v] = add_ints(sum[i][v], memory[p.from][column] + word); });
+                if (p.also != kNothing)
+                    each([&](int i, int v, int word) __attribute__((always_inline)) { sum[i][v] = add_ints(sum[i][v], memory[p.also][column] + word); });
             };
             begin(0);
             w = D::pass<0, 6>(differing, rows, p.rows, w, sum);

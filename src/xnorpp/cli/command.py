@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -124,6 +124,17 @@ def engine_options(parser: Parser, threads: str = THREADS) -> None:
     """Add --threads and --isa, the options of the CPU engine."""
     parser.add_argument("--threads", metavar="N", type=at_least(1), help=threads)
     parser.add_argument("--isa", metavar="NAME", help="use the kernels of this instruction set")
+
+
+def pattern_of(text: str | None, names: Iterable[str], more: Iterable[str] = ()) -> str | None:
+    """The pattern of names that a person asked for: `text` itself if it has wildcards, or the names that
+    contain it if it is neither one of them nor of `more`. None stands for one name, known or not.
+    """
+    if text is None or set(text) & set("*?["):
+        return text
+    known = [*names]
+    part = text not in (*known, *more) and any(text in name for name in known)
+    return f"*{text}*" if part else None
 
 
 def one_model(path: str | None, name: str | None) -> Path:

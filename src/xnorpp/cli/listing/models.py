@@ -7,7 +7,7 @@ import json
 import sys
 from importlib.util import find_spec
 
-from xnorpp.cli.command import Parser, print_table
+from xnorpp.cli.command import Parser, pattern_of, print_table
 
 # The networks that `xnorpp.models` registers, written here again because importing it imports torch, which
 # takes longer than everything else that this command does. A test compares the two.
@@ -22,9 +22,9 @@ NETWORKS = (
 
 
 def models(arguments: list[str]) -> int:
-    """With NAME, prints the card of that shipped model; with a pattern such as 'cifar10-*', lists the models
-    that match it. Accuracy is that of the packed file on the whole test set; time is for one image on one
-    thread of the machine that the card names.
+    """With NAME, prints the card of that shipped model; with a pattern such as 'cifar10-*', or a part of
+    names such as resnet18, lists the models that match it. Accuracy is that of the packed file on the whole
+    test set; time is for one image on one thread of the machine that the card names.
     """
     parser = Parser(
         "models",
@@ -50,7 +50,9 @@ def models(arguments: list[str]) -> int:
 
     from xnorpp.shipped import list_shipped, render_card, shipped_card, summary_rows
 
-    pattern = given.name if given.name is not None and set(given.name) & set("*?[") else None
+    pattern = pattern_of(given.name, list_shipped())
+    if pattern is not None and given.markdown:
+        raise ValueError(f"`--markdown` needs the NAME of one model, and {given.name!r} stands for several")
     if given.name is not None and pattern is None:
         card = shipped_card(given.name)
         if given.markdown:

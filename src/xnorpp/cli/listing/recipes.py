@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from typing import TYPE_CHECKING
 
-from xnorpp.cli.command import Parser, print_table
+from xnorpp.cli.command import Parser, pattern_of, print_table
 
 # What the names of recipes end with, the longer first.
 METHODS = ("xnor-alpha", "binaryconnect", "baseline", "teacher", "bethge", "case1", "case2", "case3", "case4",
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def recipes(arguments: list[str]) -> int:
-    """Without NAME: one line per family of recipes. With a pattern such as 'cifar10-*': the recipes that
-    match it, and the rows of the paper that they reproduce. With NAME: the whole recipe as TOML, each key
-    with its meaning, after --set is applied.
+    """Without NAME: one line per family of recipes. With a pattern such as 'cifar10-*', or a part of names
+    such as alexnet: the recipes that match it, and the rows of the paper that they reproduce. With NAME:
+    the whole recipe as TOML, each key with its meaning, after --set is applied.
     """
     parser = Parser(
         "recipes",
@@ -26,13 +26,14 @@ def recipes(arguments: list[str]) -> int:
         """
         xnorpp recipes
         xnorpp recipes 'cifar10-*'
+        xnorpp recipes alexnet
         xnorpp recipes --all
         xnorpp recipes table3-alexnet-ours
         xnorpp recipes digits-small-case4 --set optimizer.lr=0.002
         """,
     )
     parser.add_argument(
-        "recipe", metavar="NAME", nargs="?", help="the recipe to show, or a pattern with * of those to list"
+        "recipe", metavar="NAME", nargs="?", help="the recipe to show, or what those to list match or contain"
     )
     parser.add_argument("--all", action="store_true", help="list every recipe on a line of its own")
     parser.add_argument(
@@ -41,9 +42,9 @@ def recipes(arguments: list[str]) -> int:
     )  # fmt: skip
     given = parser.parse_args(arguments)
 
-    from xnorpp.training.recipe.library import list_recipes, load_recipe, show_recipe
+    from xnorpp.training.recipe.library import list_recipes, load_recipe, paper_rows, show_recipe
 
-    pattern = given.recipe if given.recipe is not None and set(given.recipe) & set("*?[") else None
+    pattern = pattern_of(given.recipe, list_recipes(), paper_rows())
     if given.recipe is not None and pattern is None:
         if given.all:
             raise ValueError(f"`--all` lists every recipe; leave it out to show {given.recipe}")

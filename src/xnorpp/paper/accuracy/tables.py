@@ -268,6 +268,7 @@ def shipped_models(rows: Sequence[Row]) -> dict[str, Row | None]:
                 packed5=result["packed_top5"],
                 bytes=card["file"]["bytes"],
                 milliseconds=card["latency"]["median"],
+                calibration=result.get("calibration_error"),
             )
             if card.get("twin"):
                 known["twin"] = card["twin"]["top1"]
@@ -291,6 +292,7 @@ def shipped_block(rows: Sequence[Row]) -> str:
                 f"{twin - packed:.2f}" if packed is not None and twin is not None else "",
                 f"{known['bytes'] / 1e6:.2f}" if known.get("bytes") else NOT_MEASURED,
                 f"{known['milliseconds']:.2f}" if known.get("milliseconds") else NOT_MEASURED,
+                NOT_MEASURED if known.get("calibration") is None else f"{known['calibration']:.3f}",
             ]
         )
     head = [
@@ -302,6 +304,7 @@ def shipped_block(rows: Sequence[Row]) -> str:
         "baseline minus packed",
         "file, MB",
         "ms per image, 1 thread",
+        "calibration error",
     ]
     return markdown(head, body)
 

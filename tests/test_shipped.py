@@ -226,7 +226,9 @@ def test_models_lists_networks_and_shipped_models(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == shipped.render_card(card) + "\n"
     assert main(["models", "digits-small", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == card
-    assert main(["models", "digit"]) == 2
+    assert main(["models", "digit"]) == 0, "part of a name lists the models that contain it"
+    assert capsys.readouterr().out.count("digits-small") == 2
+    assert main(["models", "digitz"]) == 2
     assert "those are digits-" in capsys.readouterr().err
 
 

@@ -164,7 +164,7 @@ test-export: setup chips $(VENV)-export/.made
 zoo: zoo-setup
 	OMP_NUM_THREADS=1 $(VENV)-zoo/bin/python benchmarks/zoo.py
 
-# Some 150 more of them, one of each family at least, and the constructs that people write; without training. An hour.
+# Some 190 more of them, one of each family at least, and the constructs that people write; without training. An hour.
 zoo-unlisted: zoo-setup
 	OMP_NUM_THREADS=1 $(VENV)-zoo/bin/python benchmarks/zoo.py --unlisted
 

@@ -7,8 +7,9 @@ statistics of batch norm too, and inputs small. A network passes if the packed m
 at least 99 % of 200 inputs (of all pixels where the output is a map, and for each output) and `verify`
 explains every difference by rounding. Without names the networks of LISTED run; `--unlisted` runs those of
 zoo_unlisted.py and the constructs of zoo_constructs.py, without training; any other name of timm's works too,
-`torchvision:NAME` and `construct:NAME`. `--check` lists the obstacles alone, `--time` adds one-thread
-milliseconds of the packed, the real and the binary network.
+`torchvision:NAME`, `fpn:NAME` (the backbone of a detector of torchvision's) and `construct:NAME`. `--check`
+lists the obstacles alone, `--time` adds one-thread milliseconds of the packed, the real and the binary
+network.
 """
 
 from __future__ import annotations
@@ -140,13 +141,13 @@ def create(name: str) -> tuple[nn.Module, tuple[int, ...]]:
         build, shape = (OWN if home == "own" else CONSTRUCTS)[rest]
         return build(), shape
     last: Exception | None = None
-    for side in SMALL:
-        for options in ({"image_size" if home else "img_size": side}, {}):
+    for shape in SMALL:
+        for options in ({"image_size" if home else "img_size": shape[-1]}, {}):
             try:
                 net = _foreign(home, rest, options).eval()
                 with torch.no_grad():
-                    net(torch.zeros(2, 3, side, side))
-                return net, (3, side, side)
+                    net(torch.zeros(2, *shape))
+                return net, shape
             except Exception as error:  # of any kind: a size or an option that the network does not take
                 last = error
     raise last or ValueError(name)
@@ -154,6 +155,11 @@ def create(name: str) -> tuple[nn.Module, tuple[int, ...]]:
 
 def _foreign(home: str, name: str, options: dict[str, Any]) -> nn.Module:
     declare_missing()
+    if home == "fpn":
+        from torchvision.models.detection import backbone_utils
+
+        build = backbone_utils.mobilenet_backbone if "mobile" in name else backbone_utils.resnet_fpn_backbone
+        return build(backbone_name=name, weights=None, **{"fpn": True} if "mobile" in name else {}, **options)
     if home == "torchvision":
         import torchvision
 

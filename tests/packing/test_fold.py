@@ -131,6 +131,34 @@ def test_a_residual_before_the_sign_stays_float() -> None:
     assert program.values[program.ops[4].inputs[0]].kind == "f32"
 
 
+def test_whole_numbers_have_their_trained_sign_where_a_value_is_read_twice() -> None:
+    """Batch norm's means are whole numbers times the scale: what is left there is rounding alone."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = BinaryConv2d(16, 64, 3, padding=1, scale="channel", bias=False)
+            self.bn = nn.BatchNorm2d(64)
+            self.last = BinaryConv2d(64, 8, 3, padding=1, scale="channel")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.relu(self.bn(self.conv(x)))
+            return self.last(y) + y.mean(1, keepdim=True)
+
+    g = torch.Generator().manual_seed(1)
+    model = Block().eval()
+    with torch.no_grad():
+        scale = model.conv.scale.alpha.uniform_(0.01, 3, generator=g).reshape(-1)
+        model.bn.running_mean.copy_(scale * torch.arange(64).remainder(9).sub(4) * 2)
+        model.bn.running_var.uniform_(0.1, 9, generator=g)
+        model.bn.weight.normal_(0, 1, generator=g)
+        model.bn.bias.zero_()
+    x = torch.randn(4, 16, 9, 9, generator=g).numpy()
+    found = verify(model, x)
+    assert found.holds
+    assert found.flips == 0, [(layer.name, layer.end_to_end) for layer in found.layers]
+
+
 def test_negative_slopes_stay_in_the_float_epilogue_and_positive_ones_fold() -> None:
     act = nn.PReLU(4)
     model = nn.Sequential(BinaryConv2d(4, 4, 1, scale="channel"), act, BinaryConv2d(4, 4, 1, method="bnn"))

@@ -142,6 +142,11 @@ FORMS: dict[str, Forward] = {
     "batch norm of windows": lambda x: together(NORM(windows(x))),
     "group norm of windows": lambda x: together(F.group_norm(windows(x), 3)),
     "images for windows": lambda x: together(windows(x) * x.mean((2, 3), True).repeat_interleave(3, 0)),
+    "rows with the batch": lambda x: (
+        (x.permute(2, 0, 3, 1).reshape(7, -1, 6) @ DEEP.mT)
+        .reshape(7, x.shape[0], 9, 9)
+        .permute(1, 0, 2, 3)
+    ),
     "padded windows": lambda x: together(F.pad(windows(x), (1, 0, 2, 1))),
     "joined windows": lambda x: together(torch.cat([windows(x), windows(x).relu()], 1)),
     "slices of windows": lambda x: together(windows(x)[:, 1:4, None, 2]),
@@ -191,6 +196,12 @@ VOLUMES: dict[str, Forward] = {
     "adaptive_avg_pool3d": lambda x: F.adaptive_avg_pool3d(x, (2, 3, 1)),
     "adaptive_max_pool3d": lambda x: F.adaptive_max_pool3d(x, (4, 1, 2)),
     "global mean": lambda x: F.adaptive_avg_pool3d(x, 1).flatten(1),
+    "channels with the batch": lambda x: F.conv3d(
+        x.reshape(-1, 1, *x.shape[2:]), TAPS[:2, :1], padding=1, stride=(1, 2, 1)
+    ).reshape(x.shape[0], 6, 6, 4, 10),
+    "pool with the batch": lambda x: F.max_pool3d(x.reshape(-1, 1, *x.shape[2:]), 2).reshape(
+        x.shape[0], 3, 3, 3, 4
+    ),
 }
 
 

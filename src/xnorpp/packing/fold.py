@@ -10,7 +10,9 @@ Moves of axes are put off and cancelled first (`moves/layout.py`). Then, each in
    have the sign of their input, vanish directly before a sign. The chain ends at a value that something
    else reads too (a residual sum), at a PReLU with a negative slope, and after a factor per pixel,
    which the sign then multiplies by itself: `dot*row*col > t`, not divided, so that the factor's sign counts.
-4. what changes nothing goes, and equal nodes become one (two binary layers on the same value share its bits).
+4. the shift of an affine after a dot product is moved by units in the last place where a whole number would
+   otherwise get another sign than in the trained network: such a number comes in every image.
+5. what changes nothing goes, and equal nodes become one (two binary layers on the same value share its bits).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import numpy as np
 from xnorpp.packing.graph import F32, Array, Node, Trained, fingerprint, order, users
 from xnorpp.packing.moves.chains import shorten_chains
 from xnorpp.packing.moves.layout import place_moves
-from xnorpp.packing.threshold import integer_threshold, real_threshold
+from xnorpp.packing.threshold import integer_threshold, real_threshold, shift_with_signs
 from xnorpp.runtime.reference.activation import SLOPES
 
 _INTEGER = ("binary_conv2d", "binary_linear")
@@ -47,6 +49,7 @@ def fold(outputs: Mapping[str, Node]) -> dict[str, Node]:
         _merge_affines,
         _into_weights,
         _thresholds,
+        _signs_of_integers,
         _drop_identities,
         _share,
     ):
@@ -185,6 +188,19 @@ def _thresholds(outputs: Outputs) -> Outputs:
             folded.gain = folded.gain * _gain(link)
             folded.size = _size_after(folded.size, link)
         return folded
+
+    return _rewrite(outputs, rule)
+
+
+def _signs_of_integers(outputs: Outputs) -> Outputs:
+    def rule(node: Node, original: Node, readers: dict[int, list[Node]]) -> Node:
+        if node.op != "affine" or node.spatial or node.inputs[0].op not in _INTEGER or node.trained is None:
+            return node
+        if "mult" in node.tensors and "add" in node.tensors:
+            mult, add = node.tensors["mult"], node.tensors["add"]
+            moved = shift_with_signs(node.trained, mult, add, taps(node.inputs[0]))
+            node.tensors = {**node.tensors, "add": moved}
+        return node
 
     return _rewrite(outputs, rule)
 

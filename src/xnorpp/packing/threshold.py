@@ -20,8 +20,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from xnorpp.packing.graph import F32, Trained
+from xnorpp.packing.graph import F32, Array, Trained
 
+_STEPS = 16  # by which a shift is moved at most
 _LAST = np.int64(0x7F7FFFFF)  # the place of the largest finite float32, counted from zero
 
 I64 = npt.NDArray[np.int64]
@@ -46,6 +47,29 @@ def integer_threshold(f: Trained, channels: int, largest: int) -> tuple[F32, npt
     rising, falling, low, _ = _bracket(lambda v: f(v.astype(np.float32)), -bound, bound, channels)
     threshold = (low + 0.5).astype(np.float32)
     return _with_constants(threshold, rising, falling, f(np.zeros(channels, np.float32)))
+
+
+def shift_with_signs(f: Trained, mult: Array, add: Array, largest: int) -> Array:
+    """`add`, moved where `v*mult + add` has another sign than f(v) for an integer v in -largest..largest.
+
+    Only integers next to the zero can differ, and by rounding alone; so a few steps to the next float32 do.
+    """
+    m, a = (np.ascontiguousarray(tensor, np.float32) for tensor in (mult, add))
+    with np.errstate(all="ignore"):
+        zero = np.nan_to_num(-a.astype(np.float64) / m)
+        near = np.clip(np.floor(zero) + np.arange(-1, 3)[:, None], -largest, largest).astype(np.float32)
+        goal = _positive(f(near))
+        for _ in range(_STEPS):
+            # With the product rounded before the sum, and with the sum rounded alone.
+            product, exact = near * m + a, near.astype(np.float64) * m + a
+            low = (goal & ~(_positive(product) & (exact > 0))).any(0)
+            high = (~goal & (_positive(product) | (exact > 0))).any(0)
+            wrong = (low ^ high) & (m != 0)
+            if not wrong.any():
+                break
+            a = np.where(wrong, np.nextafter(a, np.where(low, np.inf, -np.inf).astype(np.float32)), a)
+    changed = a != np.asarray(add, np.float32)
+    return np.where(changed & ~wrong, a, add)
 
 
 def _bracket(

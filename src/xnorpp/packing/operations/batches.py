@@ -14,7 +14,7 @@ from torch import Tensor
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves.views import reshaped
 from xnorpp.packing.nested import tensors_in
-from xnorpp.packing.operations import activation, arithmetic, choice, product, reduction, window
+from xnorpp.packing.operations import activation, arithmetic, choice, product, reduction, volume, window
 from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.trace import Trace
 
@@ -36,13 +36,15 @@ _WITH_DIM = frozenset((*reduction.FUNCTIONS, "softmax", "log_softmax", "glu"))
 
 # Functions of images, and which of their arguments there is one of for each channel, by place and name.
 _CHANNELWISE: dict[str, tuple[str, ...]] = {
-    "conv2d": ("input", "weight", "bias", "stride", "padding", "dilation", "groups"),
-    "conv1d": ("input", "weight", "bias", "stride", "padding", "dilation", "groups"),
     "batch_norm": ("input", "running_mean", "running_var", "weight", "bias"),
     "group_norm": ("input", "num_groups", "weight", "bias"),
     "instance_norm": ("input", "running_mean", "running_var", "weight", "bias"),
     "unfold": ("input",),
-    **dict.fromkeys((*window.FUNCTIONS, "interpolate"), ("input",)),
+    **dict.fromkeys((*window.FUNCTIONS, *volume.FUNCTIONS, "interpolate"), ("input",)),
+    **dict.fromkeys(
+        ("conv1d", "conv2d", "conv3d"),
+        ("input", "weight", "bias", "stride", "padding", "dilation", "groups"),
+    ),
 }
 _COUNTED = ("groups", "num_groups")
 _MOST = 1 << 22  # numbers of repeated weights
@@ -54,6 +56,8 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
     counts, places = {trace.merged(t) for t in values}, {trace.batch_axis(t) for t in values}
     if counts == {0} and len(places) == 1 and places != {0} and name in _TRAILING:
         return _batch_first(trace, name, handler, args, kwargs, result, values[0])
+    if name in ("matmul", "bmm") and len(values) == 1 and values[0] is args[0] and 0 not in places | counts:
+        return _rows_with_the_batch(trace, handler, args, result)
     if counts == {0} or len(counts) > 1 or places != {0}:
         return handler(trace, result, *args, **kwargs)  # which refuses what it cannot do
     (count,) = counts
@@ -112,6 +116,17 @@ def _batch_first(
     return handler(trace, front, *_each(name, changed, args), **_named(changed, kwargs))
 
 
+def _rows_with_the_batch(trace: Trace, handler: Handler, args: Any, result: Tensor) -> Node:
+    """(k, n*rows, c) times a constant (k, c, d): (n, k, rows, c) times it."""
+    value, constant = args
+    batch = trace.batch_axis(value)
+    trace.set_batch_axis(result, batch)
+    trace.set_merged(result, trace.merged(value))
+    first, made = (trace.apart(t).movedim(batch, 0) for t in (value, result))
+    trace.bind(first, trace.node(value, anywhere=True))
+    return handler(trace, made, first, constant)
+
+
 def _moved(trace: Trace, tensor: Tensor, batch: int, rank: int) -> Tensor:
     """A tensor with its batch first: a value, or a constant with as many axes."""
     if tensor.dim() != rank:
@@ -147,7 +162,7 @@ def _as_channels(
 
     given = {key: changed(key, value) for key, value in zip(names, args)}
     given |= {key: changed(key, value) for key, value in kwargs.items()}
-    if name in ("conv2d", "conv1d"):
+    if name in ("conv1d", "conv2d", "conv3d"):
         given.setdefault("groups", count)
     rest = args[len(names) :]
     source = given.pop("input")

@@ -27,7 +27,7 @@ def row(run: Run, top1: float, loss: float = 0.5) -> dict[str, Any]:
 def test_baselines_are_one_row_each() -> None:
     assert "not measured yet" in baselines_block([])
     runs = list(baselines())
-    runs, (*teachers, later) = runs[: len(BASELINES)], runs[len(BASELINES) :]
+    runs, (*teachers, later, taught) = runs[: len(BASELINES)], runs[len(BASELINES) :]
     assert [run.dataset for run in teachers] == ["tiny_imagenet", "cifar100"]
     assert [run.recipe for run in runs] == [f"baseline-{name}" for name in BASELINES]
     for teacher in teachers:
@@ -38,6 +38,10 @@ def test_baselines_are_one_row_each() -> None:
     assert text.count("not measured yet") == 2
     assert "ReActNet-A" not in text
     assert "| CIFAR-10 | ReActNet-A | 50 | 93.21 |" in baselines_block([row(later, 93.21)])
+    assert taught.teacher == runs[0].key
+    assert "| CIFAR-10 | ResNet-20, with its students' teacher | 50 | 92.5" in baselines_block(
+        [row(taught, 92.5)]
+    )
 
 
 def test_levers_are_compared_with_the_default_of_their_seed() -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from xnorpp.cli.command import Parser, pattern_of, print_table
 
 # What the names of recipes end with, the longer first.
-METHODS = ("xnor-alpha", "binaryconnect", "baseline", "teacher", "bethge", "case1", "case2", "case3", "case4",
-           "xnor", "real", "ours", "bnn")  # fmt: skip
+METHODS = ("xnor-alpha", "binaryconnect", "baseline", "teacher", "taught", "bethge", "case1", "case2",
+           "case3", "case4", "xnor", "real", "ours", "bnn")  # fmt: skip
 
 if TYPE_CHECKING:
     from xnorpp.training.recipe.config import Recipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from xnorpp.paper.accuracy.runs import BASELINES, LATER_BASELINES, STUDENTS, parts_of
+from xnorpp.paper.accuracy.runs import BASELINES, LATER_BASELINES, STUDENTS, TAUGHT, parts_of
 from xnorpp.paper.accuracy.tables import top1, top5
 from xnorpp.paper.accuracy.tried import LARGE_LEVERS, LEVER_HOLDOUT, LEVERS
 from xnorpp.paper.layers.tables import NOT_MEASURED, markdown
@@ -26,19 +26,24 @@ PUBLISHED = {
 def baselines_block(rows: Sequence[Row]) -> str:
     """The newest run of each real-valued network."""
     found = {
-        (row["dataset"].replace("_", "-"), row["network"]): row
+        (row["dataset"].replace("_", "-"), row["network"], row["row"]): row
         for row in accuracy(rows, experiment="baseline", split="test")
-        if row["row"] == "real"
+        if row["row"] in ("real", "taught")
     }
     if not found:
         return f"The real-valued baselines: {NOT_MEASURED}."
     body = []
-    for name in (*BASELINES, *LATER_BASELINES):
+    names = [
+        *((name, "real") for name in (*BASELINES, *LATER_BASELINES)),
+        *((name, "taught") for name in TAUGHT),
+    ]
+    for name, kind in names:
         dataset, network = parts_of(name)
-        row = found.get((dataset, network))
-        if row is None and name in LATER_BASELINES:
+        row = found.get((dataset, network, kind))
+        if row is None and (kind == "taught" or name in LATER_BASELINES):
             continue
-        title = [DATASETS.get(dataset.replace("-", "_"), dataset), NETWORKS[network]]
+        words = NETWORKS[network] + (", with its students' teacher" if kind == "taught" else "")
+        title = [DATASETS.get(dataset.replace("-", "_"), dataset), words]
         if row is None:
             body.append([*title, "", NOT_MEASURED, "", ""])
             continue

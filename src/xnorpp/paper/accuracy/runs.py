@@ -128,6 +128,7 @@ TRIALS: dict[str, tuple[str, ...]] = {
 BASELINES = ("cifar10-resnet18", "cifar10-resnet20", "cifar100-resnet18", "tiny-imagenet-resnet18")
 OWN_TEACHERS = ("tiny-imagenet", "cifar100")  # where the baseline is not the teacher
 LATER_BASELINES = ("cifar10-reactnet-a",)  # shown once they are measured
+TAUGHT = ("cifar10-resnet20",)  # baselines that are trained with their students' teacher too
 # The binary networks that learn from them (`recipes/student.toml`), with the number of seeds of each.
 STUDENTS = {"cifar10-resnet20": 3, "cifar10-resnet18": 3, "cifar100-resnet18": 1, "tiny-imagenet-resnet18": 1,
             "cifar10-reactnet-a": 1}  # fmt: skip
@@ -314,6 +315,13 @@ def baselines() -> Iterator[Run]:
     yield from map(_baseline, BASELINES)
     yield from map(_teacher, OWN_TEACHERS)
     yield from map(_baseline, LATER_BASELINES)
+    yield from map(_taught, TAUGHT)
+
+
+def _taught(name: str) -> Run:
+    """The baseline with the teacher of its students."""
+    recipe = f"baseline-{name}-taught"
+    return replace(_baseline(name), row="taught", recipe=recipe, teacher=_baseline("cifar10-resnet18").key)
 
 
 def _baseline(name: str) -> Run:

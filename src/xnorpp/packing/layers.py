@@ -18,6 +18,8 @@ from xnorpp.packing.operations.convolution import sequence
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
 
+_SHARE = 1e-12  # of a filter's factor: a mean that is nothing beside the deviation
+
 
 def record_layer(trace: Trace, layer: nn.Module, x: Any, result: Tensor) -> Node:
     """The nodes of a BinaryConv2d or BinaryLinear: sign, dot product, K, scale and bias."""
@@ -128,16 +130,36 @@ def _window_sums(
     window: dict[str, Any],
     kernel: tuple[int, int],
 ) -> Node | None:
-    """With `adaptive_sets`, the sum of the signs under each window, times each filter's factor: a filter of
-    ones for each group, and a 1x1 convolution of what it counts."""
+    """With `adaptive_sets`, the sum of the signs under each window: a filter of ones for each group."""
     if layer.sets is None:
         return None
     groups = int(window["groups"])
     ones = pack_conv_weight(np.ones((groups, bits.shape[0] // groups, *kernel), np.float32))
     counted = trace.emit("binary_conv2d", [bits], (groups, *shape[1:]), window, {"weight": ones})
-    shares = _array(layer.set_factors()[2]).reshape(-1, 1, 1, 1)
-    plain: dict[str, Any] = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": groups}
-    return trace.emit("conv2d", [affine(trace, counted, None, None)], shape, plain, {"weight": shares})
+    return affine(trace, counted, None, None)
+
+
+def _with_sums(trace: Trace, layer: BinaryLayer, y: Node, total: Node) -> Node:
+    """The products of `adaptive_sets`, y*factor + constant + total*share.
+
+    Where all channels share the sums they are added as they are, so that nothing of the output's size is made
+    of them: (y*(factor/share) + constant/share + total) * share. A share that is next to nothing is raised to
+    what still is, because its quotients must be finite.
+    """
+    factor, constant, share = (_array(one).astype(np.float64) for one in layer.set_factors())
+    if len(y.shape) == 3 and total.shape[0] == 1:
+        least = np.maximum(np.abs(factor) * _SHARE, np.finfo(np.float32).tiny)
+        share = np.where(np.abs(share) < least, least, share)
+        made = affine(trace, y, factor / share, constant / share)
+        attrs = {"broadcast": True} if y.shape[0] > 1 else None
+        return affine(trace, trace.emit("add", [made, total], y.shape, attrs), share, None)
+    if len(y.shape) == 1:
+        spread = trace.emit("linear", [total], y.shape, None, {"weight": share.reshape(-1, 1)})
+    else:
+        plain: dict[str, Any] = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}
+        plain["groups"] = total.shape[0]
+        spread = trace.emit("conv2d", [total], y.shape, plain, {"weight": share.reshape(-1, 1, 1, 1)})
+    return trace.emit("add", [affine(trace, y, factor, constant), spread], y.shape)
 
 
 def _padded_evenly(
@@ -190,8 +212,7 @@ def _binary_linear(trace: Trace, layer: BinaryLinear, source: Node, shape: tuple
     if layer.sets is not None:
         ones = pack_linear_weight(np.ones((1, layer.in_features), np.float32))
         counted = trace.emit("binary_linear", [source], (1,), None, {"weight": ones})
-        shares = {"weight": _array(layer.set_factors()[2]).reshape(-1, 1)}
-        total = trace.emit("linear", [affine(trace, counted, None, None)], shape, None, shares)
+        total = affine(trace, counted, None, None)
     if layer.weights_are_binary:
         op = "binary_linear" if layer.binarizes_input else "bitweight_linear"
         y = trace.emit(
@@ -252,13 +273,12 @@ def _input_scale(
 def _scaled(trace: Trace, layer: BinaryLayer, y: Node, k: Node | None, total: Node | None = None) -> Node:
     """`y*K*Gamma + bias`: the channel factor and bias as vectors, the rest of Gamma as the spatial factor.
 
-    `total` is what `adaptive_sets` add to the products; see `_window_sums`.
+    `total` are the sums of signs that `adaptive_sets` add to the products.
     """
     if k is not None:
         y = trace.emit("mul", [y, k], y.shape)
     if total is not None:
-        factor, constant, _ = (_array(one) for one in layer.set_factors())
-        y = trace.emit("add", [affine(trace, y, factor, constant), total], y.shape)
+        y = _with_sums(trace, layer, y, total)
     spatial = {role: _array(part) for role, part in layer.packed_scale().items()}
     mult = spatial.pop("mult", None)
     bias = None if layer.bias is None else _array(layer.bias)

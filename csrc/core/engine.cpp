@@ -1,7 +1,6 @@
 #include "engine.h"
 
 #include "../kernels/dispatch.h"
-#include "transpose.h"
 
 #include <chrono>
 #include <cmath>
@@ -233,7 +232,7 @@ void Engine::answer(const Call &call) const {
         float *to = call.y[i] + (size_t)call.image * v.c * pixels;
         for (int first = 0; first < pixels; first += 16) {  // sixteen pixels at a time: whole cache lines on both sides
             const int count = first + 16 < pixels ? 16 : pixels - first;
-            transpose(from + (size_t)first * v.stride, (size_t)v.stride, count, v.c, to + first, (size_t)pixels);
+            kernels_.transpose(from + (size_t)first * v.stride, (size_t)v.stride, count, v.c, to + first, (size_t)pixels);
         }
     }
 }

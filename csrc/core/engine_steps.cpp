@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "engine.h"
-#include "transpose.h"
 
 namespace xnorpp {
 
@@ -12,13 +11,14 @@ constexpr size_t kMostViews = 4;  // without memory of their own
 void Engine::image_in(const Call &call, Pieces pieces) const {
     const ValueSpec &v = values_[(size_t)input_];
     float *to = (float *)(call.context->arena.as() + v.offset);
-    for (Share rows; pieces.next(rows, v.h);)
+    for (Share rows; pieces.next(rows, v.h);) {
+        const size_t first = (size_t)rows.begin * v.w;
+        if (!call.bytes) {
+            kernels_.transpose((const float *)call.x + first, (size_t)v.pixels(), v.c, (rows.end - rows.begin) * v.w, to + first * v.stride, (size_t)v.stride);
+            continue;
+        }
         for (int y = rows.begin; y < rows.end; y++) {
             float *row = to + (size_t)y * v.w * v.stride;
-            if (!call.bytes) {
-                transpose((const float *)call.x + (size_t)y * v.w, (size_t)v.pixels(), v.c, v.w, row, (size_t)v.stride);
-                continue;
-            }
             const size_t columns = table_.size() / 256;  // one for each channel, or one for all
             for (int c = 0; c < v.c; c++) {
                 const uint8_t *from = (const uint8_t *)call.x + (size_t)y * v.w * v.c + c;
@@ -26,6 +26,7 @@ void Engine::image_in(const Call &call, Pieces pieces) const {
                 for (int i = 0; i < v.w; i++) row[(size_t)i * v.stride + c] = floats[(size_t)from[(size_t)i * v.c] * columns];
             }
         }
+    }
 }
 
 void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces) const {
@@ -208,7 +209,7 @@ void Engine::run_single(const Call &call, size_t index, int thread, Pieces &piec
             kernels_.global_mean(in, v.pixels(), v.stride, v.c, row);
         } else if (step.kind == StepKind::Flatten) {  // the logical order is channel, row, column
             const int pixels = v.pixels();
-            transpose(in, (size_t)v.stride, pixels, v.c, row, (size_t)pixels);
+            kernels_.transpose(in, (size_t)v.stride, pixels, v.c, row, (size_t)pixels);
         } else {
             float most = in[0], sum = 0;
             for (int c = 1; c < v.c; c++) most = in[c] > most || in[c] != in[c] ? in[c] : most;

@@ -334,6 +334,7 @@ void run_triples(const Run &given) {
 #include "stem/image_quad.inl"
 #include "stem/image_eight.inl"
 #include "pool.inl"
+#include "transpose.inl"
 #include "stem/pooled.inl"
 
 namespace {

@@ -167,6 +167,8 @@ struct Kernels {
     Entry<void (*)(int which, float parameter, float *values, int n)> curve;  // n a multiple of 16
     // The epilogue over pixels first..first+n whose registers start as src[i*stride + channel].
     Entry<void (*)(const Epilogue &, const float *src, int stride, int first, int n)> finish;
+    // to[j*to_stride + i] = from[i*from_stride + j] for i < rows, j < columns.
+    Entry<void (*)(const float *from, size_t from_stride, int rows, int columns, float *to, size_t to_stride)> transpose;
 };
 
 // Scratch bytes one thread needs for a convolution; the carving itself is in conv.inl.

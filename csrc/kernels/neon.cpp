@@ -155,6 +155,7 @@ struct BitDot {
 #include "stem/image_quad.inl"
 #include "stem/image_eight.inl"
 #include "pool.inl"
+#include "transpose.inl"
 #include "stem/pooled.inl"
 
 namespace {

@@ -35,6 +35,7 @@ constexpr Kernels table(const char *name, DotTraits bits, ConvFunction conv_bits
         side_product,
         run_curve,
         finish_pixels,
+        transpose,
     };
 }
 

@@ -260,6 +260,7 @@ struct BitDot {
 #include "../kernels/stem/image_quad.inl"
 #include "../kernels/stem/image_eight.inl"
 #include "../kernels/pool.inl"
+#include "../kernels/transpose.inl"
 #include "../kernels/stem/pooled.inl"
 
 namespace {

@@ -137,7 +137,7 @@ void compare_pooled(const Kernels &kernels, const Case &c, const ConvStore &plai
         generic_kernels()->finish(tail, row.as<float>(), (int)stride, y * p.ow, p.ow);
     }
 
-    constexpr int kRing = 4;
+    constexpr int kRing = 8;
     Buffer lines((size_t)kRing * p.ow * stride * 4), toward(round_up((size_t)k.o, kBlock) * 4);
     for (int o = 0; o < k.o; o++) toward.as<int32_t>()[o] = c.mult.as<float>()[o] < 0 ? -1 : 0;
     Buffer scratch(conv_scratch(k, kernels.image_pair, false));
@@ -149,7 +149,8 @@ void compare_pooled(const Kernels &kernels, const Case &c, const ConvStore &plai
     for (int y = 0, done = 0; y < p.oh; y++) {
         const int end = 2 * y + 2 < k.oh ? 2 * y + 2 : k.oh;
         for (int count; done < end; done += count) {
-            count = done % 2 == 0 && done + 1 < end ? 2 : 1;
+            const bool four = k.eight && done % 4 == 0 && done + 3 < k.oh && draw(0, 3);
+            count = four ? 4 : done % 2 == 0 && done + 1 < end ? 2 : 1;
             sums.sums = lines.as<int32_t>() + ((long)(done % kRing) - done) * p.ow * (long)stride;
             kernels.conv_pooled(k, sums, in, done, done + count, scratch.as(), &prepared);
         }
@@ -220,6 +221,21 @@ void compare(const Kernels &kernels) {
     }
 }
 
+void compare_transpose(const Kernels &kernels) {
+    const int rows = draw(1, 40), columns = draw(1, 40);
+    const size_t from_stride = (size_t)(columns + draw(0, 5)), to_stride = (size_t)(rows + draw(0, 5));
+    const Buffer from = reals(from_stride * (size_t)rows);
+    std::vector<float> a(to_stride * (size_t)columns, 7.0f), b = a;
+    generic_kernels()->transpose(from.as<float>(), from_stride, rows, columns, a.data(), to_stride);
+    kernels.transpose(from.as<float>(), from_stride, rows, columns, b.data(), to_stride);
+    bool right = a == b;
+    for (size_t i = 0; i < (size_t)rows; i++)
+        for (size_t j = 0; j < (size_t)columns; j++) right &= a[j * to_stride + i] == from.as<float>()[i * from_stride + j];
+    if (right) return;
+    std::printf("DIFFERENT: %s transposes %d rows of %d\n", kernels.name, rows, columns);
+    std::exit(1);
+}
+
 void compare_pool(const Kernels &kernels) {
     Pool p{draw(1, 40), draw(3, 9), draw(3, 9), 0, 0, draw(1, 3), draw(1, 3), draw(1, 3), draw(1, 3), 0, 0, 1, 1, false, false, false};
     p.ph = draw(0, p.kh / 2), p.pw = draw(0, p.kw / 2);
@@ -249,7 +265,7 @@ int main(int argc, char **argv) {
     const int count = argc > 2 ? std::atoi(argv[2]) : 100;
     for (const std::string &name : available_isas()) {
         rng.seed((unsigned)(argc > 1 ? std::atoi(argv[1]) : 0));
-        for (int i = 0; i < count; i++) compare(choose_kernels(name)), compare_pool(choose_kernels(name));
+        for (int i = 0; i < count; i++) compare(choose_kernels(name)), compare_pool(choose_kernels(name)), compare_transpose(choose_kernels(name));
         std::printf("%s equals generic in %d cases\n", name.c_str(), count);
     }
 }

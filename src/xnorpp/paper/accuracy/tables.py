@@ -313,18 +313,35 @@ def _points(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{value:.2f}"
 
 
-def _packed_and_note(row: Row, found: Sequence[Row], packed: dict[tuple[str, int], float]) -> list[str]:
+def _packed_and_note(
+    row: Row,
+    found: Sequence[Row],
+    packed: dict[tuple[str, int], float],
+    ships: dict[str, tuple[str, int]],
+) -> list[str]:
     """The accuracy of the packed file, for runs of models that ship, and a note."""
     same = ("experiment", "dataset", "network", "row", "epochs", "seed", "split", "factor", "level")
     alike = sum(all(one.get(key) == row.get(key) for key in same) for one in found)
     if alike > 1:
         return ["", f"trained {alike} times, the same seed and recipe"]
-    value = packed.get((str(row["recipe"]), int(row["epochs"])))
+    own = str(row["recipe"]), int(row["epochs"])
+    value = packed.get(own)
     if row["experiment"] != "shipped" or row["row"] != "best" or value is None:
         return ["", str(row.get("note") or "")]
     last = [one for one in found if (one["experiment"], one["row"]) == ("shipped", "best")]
     last = [one for one in last if one.get("name") == row.get("name")]
-    return [f"{value:.2f}", "ships" if row is last[-1] else "replaced"]
+    here = row is last[-1] and ships.get(str(row.get("name")), own) == own
+    return [f"{value:.2f}", "ships" if here else "replaced"]
+
+
+def shipped_recipes(rows: Sequence[Row]) -> dict[str, tuple[str, int]]:
+    """Name -> recipe and epochs of the model that ships now."""
+    found = {}
+    for row in of_kind(rows, "shipped"):
+        recipe = row.get("recipe") or {}
+        if not row.get("refused") and {"name", "epochs"} <= set(recipe):
+            found[str(row["name"])] = (str(recipe["name"]), int(recipe["epochs"]))
+    return found
 
 
 def commit_text(commit: object) -> str:
@@ -350,7 +367,7 @@ def packed_accuracy(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
 def runs_block(rows: Sequence[Row]) -> str:
     """All recorded runs; those of models that ship with the accuracy of their packed file."""
     found = of_kind(rows, "accuracy")
-    packed = packed_accuracy(rows)
+    packed, ships = packed_accuracy(rows), shipped_recipes(rows)
     refused = [row for row in of_kind(rows, "shipped") if row.get("refused")]
     if not found and not refused:
         return f"Training runs: {NOT_MEASURED}."
@@ -377,7 +394,7 @@ def runs_block(rows: Sequence[Row]) -> str:
                 str(row["seed"]),
                 "test" if row["split"] == "test" else "held out",
                 f"{top1(row):.2f}",
-                *_packed_and_note(row, found, packed),
+                *_packed_and_note(row, found, packed, ships),
                 f"{row['seconds'] / 60:.1f}" if row.get("seconds") else "",
                 commit_text(row.get("commit")),
             ]

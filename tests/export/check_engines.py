@@ -187,6 +187,16 @@ def test_scaled_integers_stay_so_in_the_file() -> None:
     assert close(in_openvino(export_openvino(program, batch=2), x), reference(program, x))
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_value_beside_itself_in_openvino(axis: int) -> None:
+    """The shortcut of ReActNet-A where the width doubles."""
+    b = Builder((3, 4, 5))
+    value = b.emit("relu", INPUT)
+    program = b.program(b.emit("concat", value, value, attrs={"axis": axis}))
+    x = floats(program, 2)
+    assert np.array_equal(in_openvino(export_openvino(program, batch=2), x), reference(program, x))
+
+
 def ties(pad_value: int, channels: int = 16) -> Program:
     """A sign whose input often equals its threshold, some channels flipped, and a padded convolution."""
     rng = np.random.default_rng(7)

@@ -293,6 +293,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "hardtanh": lambda t, op, x: t.ops.clamp(x, float(op.attrs["min"]), float(op.attrs["max"])),
     "add": lambda t, op, a, b: t.ops.add(a, b),
     "mul": lambda t, op, a, b: t.ops.multiply(a, b),
+    "concat": lambda t, op, *parts: t.ops.concat(list(parts), int(op.attrs["axis"]) + 1),
     "softmax": lambda t, op, x: t.ops.softmax(x, 1),
     "flatten": _flatten,
     "max_pool2d": _max_pool2d,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from xnorpp.bench.machine import describe_machine
-from xnorpp.paper import operations, recorded
+from xnorpp.paper import foreign, operations, recorded
 from xnorpp.paper import report as paper
 from xnorpp.paper.layers.tables import machine as name_of
 from xnorpp.shipped.card import size_text
@@ -400,6 +400,7 @@ BLOCKS: dict[str, Callable[[Sequence[Row]], str]] = {
     "shipped": shipped,
     "shipped_short": shipped_short,
     **operations.BLOCKS,
+    **foreign.BLOCKS,
     **paper.BLOCKS,
 }
 

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 import xnorpp
 from xnorpp.bench.machine import describe_machine
 from xnorpp.packing import verify
+from xnorpp.paper.foreign import ENOUGH, differs_as_torch, passes
 from zoo_constructs import CONSTRUCTS
 from zoo_rounding import rounding_of, tensors_of, torch_against_itself
 from zoo_unlisted import SMALL, UNLISTED
@@ -271,7 +272,7 @@ def row_of(name: str, timed: bool, steps: int) -> dict[str, Any]:
         "classes_seen": len(np.unique(goals[0].argmax(1))),
         "file_bytes": len(xnorpp.runtime.format.program.encode(packed.program)),
     }
-    if min(same) < 0.99:
+    if min(same) < ENOUGH:
         row |= torch_against_itself(net, x, goals, mine) | rounding_of(net, x[:4])
     if timed:
         one, image = x[:1], x[:1].numpy()
@@ -300,18 +301,6 @@ def commit() -> str:
 
     changed = git("status", "--porcelain", "--untracked-files=no", ":/", ":!/results")
     return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
-
-
-def passes(row: dict[str, Any]) -> bool:
-    return bool(row.get("packs") and row.get("same_class", 1.0) >= 0.99 and row.get("verify", True))
-
-
-def differs_as_torch(row: dict[str, Any]) -> bool:
-    """Whether torch differs from itself, and the packed model rounds no more than torch does."""
-    if not row.get("verify") or "torch_in_float64" not in row:
-        return False
-    own = min(row["torch_in_float64"]["torch"], *row["torch_with_other_kernels"].values())
-    return bool(own < 0.99 and row["rounding"]["packed"] <= row["rounding"]["torch"])
 
 
 def main() -> int:

@@ -74,7 +74,7 @@ def picture(tmp_path: Path) -> str:
 
 def check(name: str, folder: Path) -> None:
     """A shipped model is whole: its file is the one on the card, and answers as it did when it was made."""
-    from xnorpp.paper.shipping.ship import answers, sample_pictures
+    from xnorpp.paper.shipping.ship import answers, sample_images
 
     path, card = shipped.shipped_path(name, folder), shipped.shipped_card(name, folder)
     content = path.read_bytes()
@@ -86,7 +86,7 @@ def check(name: str, folder: Path) -> None:
     assert model.preprocess is not None
     assert model.program.meta["recipe"] == card["recipe"]["name"]
     sample = card["sample"]
-    found = answers(model, sample_pictures(model, sample["pictures"], sample["seed"]))
+    found = answers(model, sample_images(model, sample["pictures"], sample["seed"]))
     assert found["classes"] == sample["classes"]
     np.testing.assert_allclose(found["highest"], sample["highest"], rtol=1e-3, atol=1e-3)
     assert abs(card["accuracy"]["difference"]) <= 0.05 + 1e-9

@@ -17,7 +17,7 @@ from xnorpp.data.own import as_images
 from xnorpp.inspect.calibration import calibrate, expected_calibration_error, logits_of
 from xnorpp.paper.shipping import ship as shipping
 from xnorpp.paper.shipping.calibrated import _seen_by_teacher
-from xnorpp.paper.shipping.ship import Refused, read_twin, sample_pictures, ship, without_places
+from xnorpp.paper.shipping.ship import Refused, read_twin, sample_images, ship, without_places
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -99,7 +99,7 @@ def test_a_file_that_is_not_torchs_equal_is_refused_and_kept_in_results(
     record = tmp_path / "shipped.jsonl"
 
     def attempt(force: bool) -> None:
-        ship(run, "bad", data, tmp_path, record=record, rounds=1, verify_pictures=1, force=force, say=_silent)
+        ship(run, "bad", data, tmp_path, record=record, rounds=1, verify_images=1, force=force, say=_silent)
 
     with pytest.raises(Refused, match=r"bad is not shipped: its top-1 differs from torch's by -0\.06 points"):
         attempt(force=False)
@@ -172,7 +172,7 @@ def test_held_out_images_give_a_temperature(
         quiet=True,
     )
     monkeypatch.setattr(shipping, "ROUNDS", 1)
-    card = ship(tmp_path / "run", "held", data, tmp_path, record=None, verify_pictures=2)
+    card = ship(tmp_path / "run", "held", data, tmp_path, record=None, verify_images=2)
     calibration, accuracy = card["calibration"], card["accuracy"]
     assert "held out (0.25 of the training set)" in calibration["fitted_on"]
     packed = load(tmp_path / "held.xnor")
@@ -201,10 +201,10 @@ def test_a_temperature_is_that_of_another_run_which_held_images_out(
     for recipe, out in (("cifar10-resnet20-case4", held), ("cifar10-resnet20-case1", other)):
         train(load_recipe(recipe, settings), data=data, out=out, device="cpu", quiet=True)
     monkeypatch.setattr(shipping, "ROUNDS", 1)
-    before = ship(run, "mine", data, tmp_path, record=None, verify_pictures=2)
-    theirs = ship(held, "theirs", data, tmp_path, record=None, verify_pictures=2)
+    before = ship(run, "mine", data, tmp_path, record=None, verify_images=2)
+    theirs = ship(held, "theirs", data, tmp_path, record=None, verify_images=2)
     assert before["calibration"] is None
-    images = sample_pictures(load(tmp_path / "mine.xnor"))
+    images = sample_images(load(tmp_path / "mine.xnor"))
     answers = load(tmp_path / "mine.xnor")(images)
 
     record = tmp_path / "rows.jsonl"

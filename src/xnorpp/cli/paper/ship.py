@@ -61,7 +61,7 @@ def run(given: Namespace) -> int:
         given.checkpoint, given.name, given.data, given.folder, dataset=given.dataset, twin=given.twin,
         twin_recipe=given.twin_recipe, record=given.record, half=given.half, force=given.force,
         measure_only=given.measure_only,
-        batch=given.batch, verify_pictures=given.verify, statistics=given.statistics, device=given.device,
+        batch=given.batch, verify_images=given.verify, statistics=given.statistics, device=given.device,
         say=say,
     )  # fmt: skip
     print(render_card(card))

@@ -77,7 +77,7 @@ def ship(
     force: bool = False,
     measure_only: bool = False,
     batch: int = 100,
-    verify_pictures: int = 16,
+    verify_images: int = 16,
     rounds: int | None = None,
     statistics: int = 0,
     device: str = "cpu",
@@ -116,7 +116,7 @@ def ship(
         layers = inspect_file(path)
     packed = load(content)
     say(f"packed: {size_text(len(content))}, {len(pictures.classes)} classes; verifying")
-    verified = check_exactness(model, packed, pictures, verify_pictures, half=half)
+    verified = check_exactness(model, packed, pictures, verify_images, half=half)
     say(f"verified: {verified['beyond_the_bound']} values beyond the bound; measuring on {pictures.name}")
     accuracy = measure(model, packed, pictures, batch=batch, device=device)
     say(
@@ -147,7 +147,7 @@ def ship(
         "verified": verified,
         "twin": found_twin,
         "latency": time_one(content, rounds or ROUNDS),
-        "sample": {"pictures": SAMPLE, "seed": 0, **answers(packed, sample_pictures(packed))},
+        "sample": {"pictures": SAMPLE, "seed": 0, **answers(packed, sample_images(packed))},
     }
     card.update(
         about=about(card),
@@ -164,11 +164,16 @@ def ship(
         return card
     if problem and not force:
         raise Refused(f"{name} is not shipped: {problem}; --force ships it all the same")
+    write_model(folder, name, content, card)
+    say(f"shipped: {folder / name}.xnor and .json")
+    return card
+
+
+def write_model(folder: Path, name: str, content: bytes, card: Mapping[str, Any]) -> None:
+    """`NAME.xnor` and `NAME.json`, each whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{name}.xnor", content)
     write_atomically(folder / f"{name}.json", (json.dumps(card, indent=1, sort_keys=True) + "\n").encode())
-    say(f"shipped: {folder / name}.xnor and .json")
-    return card
 
 
 def measure_again(
@@ -277,7 +282,7 @@ def time_one(content: bytes, rounds: int) -> dict[str, Any]:
     """
     packed = load(content, threads=1)
     preprocess = preprocess_of(packed.program)
-    picture = sample_pictures(packed)[:1]
+    picture = sample_images(packed)[:1]
     ways = {"ours": lambda: packed(preprocess.normalise(picture)), "from_bytes": lambda: packed(picture)}
     found = interleave(ways, rounds=rounds, repeat=20, settle=0.02)
     return {
@@ -293,7 +298,7 @@ def time_one(content: bytes, rounds: int) -> dict[str, Any]:
     }
 
 
-def sample_pictures(packed: PackedModel, count: int = SAMPLE, seed: int = 0) -> npt.NDArray[np.uint8]:
+def sample_images(packed: PackedModel, count: int = SAMPLE, seed: int = 0) -> npt.NDArray[np.uint8]:
     """Patches of random colour with noise, which anyone can make again: (count, h, w, c)."""
     channels, height, width = packed.program.input_shape
     random = np.random.default_rng(seed)

@@ -22,10 +22,9 @@ from xnorpp.data.evaluate import ranks
 from xnorpp.data.own import as_images
 from xnorpp.inspect.calibration import logits_of, with_temperature
 from xnorpp.paper.shipping.calibrated import calibrate_on_held, calibration_errors
-from xnorpp.paper.shipping.ship import Refused, append_row
+from xnorpp.paper.shipping.ship import Refused, append_row, write_model
 from xnorpp.paper.shipping.words import RECORD, limits
 from xnorpp.runtime import load
-from xnorpp.runtime.files import write_atomically
 from xnorpp.runtime.format.program import write
 from xnorpp.shipped.card import check_card
 from xnorpp.training.packing import pack_checkpoint
@@ -91,8 +90,7 @@ def transfer_temperature(
     )
     if record is not None:
         append_row(record, card, None)
-    write_atomically(path, content)
-    write_atomically(folder / f"{name}.json", (json.dumps(card, indent=1, sort_keys=True) + "\n").encode())
+    write_model(folder, name, content, card)
     return card
 
 

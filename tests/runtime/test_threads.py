@@ -148,3 +148,62 @@ def test_a_process_ends_while_a_daemon_thread_is_in_a_call(threads: int) -> None
         time.sleep(0.2)
         """
     )
+
+
+needs_two_cores = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="NEEDS LINUX AND TWO CORES: where workers run is not tested",
+)
+WORKERS = """
+before = set(os.listdir("/proc/self/task"))
+allowed = os.sched_getaffinity(0)
+model = load(program, threads=3)
+workers = [int(task) for task in set(os.listdir("/proc/self/task")) - before]
+assert len(workers) == 2
+
+def call_from(core):
+    os.sched_setaffinity(0, {core})
+    model(x)
+    return [os.sched_getaffinity(worker) for worker in workers]
+"""
+
+
+@needs_two_cores
+def test_workers_leave_the_core_of_the_caller_alone() -> None:
+    """Woken on that core, a worker took turns with its caller while another core was idle: two threads then
+    needed as long as one."""
+    run(
+        WORKERS
+        + """
+for core in (*sorted(allowed), *sorted(allowed, reverse=True)):
+    assert call_from(core) == [allowed - {core}] * 2
+"""
+    )
+
+
+@needs_two_cores
+def test_workers_run_only_where_the_user_allows_it() -> None:
+    run(
+        WORKERS
+        + """
+one, other = sorted(allowed)[:2]
+for worker in workers:
+    os.sched_setaffinity(worker, {other})
+assert call_from(other) == [{other}] * 2  # nothing else is allowed
+assert call_from(one) == [{other}] * 2
+os.sched_setaffinity(workers[0], allowed)
+assert call_from(other) == [allowed - {other}, {other}]
+"""
+    )
+
+
+def test_a_process_with_one_core_may_have_many_threads() -> None:
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("NEEDS LINUX: one core is not tested")
+    run(
+        """
+        expected = load(program, threads=1)(x)
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        assert np.array_equal(load(program, threads=4)(x), expected)
+        """
+    )

@@ -56,6 +56,7 @@ bool ThreadPool::run(void (*job)(void *, int), void *argument, int most) {
     if (workers_.empty()) return false;
     std::unique_lock<std::mutex> lock(busy_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
+    placement_.make_way(workers_);
     job_ = job;
     argument_ = argument;
     most_.store(most, std::memory_order_relaxed);  // who reads it too late finds the job closed, or looks again

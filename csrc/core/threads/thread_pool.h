@@ -13,6 +13,8 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+
+#include "placement.h"
 #endif
 
 namespace xnorpp {
@@ -63,6 +65,7 @@ class ThreadPool {
     void work(int index);
     void join();
     std::vector<std::thread> workers_;
+    Placement placement_;  // under busy_
     std::mutex busy_, mutex_;
     std::condition_variable wake_;
     // The job's number, whether it may still be entered, and how many workers are inside: see kOpen.

@@ -58,6 +58,7 @@ LARGE_LEVERS: dict[str, tuple[str, ...]] = {
     "mixup-cutout": ("data.augment.mixup=0.2", "data.augment.cutout=8"),
     "adamw": LEVERS["adamw"],
     "sgd-recu": (*_SGD_256, *_RECU),
+    "sgd-recu-cutout": (*_SGD_256, *_RECU, "data.augment.cutout=8"),
     "two-stages": ("schedule.first_stage_epochs=50",),
     "window": LEVERS["window"],
     "half-teacher": ("loss.distill_weight=0.5",),

@@ -214,6 +214,8 @@ def test_a_temperature_is_that_of_another_run_which_held_images_out(
     assert cli.main(["paper", "temperature", *arguments, "--from", str(run)]) == 2
     assert "must be a run that held images out" in capsys.readouterr().err
     assert load(tmp_path / "mine.xnor").program.temperature is None
+    assert cli.main(["paper", "temperature", "none", *arguments[1:], "--from", str(held)]) == 2
+    assert f"`name` (='none') must be that of a model in {tmp_path}: mine" in capsys.readouterr().err
     assert cli.main(["paper", "temperature", *arguments, "--from", str(held)]) == 0
 
     packed, card = load(tmp_path / "mine.xnor"), json.loads((tmp_path / "mine.json").read_text())

@@ -46,11 +46,15 @@ def transfer_temperature(
     """Write the temperature of `run`, a checkpoint, into `NAME.xnor`; the new card is returned.
 
     Raises:
-        ValueError: The run is of another network, recipe or data set, or held no images out.
+        ValueError: There is no such model, or the run is of another network, recipe or data set, or held no
+            images out.
         Refused: The accuracy on the test images is not that of the card.
     """
     folder = shipped.FOLDER if folder is None else Path(folder)
     path = folder / f"{name}.xnor"
+    if not path.exists():
+        there = ", ".join(sorted(file.stem for file in folder.glob("*.xnor"))) or "no model"
+        raise ValueError(f"`name` (={name!r}) must be that of a model in {folder}: {there}")
     card: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     meta = load_checkpoint(run).meta
     _check_same(card, meta, run)

@@ -1,7 +1,8 @@
 #!/bin/sh
 # The CPU figures of a server with AVX-512 (and perhaps AMX), all of one machine: ResNet-18 with both blocks, chains of binary
 # layers, real-valued layers, MobileNetV1, DenseNet-121 and the memory of the first answer; with everything above AVX2 hidden,
-# without AMX, and as the machine is.
+# without AMX, and as the machine is. The stages default-int8 and paper-int8 are those without AMX again, with our real-valued
+# layers in int8.
 #
 #     sh benchmarks/server_cpu.sh results/server.jsonl              all stages, the most wanted first, about fifteen minutes
 #     sh benchmarks/server_cpu.sh results/server.jsonl chains paper-no-amx
@@ -15,7 +16,7 @@
 rows=${1:?usage: server_cpu.sh ROWS.jsonl [STAGE...]}
 shift
 [ $# -gt 0 ] || set -- default-avx2 paper-avx2 default-no-amx paper-no-amx chains-avx2 chains real-avx2 real mobilenet-avx2 \
-    default-amx paper-amx startup densenet-avx2 mobilenet densenet
+    default-amx paper-amx default-int8 paper-int8 startup densenet-avx2 mobilenet densenet
 failed=0
 python=${PYTHON:-python3}
 engines=onnxruntime,openvino
@@ -46,6 +47,7 @@ for stage in "$@"; do
         default-avx2 | paper-avx2) as_avx2 network "${stage%-avx2}" ;;
         default-no-amx | paper-no-amx) no_amx network "${stage%-no-amx}" ;;
         default-amx | paper-amx) network "${stage%-amx}" ;;
+        default-int8 | paper-int8) no_amx network "${stage%-int8}" --real int8 ;;
         chains-avx2) as_avx2 layers --layers ;;
         chains) layers --layers --isa avx512,avx2 ;;
         real-avx2) as_avx2 layers --real-layers ;;

@@ -124,7 +124,7 @@ ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Sou
     for (int i = 0; i < s.kh && source != Source::ImagePair; i++)
         for (int j = 0; j < (whole_rows ? 1 : s.kw); j++) {
             int length = whole_rows ? s.kw * k.units : k.units;
-            if (t.even) length = (length + 1) / 2 * 2;
+            if (t.multiple) length = (int)round_up((size_t)length, (size_t)t.multiple);
             const int offset = i * s.dh * k.row_units + j * s.dw * s.groups * k.units;
             for (int done = 0; done < length; done += kLongestSegment) {
                 const int piece = length - done < kLongestSegment ? length - done : kLongestSegment;
@@ -178,6 +178,7 @@ const DotTraits &traits_of(const Kernels &kernels, Source source) {
         case Source::Bits: return kernels.bits;
         case Source::Float:
         case Source::Grouped: return kernels.real;
+        case Source::Bytes: return kernels.bytes;
         case Source::Whole:
         case Source::Image: return kernels.image;
         default: return kernels.image_pair;
@@ -190,6 +191,7 @@ ConvFunction function_of(const Kernels &kernels, Source source) {
         case Source::Float: return kernels.conv_float;
         case Source::Grouped: return kernels.conv_grouped;
         case Source::Whole: return kernels.conv_whole;
+        case Source::Bytes: return kernels.conv_bytes;
         case Source::Image: return kernels.conv_image;
         default: return kernels.conv_image_pair;
     }
@@ -341,7 +343,8 @@ ConvStore build_image_conv(const Kernels &kernels, Budget &budget, const ConvSpe
 }
 
 ConvStore build_whole_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, const WholeSpec &p, const float *bias) {
-    ConvStore store = lay_out(kernels, budget, s, Source::Whole);
+    const bool bytes = kernels.conv_bytes && p.limit <= 127;
+    ConvStore store = lay_out(kernels, budget, s, bytes ? Source::Bytes : Source::Whole);
     Conv &k = store.conv;
     k.steps = p.steps, k.limit = p.limit;
     cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, true, store.row_case);
@@ -355,7 +358,13 @@ ConvStore build_whole_conv(const Kernels &kernels, Budget &budget, const ConvSpe
         std::memcpy(store.scale.as<float>() + k.channels_padded, bias, (size_t)s.o * 4);
         k.bias = k.scale + k.channels_padded;
     }
-    kernels.pack_image(k, p.taps, store.weights.as());
+    (bytes ? kernels.pack_bytes : kernels.pack_image.function)(k, p.taps, store.weights.as());
+    const size_t inputs = (size_t)s.c * s.kh * s.kw;
+    for (int o = 0; o < s.o && bytes; o++) {  // what numbers that are 128 higher add; like the sums modulo 2^32
+        int64_t sum = 0;
+        for (size_t i = 0; i < inputs; i++) sum += p.taps[(size_t)o * inputs + i];
+        store.offset.as<int32_t>()[o] = (int32_t)(uint32_t)(uint64_t)(-128 * sum);
+    }
     return store;
 }
 

@@ -154,9 +154,8 @@ struct BitDot {
     using Unit = Triple;
     using Result = int32_t;
     static constexpr int kTile = 12, kPair = 1, kSlack = 16, kWeightBytes = 4 * kBlock;
-    static constexpr bool kBits = true;
+    static constexpr bool kBits = true, kLimits = true;
     static constexpr int kBlocks = 1;
-    static constexpr bool kLimits = true;
     static constexpr long kMostUnits = 1L << 26;
 
     static void prepare(const Conv &k, const void *in, int row, Triple *out, char *spare);
@@ -330,6 +329,7 @@ void run_triples(const Run &given) {
 #include "conv.inl"
 #include "real_pointwise.inl"
 #include "real_grouped.inl"
+#include "stem/whole.inl"
 #include "stem/image_pair.inl"
 #include "stem/image_quad.inl"
 #include "stem/image_eight.inl"
@@ -439,10 +439,11 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
 
 }  // namespace
 
+#include "stem/bytes.inl"
 #include "table.inl"
 
 const Kernels *avx512_kernels() {
-    static constexpr Kernels kernels = table("avx512", {sizeof(Triple), 32, 4 * kBlock, 16, 0}, conv_bits, true, 1);
+    static constexpr Kernels kernels = with_bytes(table("avx512", {sizeof(Triple), 32, 4 * kBlock, 16, 0}, conv_bits, true, 1));
     return &kernels;
 }
 

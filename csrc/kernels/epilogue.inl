@@ -266,6 +266,30 @@ void with_tail(const Epilogue &e, const Src &src, const int *pixels, int n, int 
     with_act<kMap, kAffine, Tail::Any>(e, src, pixels, n, c0);
 }
 
+// Lines of real layers that end in registers: a factor and a summand or not, ReLU or not, floats alone.
+inline bool ends_in_registers(const Epilogue &e) {
+    const bool plain = e.fused && !e.map && !e.residual && !e.mult2 && e.act2 == Act::None && !e.bits && !e.sign_map;
+    return plain && e.out && (e.act == Act::None || e.act == Act::Relu) && e.channels % kBlock == 0;
+}
+
+// Such a line for P pixels from `pixel` on, two vectors of channels from c on. One pass for each operation: as few instructions as
+// there can be for every P.
+template <int P>
+__attribute__((always_inline)) inline void end_points(const Epilogue &e, F (&v)[P][2], int pixel, int c) {
+    if (e.mult) {
+        const F mult[2] = {load(e.mult + c), load(e.mult + c + N)}, shift[2] = {load(e.add + c), load(e.add + c + N)};
+#pragma GCC unroll 16
+        for (int i = 0; i < P; i++) v[i][0] = multiply_add(v[i][0], mult[0], shift[0]), v[i][1] = multiply_add(v[i][1], mult[1], shift[1]);
+    }
+    if (e.act == Act::Relu)
+#pragma GCC unroll 16
+        for (int i = 0; i < P; i++) v[i][0] = relu(v[i][0]), v[i][1] = relu(v[i][1]);
+    float *out = e.out + (size_t)pixel * e.out_stride + c;
+    const size_t step = (size_t)e.out_stride;
+#pragma GCC unroll 16
+    for (int i = 0; i < P; i++, out += step) store(out, v[i][0]), store(out + N, v[i][1]);
+}
+
 // Pixels with index -1 are computed and thrown away.
 template <class Src>
 void finish_tile(const Epilogue &e, const Src &src, const int *pixels, int n, int c0) {

@@ -167,6 +167,7 @@ struct BitDot {
 #include "conv.inl"
 #include "real_pointwise.inl"
 #include "real_grouped.inl"
+#include "stem/whole.inl"
 #include "stem/image_pair.inl"
 #include "stem/image_quad.inl"
 #include "stem/image_eight.inl"

@@ -17,7 +17,7 @@ constexpr int kQuadSums = 11;    // sums of a row for two rows of outputs (see s
 constexpr int kEightSums = 17;   // of four rows of outputs (see stem/image_eight.inl)
 constexpr size_t kLine = 64;     // a cache line: alignment of everything
 
-enum class Source : int { Bits, Float, Grouped, Whole, Image, ImagePair };
+enum class Source : int { Bits, Float, Grouped, Whole, Bytes, Image, ImagePair };
 
 // A run of consecutive units (nibbles, words, floats) in the prepared rows: `offset` from a pixel's first unit.
 struct Segment {
@@ -55,7 +55,7 @@ struct Conv {
     const float *base;         // whole numbers
     const int32_t *shift;
     const float *scale, *bias; // an image's bias may be null
-    float steps, limit;        // Source::Whole: x becomes x*steps between -limit and limit, rounded
+    float steps, limit;        // Source::Whole, Bytes: x becomes x*steps between -limit and limit, rounded
 };
 
 // Leaky: a PReLU whose slopes are all above 0 and at most 1, which is the greater one of v and slope*v.
@@ -119,7 +119,7 @@ struct DotTraits {
     int unit_channels;   // input channels a unit holds
     int weight_bytes;    // of a panel for each unit
     int slack_units;     // the kernel may write or read so many units behind a prepared row
-    int even;            // segments are rounded up to an even length (pairs of 16-bit numbers)
+    int multiple;        // segments are rounded up to a multiple of it (pairs of 16-bit numbers: 2); 0: they are not
 };
 
 // An entry of the table that must be given: there is no way to make one from nothing.
@@ -169,6 +169,10 @@ struct Kernels {
     Entry<void (*)(const Epilogue &, const float *src, int stride, int first, int n)> finish;
     // to[j*to_stride + i] = from[i*from_stride + j] for i < rows, j < columns.
     Entry<void (*)(const float *from, size_t from_stride, int rows, int columns, float *to, size_t to_stride)> transpose;
+    // Floats rounded to 8 bits, where that is faster than `conv_whole` (stem/bytes.inl); null elsewhere.
+    DotTraits bytes{};
+    PackFunction<int16_t> pack_bytes = nullptr;
+    ConvFunction conv_bytes = nullptr;
 };
 
 // Scratch bytes one thread needs for a convolution; the carving itself is in conv.inl.

@@ -26,39 +26,49 @@ __attribute__((always_inline)) inline void add_points(const float *in, long stri
     }
 }
 
+// The sums of P pixels from `pixel` on against a block of filters: stored as a tile, or finished in registers.
 template <int P>
-void dot_points(const float *in, long stride, int units, const float *w, float *result) {
+void dot_points(const Conv &k, const Epilogue &e, const float *in, int pixel, int block, bool ends, float *result) {
+    const float *w = (const float *)((const char *)k.weights + (size_t)block * k.panel_bytes);
     for (int half = 0; half < kBlock; half += 2 * N) {
         F sum[P][2];
 #pragma GCC unroll 16
         for (int i = 0; i < P; i++) sum[i][0] = sum[i][1] = zero();
-        add_points<P>(in, stride, units, w, sum);
+        add_points<P>(in, k.in_stride, k.c, w, sum);
+        w += (size_t)k.c * 2 * N;
+        if (ends) {
+            const int c = block * kBlock + half;
+            const F bias[2] = {load(k.bias + c), load(k.bias + c + N)};
+#pragma GCC unroll 16
+            for (int i = 0; i < P; i++) sum[i][0] = add(sum[i][0], bias[0]), sum[i][1] = add(sum[i][1], bias[1]);
+            end_points<P>(e, sum, pixel, c);
+            continue;
+        }
 #pragma GCC unroll 16
         for (int i = 0; i < P; i++) store(result + i * kBlock + half, sum[i][0]), store(result + i * kBlock + half + N, sum[i][1]);
-        w += (size_t)units * 2 * N;
     }
 }
 
 template <int P>
-void points(const float *in, long stride, int n, int units, const float *w, float *result) {
-    if (n == P) return dot_points<P>(in, stride, units, w, result);
-    if constexpr (P > 1) points<P - 1>(in, stride, n, units, w, result);
+void points(const Conv &k, const Epilogue &e, const float *in, int pixel, int n, int block, bool ends, float *result) {
+    if (n == P) return dot_points<P>(k, e, in, pixel, block, ends, result);
+    if constexpr (P > 1) points<P - 1>(k, e, in, pixel, n, block, ends, result);
 }
 
 void conv_float(const Conv &k, const Epilogue &e, const void *in, int y0, int y1, int b0, int b1, char *scratch, Prepared *prepared) {
     if (!is_pointwise(k)) return conv_rows<FloatDot>(k, e, in, y0, y1, b0, b1, scratch, prepared);
     float *result = (float *)round_up((size_t)scratch, kLine);
+    const bool ends = ends_in_registers(e);
     const int first = y0 * k.ow, count = (y1 - y0) * k.ow, tiles = (count + kPointTile - 1) / kPointTile;
-    for (int block = b0; block < b1; block++) {
-        const float *w = (const float *)((const char *)k.weights + (size_t)block * k.panel_bytes);
+    for (int block = b0; block < b1; block++)
         for (int tile = 0; tile < tiles; tile++) {
             const int at = first + (int)((long)count * tile / tiles), n = first + (int)((long)count * (tile + 1) / tiles) - at;
-            points<kPointTile>((const float *)in + (size_t)at * k.in_stride, k.in_stride, n, k.c, w, result);
+            points<kPointTile>(k, e, (const float *)in + (size_t)at * k.in_stride, at, n, block, ends, result);
+            if (ends) continue;
             int pixels[kPointTile];
             for (int i = 0; i < n; i++) pixels[i] = at + i;
             finish_tile(e, Biased{result, k.bias}, pixels, n, block * kBlock);
         }
-    }
 }
 
 }  // namespace

@@ -256,6 +256,7 @@ struct BitDot {
 #include "../kernels/conv.inl"
 #include "../kernels/real_pointwise.inl"
 #include "../kernels/real_grouped.inl"
+#include "../kernels/stem/whole.inl"
 #include "../kernels/stem/image_pair.inl"
 #include "../kernels/stem/image_quad.inl"
 #include "../kernels/stem/image_eight.inl"

@@ -1,6 +1,7 @@
 // Every detected instruction set against plain C++: random convolutions, pools and epilogues. Bits, counts and
 // comparisons must be equal bit for bit; real sums within rounding. Needs no Python, so it also runs under an
 // emulator (NEON) and under sanitizers. Usage: compare SEED COUNT; prints what it compared.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +29,7 @@ Buffer reals(size_t n) {
 struct Case {
     ConvSpec s;
     int oh, ow, threads;
-    bool fused;
+    bool fused, plain;
     Buffer mult, add, slope, map, threshold, flip, residual;
 };
 
@@ -36,6 +37,17 @@ struct Output {
     std::vector<float> floats;
     std::vector<uint8_t> bits;
 };
+
+// What has the size of the output, after a change of the shape.
+void fit(Case &c) {
+    const ConvSpec &s = c.s;
+    c.oh = (s.h + 2 * s.ph - s.dh * (s.kh - 1) - 1) / s.sh + 1, c.ow = (s.w + 2 * s.pw - s.dw * (s.kw - 1) - 1) / s.sw + 1;
+    const size_t o = (size_t)s.o, pixels = (size_t)c.oh * c.ow;
+    c.mult = reals(o), c.add = reals(o), c.slope = reals(o), c.threshold = reals(o);
+    c.map = reals(pixels), c.residual = reals(pixels * round_up(o, 16));
+    c.flip = Buffer(round_up(o, 64) * 4);
+    for (size_t i = 0; i < o; i++) c.flip.as<uint32_t>()[i] = draw(0, 1) ? 0x80000000u : 0u;
+}
 
 Case draw_case() {
     Case c{};
@@ -47,14 +59,8 @@ Case draw_case() {
     s.ph = draw(0, 2), s.pw = draw(0, 2), s.dh = draw(1, 2), s.dw = draw(1, 2);
     s.h = draw(5, 12), s.w = draw(5, 12), s.pad_value = draw(-1, 1);
     if (s.kw > 3) s.dw = 1, s.w += 2;
-    c.oh = (s.h + 2 * s.ph - s.dh * (s.kh - 1) - 1) / s.sh + 1;
-    c.ow = (s.w + 2 * s.pw - s.dw * (s.kw - 1) - 1) / s.sw + 1;
     c.fused = draw(0, 1);
-    const size_t o = (size_t)s.o, pixels = (size_t)c.oh * c.ow, stride = round_up(o, 16);
-    c.mult = reals(o), c.add = reals(o), c.slope = reals(o), c.threshold = reals(o);
-    c.map = reals(pixels), c.residual = reals(pixels * stride);
-    c.flip = Buffer(round_up(o, 64) * 4);
-    for (size_t i = 0; i < o; i++) c.flip.as<uint32_t>()[i] = draw(0, 1) ? 0x80000000u : 0u;
+    fit(c);
     return c;
 }
 
@@ -81,6 +87,11 @@ Output run(const Kernels &kernels, const Case &c, const ConvStore &store, const 
     e.out = floats.as<float>(), e.out_stride = (int)stride;
     e.bits = bits.as<uint8_t>(), e.bits_stride = (int)bytes;
     e.threshold = c.threshold.as<float>(), e.flip = c.flip.as<uint32_t>();
+    if (c.plain) {  // v*mult + add, relu, store
+        e.fused = true, e.map = nullptr, e.residual = nullptr, e.bits = nullptr;
+        e.act = c.fused ? Act::Relu : Act::None;
+        if (c.threads % 2) e.mult = e.add = nullptr;
+    }
     const Conv &k = store.conv;
     Buffer scratch(scratch_of(kernels, store));
     const ConvFunction conv = function_of(kernels, store.source);
@@ -162,6 +173,29 @@ void compare_pooled(const Kernels &kernels, const Case &c, const ConvStore &plai
     if (std::memcmp(bits[0].as(), bits[1].as(), pixels * bytes) != 0) fail(kernels, "bits of pooled sums", c);
 }
 
+// Floats rounded to 8 or 16 bits: sums of whole numbers, then steps that are rounded one by one: equal.
+void compare_whole(const Kernels &kernels, Case &c, const char *in, const float *bias) {
+    ConvSpec s = c.s;
+    const int dilation = s.dw;
+    c.s.dw = s.dw = 1;
+    if (dilation > 1) fit(c);
+    const size_t inputs = (size_t)s.c * s.kh * s.kw;
+    std::vector<int16_t> filters((size_t)s.o * inputs);
+    for (auto &v : filters) v = (int16_t)draw(-128, 127);
+    const Buffer scale = reals((size_t)s.o);
+    const float limit = draw(0, 2) ? (float)draw(1, 127) : (float)std::min(32767, (int)(INT32_MAX / (128 * inputs)));
+    const WholeSpec spec{filters.data(), scale.as<float>(), limit / 2, limit};
+    Budget budget(SIZE_MAX);
+    const auto build = [&](const Kernels &k) { return build_whole_conv(k, budget, s, spec, draw(0, 1) ? bias : nullptr); };
+    const auto seed = rng;
+    const Output a = run(*generic_kernels(), c, build(*generic_kernels()), in);
+    rng = seed;
+    const Output b = run(kernels, c, build(kernels), in);
+    if (a.floats != b.floats || a.bits != b.bits) fail(kernels, "whole numbers", c);
+    c.s.dw = dilation;
+    if (dilation > 1) fit(c);
+}
+
 void compare(const Kernels &kernels) {
     const Kernels &plain = *generic_kernels();
     Budget budget(SIZE_MAX);
@@ -185,10 +219,15 @@ void compare(const Kernels &kernels) {
     // Floats, with and without padded pixels.
     const int stride = draw(0, 1) ? s.c : (int)round_up((size_t)s.c, 16);
     s.in_stride = stride;
-    const Buffer x = reals(pixels * (size_t)stride), w = reals((size_t)s.o * fan * taps), bias = reals((size_t)s.o);
+    if (draw(0, 2) == 0) s.kh = s.kw = s.sh = s.sw = s.groups = 1, s.ph = s.pw = 0, s.o = draw(1, 3) * 32;
+    c.plain = draw(0, 1), c.threads = draw(0, 1);
+    fit(c);
+    const Buffer x = reals(pixels * (size_t)stride), w = reals((size_t)s.o * (size_t)(s.c / s.groups) * (size_t)s.kh * (size_t)s.kw), bias = reals((size_t)s.o);
     const Output fa = run(plain, c, build_float_conv(plain, budget, s, w.as<float>(), bias.as<float>()), x.as());
     const Output fb = run(kernels, c, build_float_conv(kernels, budget, s, w.as<float>(), bias.as<float>()), x.as());
     if (!close(fa, fb)) fail(kernels, "floats", c);
+    if (s.groups == 1) compare_whole(kernels, c, x.as(), bias.as<float>());
+    c.plain = false;
     // Images: integer sums, then steps that are rounded one by one: equal. Half of them have the stem's shape.
     if (draw(0, 1)) s.c = 3, s.kw = 7, s.sw = 2, s.w = draw(7, 20), s.groups = 1;
     if (s.kw == 7 && s.groups == 1 && draw(0, 1)) {  // two rows at once

@@ -210,12 +210,38 @@ def test_calibration_rounds_what_leaves_the_answers_as_they_are() -> None:
     assert found["same_answers"] == found["same_answers_mixed"] == 1.0
     assert found["images"] == 96
     free = pack_program(model, 10, real="int8", calibration=x, tolerance=1.0)
-    assert free.meta["int8"]["layers"] == {"8": "int8", "3": "int8, input rounded"}
+    assert free.meta["int8"]["layers"] == {"8": "int8", "3": "int8, input int8"}
     assert [op.op for op in free.ops].count("int_conv2d") == 1
     assert len(encode(free)) < len(encode(exact))
     assert len(encode(free)) <= len(encode(strict))
     for isa in available_isas():
         np.testing.assert_allclose(load(free, isa=isa)(x), run(free, x), rtol=1e-4, atol=1e-4)
+
+
+def test_few_steps_are_spread_over_what_most_inputs_need() -> None:
+    """One input is far larger than all others: the 8 bits are for the others, and it is cut off."""
+    from xnorpp.packing.storage.calibrated import Observed, _reach
+
+    columns = np.random.default_rng(1).standard_normal((32, 2048))
+    assert _reach(Observed(columns, float(np.abs(columns).max())), 127) > 0.7 * np.abs(columns).max()
+    columns[3, 5] = 12.0
+    assert 0.3 * 12 <= _reach(Observed(columns, 12.0), 127) < 0.8 * 12
+
+
+def test_inputs_are_rounded_to_16_bits_where_8_change_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xnorpp.packing.storage import calibrated
+
+    model, x = network_of_blocks()
+    answers = calibrated._answers
+
+    def strict(program: Any, images: np.ndarray) -> np.ndarray:
+        found = answers(program, images)
+        return 1 - found if any(op.attrs.get("limit") == 127 for op in program.ops) else found
+
+    monkeypatch.setattr(calibrated, "_answers", strict)
+    stored = pack_program(model, 10, real="int8", calibration=x, tolerance=0.9)
+    assert stored.meta["int8"]["layers"]["3"] == "int8, input rounded"
+    assert [op.attrs["limit"] for op in stored.ops if op.op == "int_conv2d"] == [32767]
 
 
 def test_rounding_with_images_is_nearer_on_them() -> None:
@@ -278,7 +304,7 @@ def test_the_command_calibrates(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main([*command, *options]) == 0
     printed = capsys.readouterr().out
     assert "12 calibration images" in printed
-    assert "int8, input rounded" in printed
+    assert "int8, input int8" in printed
     assert read(out).meta["int8"]["images"] == 12
     assert main([*command, "--tolerance", "1"]) == 2
     assert "is for --calibration DIR" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-// Convolutions over 16-bit whole numbers: the bytes of an image, and floats that a file says how to round.
+// Convolutions over 16-bit whole numbers: the bytes of an image (and what whole.inl makes of floats).
 
 namespace {
 
@@ -45,35 +45,6 @@ struct ImageDot {
                 store_ints(result + i * kBlock + half + N, sum[i][1]);
             }
         }
-    }
-};
-
-// Floats rounded to 16 bits; the rest is as for an image's bytes. A NaN becomes the lowest number.
-struct WholeDot : ImageDot {
-    static void round(const float *in, int n, float steps, float limit, int16_t *out) {
-        for (int i = 0; i < n; i++) {
-            float v = in[i] * steps;
-            v = v > -limit ? v : -limit;
-            v = v < limit ? v : limit;
-            v += 12582912.0f;  // 1.5 * 2^23: the lowest bits of the sum are v, rounded to nearest, halves to even
-            uint32_t bits;
-            __builtin_memcpy(&bits, &v, 4);
-            out[i] = (int16_t)(uint16_t)bits;
-        }
-    }
-    static void prepare(const Conv &k, const void *in, int row, int16_t *out, char *) {
-        const bool inside = row >= 0 && row < k.h;
-        const int left = k.pw * k.c, wide = k.w * k.c, total = k.cols * k.c;
-        if (!inside) {
-            __builtin_memset(out, 0, (size_t)(total + 1) * 2);
-            return;
-        }
-        const float *from = (const float *)in + (size_t)row * k.w * k.in_stride;
-        for (int i = 0; i < left; i++) out[i] = 0;
-        if (k.in_stride == k.c) round(from, wide, k.steps, k.limit, out + left);
-        else
-            for (int x = 0; x < k.w; x++) round(from + (size_t)x * k.in_stride, k.c, k.steps, k.limit, out + left + x * k.c);
-        for (int i = left + wide; i <= total; i++) out[i] = 0;
     }
 };
 

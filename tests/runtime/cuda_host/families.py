@@ -31,6 +31,10 @@ WHOLE: list[tuple[tuple[int, int, int], tuple[int, int, int], dict[str, Any]]] =
     ((5, 9, 11), (7, 3, 3), {"padding": [1, 1], "stride": [2, 2]}),
     ((3, 12, 8), (65, 2, 5), {"padding": [0, 3], "stride": [1, 3], "dilation": [2, 1]}),
     ((300, 3, 3), (32, 1, 1), {"stride": [2, 1], "bias": False, "limit": 100}),
+    ((40, 6, 7), (96, 1, 1), {}),
+    ((48, 9, 7), (64, 1, 1), {"limit": 127, "steps": 40.0}),
+    ((21, 5, 8), (35, 1, 1), {"limit": 127, "steps": 40.0, "bias": False}),
+    ((6, 10, 9), (40, 3, 3), {"limit": 90, "steps": 30.0, "padding": [2, 1], "stride": [1, 2]}),
 ]
 
 

@@ -39,6 +39,8 @@ _DAMPING = 0.01  # of the mean square of an input: what is not seen in the image
 _HEADROOM = 1.25  # of the largest input that was seen
 _MOST_SUM = 2**31 - 1
 _MOST_LIMIT = 32767
+_SAMPLES = 2048  # columns that the reach of 8-bit inputs is chosen by
+_REACHES = np.linspace(0.3, 1.0, 15)  # parts of the largest input
 _FEW_INPUTS = 16  # of a filter, for which rounding the input costs more than it saves
 
 
@@ -177,9 +179,10 @@ def _candidates(program: Program, op: Op, seen: Observed) -> Iterator[tuple[str,
         whole = make_up(weight, factor.astype(np.float64), seen.columns)
     bias = _bias(program, op, weight, whole * _spread(factor, weight), seen)
     stored = _with_whole(program, op, whole, factor, bias)
-    rounded = _rounded_input(stored, op, whole, seen.largest)
-    if rounded is not None:
-        yield "int8, input rounded", rounded
+    for kind, limit in (("int8, input int8", STEPS), ("int8, input rounded", _MOST_LIMIT)):
+        rounded = _rounded_input(stored, op, whole, seen, limit)
+        if rounded is not None:
+            yield kind, rounded
     yield "int8", stored
     top = np.abs(weight.reshape(len(weight), -1)).max(axis=1)
     fine = np.where(top > 0, top, 1).astype(np.float32) / np.float32(_MOST_LIMIT)
@@ -242,21 +245,33 @@ def _with_whole(program: Program, op: Op, whole: Array, factor: Array, bias: Arr
     )
 
 
-def _rounded_input(program: Program, op: Op, whole: Array, largest: float) -> Program | None:
-    """The program with an `int_conv2d` in place of a convolution, where that is faster."""
+def _rounded_input(program: Program, op: Op, whole: Array, seen: Observed, most: int) -> Program | None:
+    """The program with an `int_conv2d` in place of a convolution, its input at most `most` steps."""
     if op.op != "conv2d" or op.inputs[0] == INPUT or op.attrs["groups"] != 1 or op.attrs["dilation"][1] != 1:
         return None
     sums = np.abs(whole.reshape(len(whole), -1).astype(np.int64)).sum(axis=1)
-    if whole[0].size < _FEW_INPUTS or not largest > 0:
+    if whole[0].size < _FEW_INPUTS or not seen.largest > 0:
         return None
-    limit = int(min(_MOST_LIMIT, _MOST_SUM // max(1, int(sums.max()))))
-    steps = float(np.float32(limit / (_HEADROOM * largest)))
+    limit = int(min(most, _MOST_SUM // max(1, int(sums.max()))))
+    reach = _reach(seen, limit) if most == STEPS else _HEADROOM * seen.largest
+    steps = float(np.float32(limit / reach))
     if not 1e-15 <= steps <= 1e15:
         return None
     attrs = {**op.attrs, "steps": steps, "limit": limit}
     own = next(other for other in program.ops if other.output == op.output)
     changed = replace(own, op="int_conv2d", attrs=attrs)
     return replace(program, ops=tuple(changed if other is own else other for other in program.ops))
+
+
+def _reach(seen: Observed, limit: int) -> float:
+    """What few steps are best spread over: beyond it numbers are cut off, so that all others are nearer."""
+    columns = seen.columns[:, :_SAMPLES]
+
+    def off(reach: float) -> float:
+        moved = np.clip(np.rint(columns * (limit / reach)), -limit, limit)
+        return float(np.mean((moved * (reach / limit) - columns) ** 2))
+
+    return float(min((seen.largest * share for share in _REACHES), key=off))
 
 
 def _small_vectors(program: Program) -> Program:

@@ -229,11 +229,7 @@ void Engine::answer(const Call &call) const {
         const ValueSpec &v = values_[(size_t)outputs_[i]];
         const float *from = (const float *)(call.context->arena.as() + v.offset);
         const int pixels = v.pixels();
-        float *to = call.y[i] + (size_t)call.image * v.c * pixels;
-        for (int first = 0; first < pixels; first += 16) {  // sixteen pixels at a time: whole cache lines on both sides
-            const int count = first + 16 < pixels ? 16 : pixels - first;
-            kernels_.transpose(from + (size_t)first * v.stride, (size_t)v.stride, count, v.c, to + first, (size_t)pixels);
-        }
+        kernels_.transpose(from, (size_t)v.stride, pixels, v.c, call.y[i] + (size_t)call.image * v.c * pixels, (size_t)pixels);
     }
 }
 

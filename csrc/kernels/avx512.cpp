@@ -77,6 +77,13 @@ inline I set1_pair(const int16_t *p) {
 }
 inline I dot_pairs(I sum, I a, I w) { return _mm512_dpwssd_epi32(sum, a, w); }
 
+}  // namespace
+
+#include "curves.inl"
+#include "epilogue.inl"
+
+namespace {
+
 // A word of a prepared row, and the parity of it and the same word of the next two columns.
 struct Triple {
     uint32_t word, parity;
@@ -120,35 +127,11 @@ inline const char *settled(const void *at) {
 __attribute__((always_inline)) inline void take_from(__m512i &rest, __m512i v) { __asm__("vpsubd %1, %0, %0" : "+v"(rest) : "v"(v)); }
 __attribute__((always_inline)) inline void add_to(__m512i &sum, __m512i v) { __asm__("vpaddd %1, %0, %0" : "+v"(sum) : "v"(v)); }
 
-// See real_pointwise.inl.
-template <int I>
-__attribute__((always_inline)) inline __m512 spread_pixel(const char *at, const Strides &s) {
-    __m512 v;
-    if constexpr (I == 0) __asm__("vbroadcastss (%[at]), %[v]" : [v] "=v"(v) : [at] "r"(at));
-    else __asm__("vbroadcastss (%[at],%[x],%c[by]), %[v]" : [v] "=v"(v) : [at] "r"(at), [x] "r"(s.odd<I>()), [by] "i"(Strides::kScale<I>));
-    return v;
-}
+}  // namespace
 
-template <int P, int... I>
-__attribute__((always_inline)) inline void add_points_of(const float *in, long stride, int units, const float *w, __m512 (&sum)[P][2],
-                                                         std::integer_sequence<int, I...>) {
-    const Strides strides = Strides::of(stride * (long)sizeof(float));
-    const char *at = settled(in);
-    for (const char *end = at + (long)units * (long)sizeof(float); at != end; at += sizeof(float), w += 32) {
-        const __m512 w0 = _mm512_load_ps(w), w1 = _mm512_load_ps(w + 16);
-        const auto step = [&](auto i) __attribute__((always_inline)) {
-            constexpr int kI = decltype(i)::value;
-            const __m512 a = spread_pixel<kI>(at, strides);
-            sum[kI][0] = _mm512_fmadd_ps(a, w0, sum[kI][0]), sum[kI][1] = _mm512_fmadd_ps(a, w1, sum[kI][1]);
-        };
-        (step(std::integral_constant<int, I>{}), ...);
-    }
-}
+#include "wide/points.inl"
 
-template <int P>
-__attribute__((always_inline)) inline void add_points(const float *in, long stride, int units, const float *w, __m512 (&sum)[P][2]) {
-    add_points_of<P>(in, stride, units, w, sum, std::make_integer_sequence<int, P>{});
-}
+namespace {
 
 struct BitDot {
     using Unit = Triple;
@@ -277,7 +260,10 @@ __attribute__((always_inline)) inline void count_triples(const Run &run, const u
         }
 }
 
-template <int P>
+// What becomes of the counts: they are stored, compared with limits, or finished in registers by one of two lines.
+enum class End { Counts, Signs, Line, Floats };
+
+template <int P, End E>
 void run_triples(const Run &given) {
     const Run run = given;  // a copy: a store of bits might change the original
     const size_t half = (size_t)run.rows * run.units * 48;
@@ -288,44 +274,52 @@ void run_triples(const Run &given) {
             const int16_t *limits = run.limits + (size_t)run.cases[i] * run.channels + h * 16;
             return _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)limits));
         };
-        rest[0] = run.counts ? _mm512_setzero_si512() : limit(0);
+        rest[0] = E == End::Signs ? limit(0) : _mm512_setzero_si512();
 #pragma GCC unroll 12
         for (int i = 1; i < P; i++) rest[i] = rest[0];
-        if (!run.counts && !alike)
+        if (E == End::Signs && !alike)
 #pragma GCC unroll 12
             for (int i = 1; i < P; i++) rest[i] = limit(i);
         count_triples<P>(run, run.panel + h * half, rest, carries, std::make_integer_sequence<int, P>{});
-        if (run.line) {
-            __m512i counts[P];
+        if constexpr (E == End::Signs) {
+            uint8_t *bits = run.bits + 2 * h;
+            const uint32_t turn = run.turn >> 16 * h;
 #pragma GCC unroll 12
-            for (int i = 0; i < P; i++) counts[i] = _mm512_sub_epi32(_mm512_add_epi32(carries[i], carries[i]), rest[i]);
-            finish_in_registers<P>(run, run.block * kBlock + h * 16, counts, alike);
-            continue;
-        }
-        if (run.counts) {
-#pragma GCC unroll 12
-            for (int i = 0; i < P; i++) {
+            for (int i = 0; i < P; i++, bits += run.bits_stride) {
                 const __m512i twice = _mm512_add_epi32(carries[i], carries[i]);
-                _mm512_storeu_si512(run.counts + i * kBlock + h * 16, _mm512_sub_epi32(twice, rest[i]));
+                const uint16_t word = (uint16_t)(turn ^ _mm512_cmplt_epi32_mask(twice, rest[i]));
+                __builtin_memcpy(bits, &word, 2);
             }
             continue;
         }
-        uint8_t *bits = run.bits + 2 * h;
-        const uint32_t turn = run.turn >> 16 * h;
+        const int c = run.block * kBlock + h * 16;
+        __m512i counts[P];
 #pragma GCC unroll 12
-        for (int i = 0; i < P; i++, bits += run.bits_stride) {
-            const __m512i twice = _mm512_add_epi32(carries[i], carries[i]);
-            const uint16_t word = (uint16_t)(turn ^ _mm512_cmplt_epi32_mask(twice, rest[i]));
-            __builtin_memcpy(bits, &word, 2);
+        for (int i = 0; i < P; i++) counts[i] = _mm512_sub_epi32(_mm512_add_epi32(carries[i], carries[i]), rest[i]);
+        if constexpr (E == End::Line) finish_in_registers<P>(run, c, counts, alike);
+        if constexpr (E == End::Floats) {
+            __m512 v[P][1];
+#pragma GCC unroll 12
+            for (int i = 0; i < P; i++) {
+                const __m512 base = _mm512_loadu_ps(run.base + c + (size_t)run.cases[i] * run.channels);
+                v[i][0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(counts[i]), _mm512_set1_ps(-2.0f), base);
+            }
+            end_points(*run.line, v, 0, c);
         }
+#pragma GCC unroll 12
+        for (int i = 0; E == End::Counts && i < P; i++) _mm512_storeu_si512(run.counts + i * kBlock + h * 16, counts[i]);
     }
+}
+
+template <End E, int... I>
+constexpr auto runs_of(int n, std::integer_sequence<int, I...>) {
+    constexpr decltype(&run_triples<1, E>) kRuns[] = {run_triples<I + 1, E>...};
+    return kRuns[n - 1];
 }
 
 }  // namespace
 
-#include "curves.inl"
 #include "product.inl"
-#include "epilogue.inl"
 #include "conv.inl"
 #include "real_pointwise.inl"
 #include "real_grouped.inl"
@@ -375,10 +369,8 @@ void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {
 
 void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1, int b0, int b1, char *scratch, Prepared *prepared) {
     if (!in_triples(k)) return conv_rows<BitDot>(k, e, in, y0, y1, b0, b1, scratch, prepared);
-    static constexpr decltype(&run_triples<1>) kRuns[] = {
-        run_triples<1>, run_triples<2>, run_triples<3>, run_triples<4>,  run_triples<5>,  run_triples<6>,
-        run_triples<7>, run_triples<8>, run_triples<9>, run_triples<10>, run_triples<11>, run_triples<12>};
     constexpr int kMost = 12;
+    using Sizes = std::make_integer_sequence<int, kMost>;
     scratch = (char *)round_up((size_t)scratch, kLine);
     Triple *rows = (Triple *)(scratch + tile_bytes(k));
     const size_t band_rows = (size_t)(k.band - 1) * k.sh + (size_t)(k.kh - 1) * k.dh + 1;
@@ -389,10 +381,11 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
     run.column = (long)k.units * (long)sizeof(Triple);
     run.row = (long)k.dh * k.row_units * (long)sizeof(Triple);
     run.rows = k.kh, run.units = k.units, run.channels = k.channels_padded;
-    run.counts = e.limits ? nullptr : counts;
+    run.counts = counts;
     run.bits_stride = e.bits_stride;
     Epilogue line = e;
-    run.line = !e.limits && finishes_in_registers(e) ? &line : nullptr;
+    run.line = &line;
+    const End end = e.limits ? End::Signs : finishes_in_registers(e) ? End::Line : ends_in_registers(e) ? End::Floats : End::Counts;
     const int tiles = (k.ow + kMost - 1) / kMost;
     const int shortest = k.ow / tiles, longer = k.ow % tiles;  // the first ones have a pixel more
     for (int top = y0; top < y1; top += k.band) {
@@ -408,26 +401,31 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
                     n = shortest + (tile < longer);
                     run.at = row + (size_t)x * k.sw * k.units;
                     run.cases = k.col_case + x;
-                    if (e.limits) {
+                    const size_t first = (size_t)y * k.ow + x;
+                    run.base = k.base + first_case;
+                    if (end == End::Signs) {
                         run.limits = e.limits + first_case + block * kBlock;
                         run.turn = e.turn[block];
-                        run.bits = e.bits + (size_t)(y * k.ow + x) * e.bits_stride + (size_t)block * kBlock / 8;
-                        kRuns[n - 1](run);
+                        run.bits = e.bits + first * e.bits_stride + (size_t)block * kBlock / 8;
+                        runs_of<End::Signs>(n, Sizes())(run);
                         continue;
                     }
-                    if (run.line) {
-                        const size_t first = (size_t)y * k.ow + x;
+                    if (end != End::Counts) line.out = e.out + first * e.out_stride;
+                    if (end == End::Line) {
                         line.map = e.map + first, line.residual = e.residual + first * e.residual_stride;
-                        line.out = e.out + first * e.out_stride, line.bits = e.bits + first * e.bits_stride;
-                        run.base = k.base + first_case;
-                        kRuns[n - 1](run);
+                        line.bits = e.bits + first * e.bits_stride;
+                        runs_of<End::Line>(n, Sizes())(run);
                         continue;
                     }
-                    kRuns[n - 1](run);
+                    if (end == End::Floats) {
+                        runs_of<End::Floats>(n, Sizes())(run);
+                        continue;
+                    }
+                    runs_of<End::Counts>(n, Sizes())(run);
                     int pixels[kMost];
                     const float *base[kMost];
                     for (int i = 0; i < n; i++) {
-                        pixels[i] = y * k.ow + x + i;
+                        pixels[i] = (int)first + i;
                         base[i] = k.base + first_case + (size_t)run.cases[i] * k.channels_padded;
                     }
                     finish_tile(e, WideBaseMinus{counts, base}, pixels, n, block * kBlock);

@@ -272,22 +272,28 @@ inline bool ends_in_registers(const Epilogue &e) {
     return plain && e.out && (e.act == Act::None || e.act == Act::Relu) && e.channels % kBlock == 0;
 }
 
-// Such a line for P pixels from `pixel` on, two vectors of channels from c on. One pass for each operation: as few instructions as
+// Such a line for P pixels from `pixel` on, V vectors of channels from c on. One pass for each operation: as few instructions as
 // there can be for every P.
-template <int P>
-__attribute__((always_inline)) inline void end_points(const Epilogue &e, F (&v)[P][2], int pixel, int c) {
-    if (e.mult) {
-        const F mult[2] = {load(e.mult + c), load(e.mult + c + N)}, shift[2] = {load(e.add + c), load(e.add + c + N)};
+template <int P, int V>
+__attribute__((always_inline)) inline void end_points(const Epilogue &e, F (&v)[P][V], int pixel, int c) {
+    if (e.mult)
+#pragma GCC unroll 2
+        for (int j = 0; j < V; j++) {
+            const F mult = load(e.mult + c + j * N), shift = load(e.add + c + j * N);
 #pragma GCC unroll 16
-        for (int i = 0; i < P; i++) v[i][0] = multiply_add(v[i][0], mult[0], shift[0]), v[i][1] = multiply_add(v[i][1], mult[1], shift[1]);
-    }
+            for (int i = 0; i < P; i++) v[i][j] = multiply_add(v[i][j], mult, shift);
+        }
     if (e.act == Act::Relu)
 #pragma GCC unroll 16
-        for (int i = 0; i < P; i++) v[i][0] = relu(v[i][0]), v[i][1] = relu(v[i][1]);
+        for (int i = 0; i < P; i++)
+#pragma GCC unroll 2
+            for (int j = 0; j < V; j++) v[i][j] = relu(v[i][j]);
     float *out = e.out + (size_t)pixel * e.out_stride + c;
     const size_t step = (size_t)e.out_stride;
 #pragma GCC unroll 16
-    for (int i = 0; i < P; i++, out += step) store(out, v[i][0]), store(out + N, v[i][1]);
+    for (int i = 0; i < P; i++, out += step)
+#pragma GCC unroll 2
+        for (int j = 0; j < V; j++) store(out + j * N, v[i][j]);
 }
 
 // Pixels with index -1 are computed and thrown away.

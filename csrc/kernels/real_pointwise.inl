@@ -41,7 +41,7 @@ void dot_points(const Conv &k, const Epilogue &e, const float *in, int pixel, in
             const F bias[2] = {load(k.bias + c), load(k.bias + c + N)};
 #pragma GCC unroll 16
             for (int i = 0; i < P; i++) sum[i][0] = add(sum[i][0], bias[0]), sum[i][1] = add(sum[i][1], bias[1]);
-            end_points<P>(e, sum, pixel, c);
+            end_points(e, sum, pixel, c);
             continue;
         }
 #pragma GCC unroll 16

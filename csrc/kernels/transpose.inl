@@ -38,17 +38,21 @@ inline void turn(const float *from, size_t from_stride, int rows, int columns, f
 void transpose(const float *from, size_t from_stride, int rows, int columns, float *to, size_t to_stride) {
     for (int j = 0; rows < 4 && j < columns; j++)  // the channels of an image: nothing to gain
         for (int i = 0; i < rows; i++) to[(size_t)j * to_stride + i] = from[(size_t)i * from_stride + j];
-    for (int j = 0; rows >= 4 && j < columns; j += 16)
-        for (int i = 0; i < rows; i += 16) {
-            const int down = rows - i < 16 ? rows - i : 16, across = columns - j < 16 ? columns - j : 16;
-            const auto some = down + across == 32 ? turn<true> : turn<false>;
-            some(from + (size_t)i * from_stride + j, from_stride, down, across, to + (size_t)j * to_stride + i, to_stride);
-        }
+    const auto tile = [&](int i, int j) __attribute__((always_inline)) {
+        const int down = rows - i < 16 ? rows - i : 16, across = columns - j < 16 ? columns - j : 16;
+        const auto some = down + across == 32 ? turn<true> : turn<false>;
+        some(from + (size_t)i * from_stride + j, from_stride, down, across, to + (size_t)j * to_stride + i, to_stride);
+    };
+    // Along the longer side: sixteen lines of memory at a time are read (or written) from end to end.
+    for (int j = 0; rows >= 4 && rows >= columns && j < columns; j += 16)
+        for (int i = 0; i < rows; i += 16) tile(i, j);
+    for (int i = 0; rows >= 4 && rows < columns && i < rows; i += 16)
+        for (int j = 0; j < columns; j += 16) tile(i, j);
 }
 
 #else
 
-// The same, four by four in registers; the compiler's vector types are enough.
+// The same, four by four in registers, sixteen rows at a time; the compiler's vector types are enough.
 void transpose(const float *from, size_t from_stride, int rows, int columns, float *to, size_t to_stride) {
     typedef float Four __attribute__((vector_size(16), aligned(4)));
 #if defined(__clang__)
@@ -64,19 +68,20 @@ void transpose(const float *from, size_t from_stride, int rows, int columns, flo
     const auto second = [](Four a, Four b) -> Four { return __builtin_shuffle(a, b, Order{2, 3, 6, 7}); };
 #endif
     const int whole_rows = rows / 4 * 4, whole_columns = columns / 4 * 4;
-    for (int j = 0; j < whole_columns; j += 4)
-        for (int i = 0; i < whole_rows; i += 4) {
-            const float *at = from + i * from_stride + j;
-            const Four a = *(const Four *)at, b = *(const Four *)(at + from_stride);
-            const Four c = *(const Four *)(at + 2 * from_stride), d = *(const Four *)(at + 3 * from_stride);
-            const Four ab = low(a, b), ab2 = high(a, b);
-            const Four cd = low(c, d), cd2 = high(c, d);
-            float *out = to + j * to_stride + i;
-            *(Four *)out = first(ab, cd);
-            *(Four *)(out + to_stride) = second(ab, cd);
-            *(Four *)(out + 2 * to_stride) = first(ab2, cd2);
-            *(Four *)(out + 3 * to_stride) = second(ab2, cd2);
-        }
+    for (int top = 0; top < whole_rows; top += 16)
+        for (int j = 0; j < whole_columns; j += 4)
+            for (int i = top; i < top + 16 && i < whole_rows; i += 4) {
+                const float *at = from + i * from_stride + j;
+                const Four a = *(const Four *)at, b = *(const Four *)(at + from_stride);
+                const Four c = *(const Four *)(at + 2 * from_stride), d = *(const Four *)(at + 3 * from_stride);
+                const Four ab = low(a, b), ab2 = high(a, b);
+                const Four cd = low(c, d), cd2 = high(c, d);
+                float *out = to + j * to_stride + i;
+                *(Four *)out = first(ab, cd);
+                *(Four *)(out + to_stride) = second(ab, cd);
+                *(Four *)(out + 2 * to_stride) = first(ab2, cd2);
+                *(Four *)(out + 3 * to_stride) = second(ab2, cd2);
+            }
     for (int j = 0; j < columns; j++)
         for (int i = j < whole_columns ? whole_rows : 0; i < rows; i++)
             to[j * to_stride + i] = from[i * from_stride + j];

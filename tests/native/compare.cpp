@@ -201,6 +201,8 @@ void compare(const Kernels &kernels) {
     Budget budget(SIZE_MAX);
     Case c = draw_case();
     ConvSpec &s = c.s;
+    c.plain = draw(0, 2) == 0;
+    if (c.plain && s.groups == 1) s.o = 32 * draw(1, 2), s.kw = 3, s.dw = 1, fit(c);
     const size_t fan = (size_t)(s.c / s.groups), taps = (size_t)s.kh * s.kw, pixels = (size_t)s.h * s.w;
     // Bits.
     const size_t bytes = (fan + 7) / 8, words = ((size_t)s.c + 31) / 32;

@@ -69,7 +69,7 @@ void dot_whole(const Conv &k, const Epilogue &e, const typename D::Unit *in, int
             if (k.bias)
 #pragma GCC unroll 16
                 for (int i = 0; i < P; i++) v[i][0] = add(v[i][0], load(k.bias + c)), v[i][1] = add(v[i][1], load(k.bias + c + N));
-            end_points<P>(e, v, pixel, c);
+            end_points(e, v, pixel, c);
             continue;
         }
 #pragma GCC unroll 16

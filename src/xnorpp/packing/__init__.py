@@ -144,7 +144,10 @@ def pack_program(
         inputs = example_inputs(model, input_size, "input_size")
     else:
         inputs = pair_of_images(example_inputs(model, example))
-    outputs, free = _graph(model, inputs, any_size)
+    traced = trace(model, *inputs)
+    outputs, free = _graph(traced, model, inputs, any_size)
+    if traced.alone:
+        meta = {**(meta or {}), "scalars": list(traced.alone)}
     shape = tuple(inputs[0].shape[1:])
     settings = _settings(preprocess, shape)
     mean, std = (_channels(settings, key, shape[0]) for key in ("mean", "std"))
@@ -163,14 +166,14 @@ def pack_program(
 
 
 def _graph(
-    model: nn.Module, inputs: Sequence[Tensor], any_size: bool | None
+    traced: Mapping[str, Node], model: nn.Module, inputs: Sequence[Tensor], any_size: bool | None
 ) -> tuple[dict[str, Node], tuple[int, ...]]:
-    """The folded graph of a model, and the axes of its input that may have any size."""
+    """The folded graph of a traced model, and the axes of its input that may have any size."""
     if any_size and inputs[0].dim() != 4:
         raise ValueError(
             f"`any_size` (=True) is for images (n, c, h, w); the input has {inputs[0].dim()} axes"
         )
-    outputs = fold(trace(model, *inputs))
+    outputs = fold(traced)
     if any_size is False or inputs[0].dim() != 4 or not (any_size or is_dense(outputs)):
         return outputs, ()
     free, reason = free_graph(model, inputs)

@@ -57,13 +57,13 @@ _PARTS = "xnorpp.pack_submodules packs the modules around it"
 # The remedies of operations that are refused whatever the shape of their input is, ...
 _ALWAYS: dict[str, str] = {
     **dict.fromkeys(
-        ("rrelu", "tanhshrink", "softshrink", "hardshrink"),
+        ("tanhshrink", "softshrink", "hardshrink"),
         "use nn.ReLU, nn.PReLU or nn.Hardtanh instead",
     ),
     "conv_transpose3d": f"use nn.ConvTranspose2d on images; {_PARTS}",
     "grid_sample": f"use nn.functional.interpolate, whose places are fixed; {_PARTS}",
     **dict.fromkeys(
-        ("baddbmm", "addmm", "addbmm"),
+        ("addbmm", "addmv", "addr"),
         f"use torch.matmul, or torch.nn.functional.scaled_dot_product_attention for attention; {_PARTS}",
     ),
     **dict.fromkeys(
@@ -84,7 +84,7 @@ _BY_SHAPE: dict[str, str] = {
         "give each part a layer of its own instead of splitting one value",
     ),
     **dict.fromkeys(("interpolate", "upsample"), f"use mode nearest, bilinear, bicubic or area; {_PARTS}"),
-    **dict.fromkeys(("stack", "hstack", "vstack"), "use torch.cat along dim 1"),
+    **dict.fromkeys(("stack", "vstack", "dstack"), "use torch.cat along dim 1"),
     **dict.fromkeys(("amax", "max"), "name the axes: x.amax((2, 3)), or use nn.AdaptiveMaxPool2d(1)"),
     **dict.fromkeys(
         ("mean", "sum", "std", "var", "norm", "amin", "min"),

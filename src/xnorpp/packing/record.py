@@ -36,7 +36,13 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
-def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False) -> dict[str, Node]:
+class Outputs(dict[str, Node]):
+    """The nodes of a model's outputs by name; `alone` are those of one number without an axis, (n,)."""
+
+    alone: tuple[str, ...] = ()
+
+
+def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False) -> Outputs:
     """Run `model` on these inputs and return the nodes of its outputs by name, or raise `PackError`."""
     outputs, _ = trace_values(model, *inputs, keep=False, any_size=any_size)
     return outputs
@@ -44,12 +50,14 @@ def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False) -> dict[str
 
 def trace_values(
     model: nn.Module, *inputs: Tensor, keep: bool = True, any_size: bool = False
-) -> tuple[dict[str, Node], dict[int, Tensor]]:
+) -> tuple[Outputs, dict[int, Tensor]]:
     """Run `model`: the nodes of its outputs and, with `keep`, the value of every node by its serial."""
     recorder = run_traced(model, *inputs, keep=keep, any_size=any_size)
     if not recorder.outputs:
         raise first_of(recorder.obstacles)
-    return recorder.outputs, recorder.values or {}
+    outputs = Outputs(recorder.outputs)
+    outputs.alone = recorder.alone
+    return outputs, recorder.values or {}
 
 
 def first_of(obstacles: Sequence[Obstacle]) -> PackError:

@@ -13,13 +13,14 @@ follows from it is not reported again. The model's training flags are put back a
 from __future__ import annotations
 
 import dataclasses
+import gc
 import linecache
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -40,10 +41,15 @@ _FRESH = (
     *("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor"),
     *("new_empty", "empty_like"),
 )
+# What a constant becomes by the shape or type of a value is a constant.
+_LIKE = ("type_as", "to", "expand_as", "view_as", "reshape_as")
+# Properties that move axes.
+_TURNED = ("T", "mT", "H", "mH")
 # Parts by numbers, which may be no part at all: the same for every image.
 _PARTS = ("__getitem__", "narrow", "split", "split_with_sizes", "chunk", "tensor_split")
 _PACKAGES = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
 OUTERMOST = "run_traced"  # the function of `record.py` around a model's run
+_no_modes = torch._C.DisableTorchFunction
 RANKS = range(1, 9)  # axes of a value of a program, without the batch
 
 
@@ -71,6 +77,11 @@ class Trace(TorchFunctionMode):
         self.nodes: dict[int, Node] = {id(x): self.input}
         self.alive: list[Any] = [x]  # keeps every tensor, so that no identity is used twice
         self.constants: set[int] = set()
+        # Tensors of the program around the model, such as one of its module's own names: none depends on the
+        # input, because they were there before it ran.
+        self._older = WeakValueDictionary(
+            {id(t): t for t in gc.get_objects() if issubclass(type(t), Tensor) and t is not x}
+        )
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
         self.stale: dict[int, tuple[Node, Tensor | None]] = {}
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
@@ -80,6 +91,7 @@ class Trace(TorchFunctionMode):
         self.obstacles: list[Obstacle] = []
         self.calls: dict[str, list[Call]] = {}  # by module path
         self.outputs: dict[str, Node] = {}  # by name; empty where there are obstacles
+        self.alone: tuple[str, ...] = ()  # outputs (n,), without an axis for their one number
         self.operation = ""
         self.serial = 0
         self.any_size = any_size  # prefer operations that are the same at any height and width
@@ -120,10 +132,11 @@ class Trace(TorchFunctionMode):
         if self.inside:
             return func(*args, **kwargs)
         tracked = [t for t in tensors_in((args, kwargs)) if self.is_value(t)]
-        name = getattr(func, "__name__", str(func))
+        name = _function_name(func)
         before = [self.nodes.get(id(t)) for t in tracked]
         result = func(*args, **kwargs)
-        if not tracked or name in _FRESH or (name in _PARTS and len(tracked) == 1 and _empty(result)):
+        constant = name in _FRESH or (name in _LIKE and not self.is_value(args[0]))
+        if not tracked or constant or (name in _PARTS and len(tracked) == 1 and _empty(result)):
             for t in tensors_in(result):
                 self.add_constant(t)
             return result
@@ -209,7 +222,7 @@ class Trace(TorchFunctionMode):
             self._report("", "forward", f"returns {kind}, which contains no tensor", remedy)
         outputs = {name: self.nodes[id(t)] for name, t in tensors.items() if id(t) in self.nodes}
         for name, t in tensors.items():
-            if id(t) in self.nodes and (self.batch_axis(t) or self.merged(t)):
+            if id(t) in self.nodes and (self.batch_axis(t) or self.merged(t) > 1):
                 reason = f"returns {name!r}, whose first axis is not the batch"
                 self._report("", "forward", reason, "leave the batch axis first, and each image to itself")
         constant = [name for name in tensors if name not in outputs]
@@ -229,6 +242,7 @@ class Trace(TorchFunctionMode):
             remedy = "return what the model computes alone"
             self._report("", "forward", "returns its input unchanged; there is nothing to pack", remedy)
         self.outputs = {} if self.obstacles else outputs
+        self.alone = tuple(name for name, t in tensors.items() if name in outputs and self.merged(t) == 1)
 
     def call_of(self, args: Any, kwargs: Any, result: Any, before: Node | None) -> Call:
         """What a module was called with; `before` is the node that its input had."""
@@ -281,12 +295,15 @@ class Trace(TorchFunctionMode):
             self._batch_axes[id(tensor)] = axis
 
     def merged(self, tensor: Tensor) -> int:
-        """k where the batch axis of a tensor is n*k, images times an axis of the value; otherwise 0."""
+        """k where the batch axis of a tensor is n*k, images times an axis of the value; otherwise 0.
+
+        A tensor (n,), one number for each image, is one with k = 1: its value has one axis of one element.
+        """
         return self._merged.get(id(tensor), 0)
 
     def set_merged(self, tensor: Tensor, count: int) -> None:
         """From now on the batch axis of this tensor is images times `count`."""
-        if count:
+        if count > 1 or (count and tensor.dim() == 1):
             self._merged[id(tensor)] = count
 
     def _apart(self, tensor: Tensor) -> Tensor:
@@ -367,7 +384,7 @@ class Trace(TorchFunctionMode):
             raise self.fail(
                 "computes its weights or constants from the input", "use parameters or buffers instead"
             )
-        if id(tensor) not in self.constants:
+        if id(tensor) not in self.constants and self._older.get(id(tensor)) is not tensor:
             raise self.fail("uses a tensor of unknown origin", "make it a parameter or buffer of the module")
         with _no_modes():
             wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
@@ -418,13 +435,13 @@ class Trace(TorchFunctionMode):
 Consequence = Refusal(Obstacle("", "", "", "", ""))
 
 
+def _function_name(func: Callable[..., Any]) -> str:
+    """The name of a function, or of a property that moves axes, whose function is called `__get__`."""
+    turned = getattr(getattr(func, "__self__", None), "__name__", "")
+    return turned if turned in _TURNED else getattr(func, "__name__", str(func))
+
+
 def _empty(result: Any) -> bool:
     """Whether a result has tensors, and no number in any of them, as a slice of no tokens."""
     sizes = [t.numel() for t in tensors_in(result)]
     return bool(sizes) and not any(sizes)
-
-
-@contextmanager
-def _no_modes() -> Iterator[None]:
-    with torch._C.DisableTorchFunction():
-        yield

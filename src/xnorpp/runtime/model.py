@@ -101,6 +101,7 @@ class PackedModel:
             except ValueError as error:
                 raise ProgramError(f"input: {error}") from None
         self._batch_axes = len(program.input_shape) + 1
+        self._scalars = _scalars(program)
         self._started: Engine | None = None
         self._lock = threading.Lock()
 
@@ -137,9 +138,12 @@ class PackedModel:
         except AttributeError:
             x = np.asarray(x)
             axes = x.ndim
-        if axes != self._batch_axes - 1:
-            return engine(x)
-        found = engine(x[None])
+        single = axes == self._batch_axes - 1
+        found = engine(x[None] if single else x)
+        if self._scalars:
+            found = _without_axis(found, self._scalars)
+        if not single:
+            return found
         return {name: one[0] for name, one in found.items()} if isinstance(found, dict) else found[0]
 
     def classify(self, image: ImageSource, top: int = 5) -> tuple[Guess, ...]:
@@ -247,6 +251,19 @@ class PackedModel:
         shapes = ", ".join("x".join(map(str, shape)) for shape in outputs_of(self.program).values())
         engine = self.settings.device if self._started is None else f"{self.isa}, threads={self.threads}"
         return f"PackedModel({'x'.join(map(str, self.input_shape))} -> {shapes}; {engine})"
+
+
+def _scalars(program: Program) -> tuple[str, ...]:
+    """Outputs whose one number has no axis in the trained model, (n,), as the packer recorded them."""
+    recorded = program.meta.get("scalars")
+    names = recorded if isinstance(recorded, list) else []
+    return tuple(name for name, shape in outputs_of(program).items() if name in names and shape == (1,))
+
+
+def _without_axis(found: Any, names: tuple[str, ...]) -> Any:
+    if not isinstance(found, dict):
+        return found[:, 0]
+    return {name: value[:, 0] if name in names else value for name, value in found.items()}
 
 
 def _restored(content: bytes, *settings: Any) -> PackedModel:

@@ -156,6 +156,8 @@ def probabilities(program: Program, outputs: F32) -> F32:
     Where the program itself ends with a softmax, its logarithm is what the temperature divides.
     """
     temperature = temperature_of(program)
+    if outputs.ndim == 1:  # one number for each image, without an axis
+        outputs = outputs[:, None]
     last = next(op for op in program.ops if op.output == program.output)
     if last.op == "softmax":
         if temperature == 1.0:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from xnorpp.packing.composed import COMPOSED, composed
 from xnorpp.packing.graph import Node
 from xnorpp.packing.obstacles import Refusal, remedy_for
 from xnorpp.packing.operations import (
@@ -54,8 +55,8 @@ _PLACED = frozenset((*moves.FUNCTIONS, *einsum.FUNCTIONS))  # which find the bat
 
 
 def plain_name(name: str) -> str:
-    """A function's name without the underscores of operators and in-place forms."""
-    return name.strip("_") if name.startswith("__") else name.rstrip("_")
+    """A function's name without the underscores of operators, in-place forms and torch's own `_threshold`."""
+    return name.strip("_")
 
 
 def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Any) -> Node | list[Node]:
@@ -68,15 +69,20 @@ def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Any) -> Node
         trace.set_merged(result, trace.merged(args[0]))
         return trace.node(args[0], anywhere=True)
     handler = FUNCTIONS.get(plain)
-    if handler is None:
+    if handler is None and plain not in COMPOSED:
         raise trace.fail("is not supported", remedy_for(plain))
     try:
+        if handler is None:
+            return composed(trace, COMPOSED[plain], args, kwargs, result)
         if plain in _PLACED or isinstance(result, list | tuple):
             made: Node | list[Node] = handler(trace, result, *args, **kwargs)
         else:
             made = batches.called(trace, plain, handler, args, kwargs, result)
         if isinstance(result, Tensor) == isinstance(made, list):
             raise trace.fail("is not supported", remedy_for(plain))
+        for tensor, node in zip(*(([result], [made]) if isinstance(made, Node) else (result, made))):
+            if tensor.dim() == 1 and node.shape == (1,) and not trace.merged(tensor):
+                trace.set_merged(tensor, 1)  # one number for each image, without an axis of its own
         return made
     except Refusal:
         raise

@@ -10,10 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from xnorpp.packing import composed as composition
+from xnorpp.packing.composed import composed_value
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import sliced
-from xnorpp.packing.operations.arguments import Handler, affine
+from xnorpp.packing.operations.arguments import Handler, affine, as_number
 from xnorpp.packing.trace import Trace
+
+_MOST_FACTORS = 16  # of a power
 
 
 def relu(trace: Trace, result: Tensor, input: Any, inplace: bool = False) -> Node:
@@ -87,7 +91,7 @@ def threshold(
         return trace.emit("signs", [trace.emit_sign(source.inputs[0])], source.shape)
     if threshold == 0 and value == 0:
         return relu(trace, result, input)
-    raise trace.fail("is not supported")
+    return composed_value(trace, composition.threshold, (input, threshold, value), result)
 
 
 def dropout(
@@ -149,9 +153,7 @@ def softplus(trace: Trace, result: Tensor, input: Any, beta: float = 1, threshol
     """`log(1 + exp(beta*x)) / beta`; where torch gives x itself, beyond the threshold, the two agree."""
     source = trace.node(input)
     if threshold < 15:
-        raise trace.fail(
-            f"with threshold={threshold} is not supported", "leave `threshold` at its default, 20"
-        )
+        return composed_value(trace, composition.softplus, (input, beta, threshold), result)
     if beta != 1:
         source = affine(trace, source, np.array([float(beta)]), None)
     node = emit_curve(trace, source, "softplus", F.softplus)
@@ -181,23 +183,30 @@ def square(trace: Trace, result: Tensor, input: Any) -> Node:
 
 
 def power(trace: Trace, result: Tensor, input: Any, exponent: Any) -> Node:
-    value = float(exponent) if isinstance(exponent, int | float) else None
+    value = as_number(trace, exponent)
+    if value is None or not trace.is_value(input):
+        return composed_value(trace, composition.power, (input, exponent), result)
     source = trace.node(input)
-    if value == 2:
-        return square(trace, result, input)
-    if value == 1:
-        return source
-    if value in (3, 4):
-        twice = square(trace, result, input)
-        return trace.emit("mul", [twice, source if value == 3 else twice], source.shape)
-    if value in (0.5, -0.5):
+    if abs(value) == 0.5:
         root = emit_curve(trace, source, "sqrt", torch.sqrt)
-        return root if value == 0.5 else emit_curve(trace, root, "reciprocal", torch.reciprocal)
-    if value == -1:
-        return emit_curve(trace, source, "reciprocal", torch.reciprocal)
-    if value is None or value.is_integer():
-        raise trace.fail(f"with the exponent {exponent} is not supported", "use -1, 1, 2, 3, 4 or a fraction")
-    return emit_power(trace, source, value)
+        return root if value > 0 else emit_curve(trace, root, "reciprocal", torch.reciprocal)
+    if not value.is_integer():
+        return emit_power(trace, source, value)
+    if not 1 <= abs(value) <= _MOST_FACTORS:
+        raise trace.fail(
+            f"with the exponent {value:g} is not supported", f"use 1 to {_MOST_FACTORS}, or a fraction"
+        )
+    made = _whole_power(trace, source, int(abs(value)))
+    return made if value > 0 else emit_curve(trace, made, "reciprocal", torch.reciprocal)
+
+
+def _whole_power(trace: Trace, source: Node, count: int) -> Node:
+    """A product of as many factors, which may be negative, by squares of squares."""
+    if count == 1:
+        return source
+    half = _whole_power(trace, source, count // 2)
+    made = trace.emit("mul", [half, half], source.shape)
+    return trace.emit("mul", [made, source], source.shape) if count % 2 else made
 
 
 def emit_power(trace: Trace, source: Node, exponent: float) -> Node:

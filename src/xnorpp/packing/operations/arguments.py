@@ -26,6 +26,15 @@ def shape_of(result: Tensor) -> tuple[int, ...]:
     return tuple(result.shape[1:])
 
 
+def as_number(trace: Trace, value: Any) -> float | None:
+    """A number, or a constant of one element, as a number; None for anything else."""
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, Tensor) and value.numel() == 1 and not trace.is_value(value):
+        return float(trace.constant(value).reshape(()))
+    return None
+
+
 def picture(trace: Trace, node: Node) -> Node:
     if len(node.shape) != 3:
         raise trace.fail(

@@ -32,7 +32,17 @@ _TRAILING = frozenset(
         "multi_head_attention_forward",
     )
 )
-_WITH_DIM = frozenset((*reduction.FUNCTIONS, "softmax", "log_softmax", "glu"))
+# Which argument names an axis.
+_DIM_AT = {
+    **dict.fromkeys(("mean", "sum", "amax", "amin", "logsumexp", "var", "std"), 1),
+    **dict.fromkeys(("softmax", "log_softmax", "glu"), 1),
+    **dict.fromkeys(("norm", "vector_norm", "linalg_vector_norm", "normalize"), 2),
+}
+# Functions of the last axis or the last two, which must not be the batch: how many there are.
+_LAST_AXES = {
+    "linear": 1,
+    **dict.fromkeys(("matmul", "bmm", "mm", "rmatmul", "scaled_dot_product_attention"), 2),
+}
 
 # Functions of images, and which of their arguments there is one of for each channel, by place and name.
 _CHANNELWISE: dict[str, tuple[str, ...]] = {
@@ -67,21 +77,32 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
         return handler(trace, result, *args, **kwargs)
     trace.set_merged(result, count)
     rank = values[0].dim()
+    _check_last_axes(trace, name, args, 0, rank)
 
     def changed(value: Any, key: Any) -> Any:
         if isinstance(value, Tensor):
             return trace.apart(value)
-        if key == "dim" and isinstance(value, int):
-            return value if value < 0 else value - rank
-        if key == "dim" and isinstance(value, list | tuple):
-            return [d if d < 0 else d - rank for d in value]
-        return value
+        if key != "dim" or not isinstance(value, int | list | tuple):
+            return value
+        dims = [d % rank - rank for d in ([value] if isinstance(value, int) else value)]
+        if -rank in dims:
+            raise trace.fail("along the batch axis is not supported", "leave each image to itself")
+        return dims[0] if isinstance(value, int) else dims
 
     return handler(trace, trace.apart(result), *_each(name, changed, args), **_named(changed, kwargs))
 
 
+def _check_last_axes(trace: Trace, name: str, args: Any, batch: int, rank: int) -> None:
+    """Refuse a function that mixes the numbers of its last axes where one of them is the batch."""
+    last = len(args[1]) if name in ("layer_norm", "rms_norm") else _LAST_AXES.get(name, 0)
+    if last == 2 and not all(trace.is_value(t) for t in args[:2]):  # a constant matrix
+        last = 1 if trace.is_value(args[0]) == (name != "rmatmul") else 2
+    if batch >= rank - last:
+        raise trace.fail("along the batch axis is not supported", "leave each image to itself")
+
+
 def _each(name: str, changed: Any, args: Any) -> list[Any]:
-    return [changed(value, "dim" if i == 1 and name in _WITH_DIM else None) for i, value in enumerate(args)]
+    return [changed(value, "dim" if i == _DIM_AT.get(name) else None) for i, value in enumerate(args)]
 
 
 def _named(changed: Any, kwargs: Any) -> dict[str, Any]:
@@ -92,6 +113,7 @@ def _batch_first(
     trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, result: Tensor, first: Tensor
 ) -> Node:
     batch, rank = trace.batch_axis(first), first.dim()
+    _check_last_axes(trace, name, args, batch, rank)
 
     def place(dim: int) -> int:
         dim %= rank
@@ -106,7 +128,8 @@ def _batch_first(
             return [place(d) for d in value]
         return value
 
-    dims = kwargs.get("dim", args[1] if len(args) > 1 and name in _WITH_DIM else None)
+    at = _DIM_AT.get(name, len(args))
+    dims = kwargs.get("dim", args[at] if len(args) > at else None)
     gone = 0
     if name in reduction.FUNCTIONS and result.dim() < rank:
         listed = dims if isinstance(dims, list | tuple) else [dims]

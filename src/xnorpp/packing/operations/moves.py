@@ -160,7 +160,7 @@ def getitem(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node:
             trace.set_merged(result, merged)
             place += 1
             if merged:
-                shape.append(node.shape[axis])
+                shape += node.shape[axis : axis + 1] if merged > 1 else []
                 axis += 1
         elif isinstance(part, np.ndarray):
             node = chosen(trace, node, axis, part)
@@ -334,10 +334,13 @@ def _moved_constant(trace: Trace, node: Node, inverse: list[int], axes: list[int
 def stack(trace: Trace, result: Tensor, tensors: Any, dim: int = 0) -> Node:
     dim = dim % result.dim()
     axis = max(dim - 1, 0)
-    if _alike(trace, tensors) != (0, 0):
+    alike = _alike(trace, tensors)
+    if alike not in ((0, 0), (1, 0)):
         raise trace.fail("stacks values whose batch is not their first axis alone", _BATCH)
     trace.set_batch_axis(result, 0 if dim else 1)
     parts = [_part(trace, t, dim) for t in tensors]
+    if alike == (1, 0):  # single numbers, which already have an axis
+        return joined(trace, parts, 0)
     parts = [reshaped(trace, p, (*p.shape[:axis], 1, *p.shape[axis:])) for p in parts]
     return joined(trace, parts, axis)
 
@@ -379,12 +382,15 @@ def expand(trace: Trace, result: Tensor, input: Tensor, *sizes: Any, **kwargs: A
     batch = trace.batch_axis(input) + added
     trace.set_batch_axis(result, batch)
     trace.set_merged(result, merged)
-    shape = [*result.shape[:batch], *[merged] * bool(merged), *result.shape[batch + 1 :]]
-    return expanded(trace, reshaped(trace, node, (1,) * added + node.shape), shape)
+    shape = [*result.shape[:batch], *[merged] * (merged > 1), *result.shape[batch + 1 :]] or [1]
+    inner = (1,) * added if merged == 1 else (1,) * added + node.shape
+    return expanded(trace, reshaped(trace, node, inner or (1,)), shape)
 
 
 def repeat(trace: Trace, result: Tensor, input: Tensor, *sizes: Any) -> Node:
     counts = _dims(sizes)
+    if trace.operation.endswith("tile"):  # which repeats the last axes where there are fewer counts
+        counts = [1] * (input.dim() - len(counts)) + counts
     if len(counts) != input.dim():
         raise trace.fail("that adds axes is not supported", "use unsqueeze before it")
     if counts[0] != 1:
@@ -418,13 +424,13 @@ def repeat_interleave(
 
 
 FUNCTIONS: dict[str, Handler] = {
-    **dict.fromkeys(
-        ("reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as"), reshape
-    ),
+    **dict.fromkeys(("reshape", "view", "view_as", "reshape_as", "flatten", "ravel", "unflatten"), reshape),
+    **dict.fromkeys(("squeeze", "unsqueeze"), reshape),
     "permute": permute,
     **dict.fromkeys(("transpose", "swapaxes", "swapdims"), transpose),
-    "t": lambda trace, result, input: transpose(trace, result, input, 0, 1),
-    "adjoint": lambda trace, result, input: transpose(trace, result, input, -2, -1),
+    "t": lambda trace, y, x: transpose(trace, y, x, 0, 1),
+    **dict.fromkeys(("adjoint", "mT", "mH"), lambda trace, y, x: transpose(trace, y, x, -2, -1)),
+    **dict.fromkeys(("T", "H"), lambda trace, y, x: permute(trace, y, x, *range(x.dim())[::-1])),
     **dict.fromkeys(("movedim", "moveaxis"), movedim),
     **dict.fromkeys(("split", "chunk", "tensor_split", "split_with_sizes"), split),
     "unbind": unbind,

@@ -90,6 +90,9 @@ def matmul(trace: Trace, result: Tensor, input: Any, other: Any, **kwargs: Any) 
         return _products(trace, result, trace.node(input), trace.node(other))
     if trace.is_value(input):
         weight = trace.constant(other)
+        if weight.ndim == 1:
+            made = _linear(trace, trace.node(input), weight[None], None)
+            return reshaped(trace, made, made.shape[:-1] or (1,))
         if weight.ndim == 2:
             return _linear(trace, trace.node(input), weight.T, None)
     else:
@@ -130,6 +133,8 @@ def attention(
     if dropout_p:
         raise trace.fail("with dropout is active in evaluation too", "pass dropout_p=0.0 in evaluation")
     nodes = [_given(trace, t, result.dim() - 1) for t in (query, key, value)]
+    if enable_gqa:
+        nodes = [nodes[0], *(_repeated_heads(trace, node, nodes[0].shape[-3]) for node in nodes[1:])]
     factor = float(query.shape[-1]) ** -0.5 if scale is None else float(scale)
     lead = [node.shape[:-2] for node in nodes]
     if attn_mask is None and not is_causal and lead[1] == lead[2]:
@@ -139,9 +144,17 @@ def attention(
             tokens = math.prod(nodes[0].shape[:-1])
             asked = reshaped(trace, nodes[0], (*lead[1], tokens, nodes[0].shape[-1]))
             return reshaped(trace, attend(trace, [asked, *nodes[1:]], factor), shape_of(result))
-    if enable_gqa or not lead[0] == lead[1] == lead[2]:
+    if not lead[0] == lead[1] == lead[2]:
         raise trace.fail("with fewer heads of keys than of queries is not supported", "repeat the keys")
     return _masked(trace, nodes, factor, _causal(query, key) if is_causal else attn_mask)
+
+
+def _repeated_heads(trace: Trace, node: Node, heads: int) -> Node:
+    """Each head of keys or values as many times, one after the other, as groups of queries share it."""
+    *lead, own, tokens, width = node.shape
+    wide = reshaped(trace, node, (*lead, own, 1, tokens, width))
+    wide = expanded(trace, wide, (*lead, own, heads // own, tokens, width))
+    return reshaped(trace, wide, (*lead, heads, tokens, width))
 
 
 def _causal(query: Tensor, key: Tensor) -> Array:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import channels_back, channels_first, reshaped
-from xnorpp.packing.operations.activation import bounded, emit_curve, emit_power
+from xnorpp.packing.operations.activation import bounded, emit_curve, emit_power, emit_slope
 from xnorpp.packing.operations.arguments import Handler, affine
 from xnorpp.packing.operations.arithmetic import batch_norm, plus_constant, times_constant
 from xnorpp.packing.trace import Trace
@@ -62,11 +62,18 @@ def norm(
     trace: Trace, result: Tensor, input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False,
     dtype: Any = None,
 ) -> Node:  # fmt: skip
-    if p not in (2, 2.0, "fro", None):
-        raise trace.fail(f"with p={p} is not supported", "use p=2")
     source = trace.node(input)
     axes = axes_of(trace, source, dim)
-    return _without(trace, emit_reduce(trace, source, "l2", axes), axes, keepdim)
+    return _without(trace, _length(trace, source, p, axes), axes, keepdim)
+
+
+def _length(trace: Trace, source: Node, p: Any, axes: list[int]) -> Node:
+    """The root of squares, the sum or the largest of magnitudes along axes, which stay with one element."""
+    if p in (2, "fro", None):
+        return emit_reduce(trace, source, "l2", axes)
+    if p not in (1, math.inf):
+        raise trace.fail(f"with p={p} is not supported", "use p=1, 2 or infinity")
+    return emit_reduce(trace, emit_slope(trace, source, np.array([-1.0])), "sum" if p == 1 else "max", axes)
 
 
 def vector_norm(
@@ -80,10 +87,8 @@ def normalize(
     trace: Trace, result: Tensor, input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, **kwargs: Any
 ) -> Node:
     """`x / max(|x|, eps)`."""
-    if p != 2:
-        raise trace.fail(f"with p={p} is not supported", "use p=2")
     source = trace.node(input)
-    length = emit_reduce(trace, source, "l2", axes_of(trace, source, dim))
+    length = _length(trace, source, p, axes_of(trace, source, dim))
     return trace.emit("div", [source, bounded(trace, length, eps, _LARGEST)], source.shape)
 
 
@@ -128,6 +133,8 @@ def _trailing(
     """Normalisation over the last axes. Over the last alone it is that of the channels of each pixel, of a
     value with that axis first; over more, the axes before are groups of their own."""
     rank = len(source.shape)
+    if axes > rank:
+        raise trace.fail("along the batch axis is not supported", "leave each image to itself")
     if axes == 1:
         first = channels_first(trace, source, rank - 1)
         made = emit_norm(trace, first, 1, False, centre, eps)

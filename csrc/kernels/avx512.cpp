@@ -202,8 +202,9 @@ struct Run {
     uint8_t *bits;
     long bits_stride;
     int block;
-    const Epilogue *line;        // of `finish_in_registers`, with its places moved to the first pixel; or null
-    const float *base;           // and what the counts are taken from, of case 0 of this row
+    const Epilogue *line;        // finished in registers, with its places moved to the first pixel
+    const float *base;           // what twice the counts are taken from, of case 0 of this row
+    const float *maps;           // End::Line: twice the factors of the pixels
 };
 
 // Whether a line is the one that most layers of a network have: factors, PReLU, shortcut, floats and bits.
@@ -212,30 +213,11 @@ bool finishes_in_registers(const Epilogue &e) {
     return usual && (e.act == Act::Prelu || e.act == Act::Leaky) && e.residual && e.out && e.bits && e.channels % kBlock == 0;
 }
 
-// That line, from counts in registers: what `fused_vectors` does from memory, in the same order.
-template <int P>
-__attribute__((always_inline)) inline void finish_in_registers(const Run &run, int c, const __m512i (&counts)[P], bool alike) {
-    const Epilogue &e = *run.line;
-    const __m512 mult = _mm512_loadu_ps(e.mult + c), shift = _mm512_loadu_ps(e.add + c), slope = _mm512_loadu_ps(e.slope + c);
-    const __m512 flip = _mm512_loadu_ps((const float *)e.flip + c), threshold = _mm512_loadu_ps(e.threshold + c);
-    const __m512 two = _mm512_set1_ps(-2.0f);
-    const float *residual = e.residual + c, *map = e.map, *bases = run.base + c;
-    float *out = e.out + c;
-    uint8_t *bits = e.bits + c / 8;
-    const long residual_step = e.residual_stride, step = e.out_stride, bits_step = e.bits_stride;
-    __m512 base = _mm512_loadu_ps(bases + (size_t)run.cases[0] * run.channels);
-#pragma GCC unroll 12
-    for (int i = 0; i < P; i++) {
-        if (i && !alike) base = _mm512_loadu_ps(bases + (size_t)run.cases[i] * run.channels);
-        __m512 v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(counts[i]), two, base);
-        v = multiply_add(mul(v, set1(map[i])), mult, shift);
-        v = add(prelu(v, slope), load(residual));
-        store(out, v);
-        const uint16_t word = (uint16_t)greater(xor_sign(v, flip), threshold);
-        __builtin_memcpy(bits, &word, 2);
-        residual += residual_step, out += step, bits += bits_step;
-    }
-}
+}  // namespace
+
+#include "wide/ends.inl"
+
+namespace {
 
 // 2*carries - rest is the count: `rest` comes as what the parities are taken from.
 template <int P, int... I>
@@ -274,12 +256,19 @@ void run_triples(const Run &given) {
             const int16_t *limits = run.limits + (size_t)run.cases[i] * run.channels + h * 16;
             return _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)limits));
         };
-        rest[0] = E == End::Signs ? limit(0) : _mm512_setzero_si512();
+        const int c = run.block * kBlock + h * 16;
+        const auto half_base = [&](int i) __attribute__((always_inline)) {
+            return _mm512_cvtps_epi32(mul(load(run.base + c + (size_t)run.cases[i] * run.channels), set1(0.5f)));
+        };
+        rest[0] = E == End::Signs ? limit(0) : E == End::Line ? half_base(0) : _mm512_setzero_si512();
 #pragma GCC unroll 12
         for (int i = 1; i < P; i++) rest[i] = rest[0];
         if (E == End::Signs && !alike)
 #pragma GCC unroll 12
             for (int i = 1; i < P; i++) rest[i] = limit(i);
+        if (E == End::Line && !alike)
+#pragma GCC unroll 12
+            for (int i = 1; i < P; i++) rest[i] = half_base(i);
         count_triples<P>(run, run.panel + h * half, rest, carries, std::make_integer_sequence<int, P>{});
         if constexpr (E == End::Signs) {
             uint8_t *bits = run.bits + 2 * h;
@@ -292,11 +281,13 @@ void run_triples(const Run &given) {
             }
             continue;
         }
-        const int c = run.block * kBlock + h * 16;
+        if constexpr (E == End::Line) {
+            finish_in_registers<P>(run, c, rest, carries);
+            continue;
+        }
         __m512i counts[P];
 #pragma GCC unroll 12
         for (int i = 0; i < P; i++) counts[i] = _mm512_sub_epi32(_mm512_add_epi32(carries[i], carries[i]), rest[i]);
-        if constexpr (E == End::Line) finish_in_registers<P>(run, c, counts, alike);
         if constexpr (E == End::Floats) {
             __m512 v[P][1];
 #pragma GCC unroll 12
@@ -376,8 +367,9 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
     const size_t band_rows = (size_t)(k.band - 1) * k.sh + (size_t)(k.kh - 1) * k.dh + 1;
     char *spare = (char *)round_up((size_t)(rows + band_rows * k.row_units + BitDot::kSlack), kLine);
     int32_t *counts = (int32_t *)scratch;
+    float maps[kMost];
     Run run;
-    run.pixel = Strides::of((long)k.sw * k.units * (long)sizeof(Triple));
+    run.maps = maps, run.pixel = Strides::of((long)k.sw * k.units * (long)sizeof(Triple));
     run.column = (long)k.units * (long)sizeof(Triple);
     run.row = (long)k.dh * k.row_units * (long)sizeof(Triple);
     run.rows = k.kh, run.units = k.units, run.channels = k.channels_padded;
@@ -385,7 +377,9 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
     run.bits_stride = e.bits_stride;
     Epilogue line = e;
     run.line = &line;
-    const End end = e.limits ? End::Signs : finishes_in_registers(e) ? End::Line : ends_in_registers(e) ? End::Floats : End::Counts;
+    // Halves of dot products are whole numbers where that of a pixel is even, and a factor must have its double.
+    const bool halves = finishes_in_registers(e) && k.fan % 2 == 0 && have_doubles(e.map + y0 * k.ow, (y1 - y0) * k.ow);
+    const End end = e.limits ? End::Signs : halves ? End::Line : ends_in_registers(e) ? End::Floats : End::Counts;
     const int tiles = (k.ow + kMost - 1) / kMost;
     const int shortest = k.ow / tiles, longer = k.ow % tiles;  // the first ones have a pixel more
     for (int top = y0; top < y1; top += k.band) {
@@ -412,7 +406,8 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
                     }
                     if (end != End::Counts) line.out = e.out + first * e.out_stride;
                     if (end == End::Line) {
-                        line.map = e.map + first, line.residual = e.residual + first * e.residual_stride;
+                        for (int i = 0; i < n; i++) maps[i] = 2 * e.map[first + i];
+                        line.residual = e.residual + first * e.residual_stride;
                         line.bits = e.bits + first * e.bits_stride;
                         runs_of<End::Line>(n, Sizes())(run);
                         continue;

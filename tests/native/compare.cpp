@@ -202,7 +202,7 @@ void compare(const Kernels &kernels) {
     Case c = draw_case();
     ConvSpec &s = c.s;
     c.plain = draw(0, 2) == 0;
-    if (c.plain && s.groups == 1) s.o = 32 * draw(1, 2), s.kw = 3, s.dw = 1, fit(c);
+    if (draw(0, 1) && s.groups == 1) s.o = 32 * draw(1, 2), s.kw = 3, s.dw = 1, c.fused = draw(0, 3), fit(c);  // ends in registers
     const size_t fan = (size_t)(s.c / s.groups), taps = (size_t)s.kh * s.kw, pixels = (size_t)s.h * s.w;
     // Bits.
     const size_t bytes = (fan + 7) / 8, words = ((size_t)s.c + 31) / 32;
@@ -215,9 +215,12 @@ void compare(const Kernels &kernels) {
     for (size_t p = 0; p < pixels; p++)
         for (int i = 0; i < s.c; i++) bits.as<uint8_t>()[p * words * 4 + (size_t)i / 8] |= (uint8_t)(draw(0, 1) << i % 8);
     s.in_stride = (int)words;
+    const float factor = c.map.as<float>()[0];
+    if (draw(0, 3) == 0) c.map.as<float>()[0] = 3e38f;  // whose double is no number
     const Output a = run(plain, c, build_bit_conv(plain, budget, s, weight.data()), bits.as());
     const Output b = run(kernels, c, build_bit_conv(kernels, budget, s, weight.data()), bits.as());
     if (a.floats != b.floats || a.bits != b.bits) fail(kernels, "bits", c);
+    c.map.as<float>()[0] = factor;
     // Floats, with and without padded pixels.
     const int stride = draw(0, 1) ? s.c : (int)round_up((size_t)s.c, 16);
     s.in_stride = stride;

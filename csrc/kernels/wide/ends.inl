@@ -1,0 +1,43 @@
+// The end of a binary layer from the sums of its bits in registers: `finishes_in_registers` states which line it is.
+
+namespace {
+
+// Whether twice each number is a number.
+bool have_doubles(const float *numbers, int n) {
+    uint32_t most = 0;
+    for (int i = 0; i < n; i++) {
+        uint32_t bits;
+        __builtin_memcpy(&bits, numbers + i, 4);
+        most = (bits & 0x7fffffffu) > most ? bits & 0x7fffffffu : most;
+    }
+    return most < 0x7f000000u;
+}
+
+// That line, from halves of the dot products in registers: what `fused_vectors` does from memory, rounded alike. A factor of a
+// pixel times the dot product is twice the factor times the half.
+template <int P>
+__attribute__((always_inline)) inline void finish_in_registers(const Run &run, int c, const __m512i (&rest)[P], const __m512i (&carries)[P]) {
+    const Epilogue &e = *run.line;
+    const __m512 mult = _mm512_loadu_ps(e.mult + c), shift = _mm512_loadu_ps(e.add + c), slope = _mm512_loadu_ps(e.slope + c);
+    const __m512i flip = _mm512_loadu_si512(e.flip + c);
+    const __m512 threshold = _mm512_loadu_ps(e.threshold + c);
+    const float *residual = e.residual + c;
+    float *out = e.out + c;
+    const long residual_step = e.residual_stride, step = e.out_stride, bits_step = e.bits_stride;
+    __m512 v[P];
+#pragma GCC unroll 12
+    for (int i = 0; i < P; i++, residual += residual_step, out += step) {
+        const __m512i half = _mm512_sub_epi32(rest[i], _mm512_add_epi32(carries[i], carries[i]));
+        v[i] = multiply_add(mul(_mm512_cvtepi32_ps(half), set1(run.maps[i])), mult, shift);
+        v[i] = add(prelu(v[i], slope), load(residual));
+        store(out, v[i]);
+    }
+    if (_mm512_test_epi32_mask(flip, flip))  // seldom: most layers turn no channel round
+#pragma GCC unroll 12
+        for (int i = 0; i < P; i++) v[i] = xor_sign(v[i], _mm512_castsi512_ps(flip));
+    char *bits = (char *)e.bits + c / 8;
+#pragma GCC unroll 12
+    for (int i = 0; i < P; i++, bits += bits_step) _store_mask16((__mmask16 *)bits, _mm512_cmp_ps_mask(v[i], threshold, _CMP_GT_OQ));
+}
+
+}  // namespace

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -72,9 +74,25 @@ def first_of(obstacles: Sequence[Obstacle]) -> PackError:
 
 
 def run_traced(model: nn.Module, *inputs: Tensor, keep: bool = False, any_size: bool = False) -> Trace:
-    """Run `model` once under a trace, which has no outputs where there are obstacles."""
+    """Run `model` under a trace, which has no outputs where there are obstacles.
+
+    It runs once, or twice where it uses a tensor that is not its own: whether that was there before is looked
+    up among all objects of the process, which takes longer than most traces.
+    """
     inputs = as_weights_are(model, inputs)
     recorder = Trace(model, inputs, keep, any_size)
+    result = _run(recorder, model, inputs)
+    if recorder.met_unknown:
+        recorder = Trace(model, inputs, keep, any_size)
+        found = [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t is not inputs[0]]
+        recorder.older = WeakValueDictionary({id(t): t for t in found})
+        del found
+        result = _run(recorder, model, inputs)
+    recorder.finish(result)
+    return recorder
+
+
+def _run(recorder: Trace, model: nn.Module, inputs: Sequence[Tensor]) -> Any:
     hooks = []
     try:
         for path, module in model.named_modules():
@@ -84,12 +102,10 @@ def run_traced(model: nn.Module, *inputs: Tensor, keep: bool = False, any_size: 
             hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
             hooks.append(module.register_forward_hook(after, with_kwargs=True))
         with evaluating(model), torch.no_grad(), recorder:
-            result = model(*inputs)
+            return model(*inputs)
     finally:
         for hook in hooks:
             hook.remove()
-    recorder.finish(result)
-    return recorder
 
 
 def _hooks(recorder: Trace, path: str, whole: bool) -> tuple[Any, Any]:

@@ -13,14 +13,12 @@ follows from it is not reported again. The model's training flags are put back a
 from __future__ import annotations
 
 import dataclasses
-import gc
 import linecache
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -77,11 +75,10 @@ class Trace(TorchFunctionMode):
         self.nodes: dict[int, Node] = {id(x): self.input}
         self.alive: list[Any] = [x]  # keeps every tensor, so that no identity is used twice
         self.constants: set[int] = set()
-        # Tensors of the program around the model, such as one of its module's own names: none depends on the
-        # input, because they were there before it ran.
-        self._older = WeakValueDictionary(
-            {id(t): t for t in gc.get_objects() if issubclass(type(t), Tensor) and t is not x}
-        )
+        # Tensors that were there before the model ran, such as a name of its module's own, so that none
+        # depends on the input; and whether one that is not among them was met.
+        self.older: Mapping[int, Tensor] = {}
+        self.met_unknown = False
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
         self.stale: dict[int, tuple[Node, Tensor | None]] = {}
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
@@ -384,7 +381,8 @@ class Trace(TorchFunctionMode):
             raise self.fail(
                 "computes its weights or constants from the input", "use parameters or buffers instead"
             )
-        if id(tensor) not in self.constants and self._older.get(id(tensor)) is not tensor:
+        if id(tensor) not in self.constants and self.older.get(id(tensor)) is not tensor:
+            self.met_unknown = True
             raise self.fail("uses a tensor of unknown origin", "make it a parameter or buffer of the module")
         with _no_modes():
             wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32

@@ -6,10 +6,10 @@ Needs timm and torchvision (`make zoo` installs them into an environment of thei
 statistics of batch norm too, and inputs small. A network passes if the packed model gives torch's class for
 at least 99 % of 200 inputs (of all pixels where the output is a map, and for each output) and `verify`
 explains every difference by rounding. Without names the networks of LISTED run; `--unlisted` runs those of
-zoo_unlisted.py and the constructs of zoo_constructs.py, without training; any other name of timm's works too,
-`torchvision:NAME`, `fpn:NAME` (the backbone of a detector of torchvision's) and `construct:NAME`. `--check`
-lists the obstacles alone, `--time` adds one-thread milliseconds of the packed, the real and the binary
-network.
+zoo_unlisted.py and the constructs of zoo_constructs.py and zoo_styles.py, without training. Any other name of
+timm's works too, `torchvision:NAME`, `fpn:NAME` (the backbone of a detector of torchvision's) and
+`construct:NAME`. `--check` lists the obstacles alone, `--time` adds one-thread milliseconds of the packed,
+the real and the binary network.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from xnorpp.packing import verify
 from xnorpp.paper.foreign import ENOUGH, differs_as_torch, passes
 from zoo_constructs import CONSTRUCTS
 from zoo_rounding import rounding_of, tensors_of, torch_against_itself
+from zoo_styles import STYLES
 from zoo_unlisted import SMALL, UNLISTED
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "extras"))
@@ -139,7 +140,7 @@ def create(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     """A network with random weights, and the shape of one input: the smallest that it runs on."""
     home, _, rest = name.rpartition(":")
     if home in ("own", "construct"):
-        build, shape = (OWN if home == "own" else CONSTRUCTS)[rest]
+        build, shape = (OWN if home == "own" else CONSTRUCTS | STYLES)[rest]
         return build(), shape
     last: Exception | None = None
     for shape in SMALL:
@@ -314,7 +315,7 @@ def main() -> int:
     parser.add_argument("--record", type=Path)
     given = parser.parse_args()
     steps = 0 if given.unlisted else 5
-    others = [*(f"construct:{name}" for name in CONSTRUCTS), *UNLISTED]
+    others = [*(f"construct:{name}" for name in CONSTRUCTS | STYLES), *UNLISTED]
     names = given.names or (others if given.unlisted else LISTED)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")

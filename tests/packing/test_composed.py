@@ -173,3 +173,13 @@ def test_an_axis_of_windows_is_no_batch() -> None:
     with torch.no_grad():
         wanted = model(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(CpuModel(pack_program(model, example=x))(x), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_expanded_to_a_value_takes_images_of_any_size() -> None:
+    """Squeeze-excitation as often written; the factors are not repeated for each pixel either."""
+    model = Lambda(lambda x: x * x.mean((2, 3), keepdim=True).sigmoid().expand_as(x))
+    program = pack_program(model, SHAPE, any_size=True)
+    assert "expand" not in {op.op for op in program.ops}
+    x = torch.randn(2, 6, 5, 12)
+    with torch.no_grad():
+        np.testing.assert_allclose(CpuModel(program)(x.numpy()), model(x).numpy(), rtol=1e-5, atol=1e-6)

@@ -41,6 +41,7 @@ def batch_norm(
 def _pair(trace: Trace, a: Any, b: Any) -> tuple[Node, Node, bool]:
     """Two values, and whether their shapes are equal; others must broadcast, axis by axis."""
     first, second = trace.node(a), trace.node(b)
+    first, second = _unexpanded(first, second), _unexpanded(second, first)
     fits = len(first.shape) == len(second.shape) and all(
         n == m or 1 in (n, m) for n, m in zip(first.shape, second.shape)
     )
@@ -50,6 +51,13 @@ def _pair(trace: Trace, a: Any, b: Any) -> tuple[Node, Node, bool]:
             "give both values as many axes, with equal sizes or 1",
         )
     return first, second, first.shape == second.shape
+
+
+def _unexpanded(node: Node, other: Node) -> Node:
+    """What was repeated to the other value's shape, `y.expand_as(x)`: the operation repeats it by itself."""
+    source = node.inputs[0] if node.op == "expand" else node
+    alike = len(source.shape) == len(node.shape)
+    return source if node.shape == other.shape and other.op != "expand" and alike else node
 
 
 def mul(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:

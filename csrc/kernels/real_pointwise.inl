@@ -1,6 +1,7 @@
 // Real convolutions of 1x1 with stride 1 over whole pixels: the shortcuts of downsampling blocks, pointwise layers. Their prepared
 // rows would be a copy of the input, so it is read where it lies, and pixels of different rows share tiles: as equal ones as
-// there can be, so that none computes what is thrown away. Sums are those of `FloatDot`, in its order.
+// there can be, so that none computes what is thrown away. With sixteen lanes other kernels run through the rows of the output in
+// the same way, from prepared rows. Sums are those of `FloatDot`, in its order.
 
 namespace {
 
@@ -30,12 +31,15 @@ __attribute__((always_inline)) inline void add_points(const float *in, long stri
 template <int P>
 void dot_points(const Conv &k, const Epilogue &e, const float *in, int pixel, int block, bool ends, float *result) {
     const float *w = (const float *)((const char *)k.weights + (size_t)block * k.panel_bytes);
+    const long stride = (long)k.sw * k.c;
     for (int half = 0; half < kBlock; half += 2 * N) {
         F sum[P][2];
 #pragma GCC unroll 16
         for (int i = 0; i < P; i++) sum[i][0] = sum[i][1] = zero();
-        add_points<P>(in, k.in_stride, k.c, w, sum);
-        w += (size_t)k.c * 2 * N;
+        for (int s = 0; s < k.segment_count; s++) {
+            add_points<P>(in + k.segments[s].offset, stride, k.segments[s].length, w, sum);
+            w += (size_t)k.segments[s].length * 2 * N;
+        }
         if (ends) {
             const int c = block * kBlock + half;
             const F bias[2] = {load(k.bias + c), load(k.bias + c + N)};
@@ -55,20 +59,39 @@ void points(const Conv &k, const Epilogue &e, const float *in, int pixel, int n,
     if constexpr (P > 1) points<P - 1>(k, e, in, pixel, n, block, ends, result);
 }
 
+// Whether rows of the output are worth a run of their own. One pixel is summed in another order.
+inline bool in_runs(const Conv &k) { return N == 16 && k.groups == 1 && k.dw == 1 && k.segment_count == k.kh && k.ow >= 7; }
+
+// `count` pixels from `first` on, whose windows begin at `in`, as tiles.
+inline void conv_points(const Conv &k, const Epilogue &e, const float *in, int first, int count, int block, bool ends, float *result) {
+    const int tiles = (count + kPointTile - 1) / kPointTile;
+    for (int tile = 0; tile < tiles; tile++) {
+        const int at = (int)((long)count * tile / tiles), n = (int)((long)count * (tile + 1) / tiles) - at;
+        points<kPointTile>(k, e, in + (size_t)at * k.sw * k.c, first + at, n, block, ends, result);
+        if (ends) continue;
+        int pixels[kPointTile];
+        for (int i = 0; i < n; i++) pixels[i] = first + at + i;
+        finish_tile(e, Biased{result, k.bias}, pixels, n, block * kBlock);
+    }
+}
+
 void conv_float(const Conv &k, const Epilogue &e, const void *in, int y0, int y1, int b0, int b1, char *scratch, Prepared *prepared) {
-    if (!is_pointwise(k)) return conv_rows<FloatDot>(k, e, in, y0, y1, b0, b1, scratch, prepared);
-    float *result = (float *)round_up((size_t)scratch, kLine);
-    const bool ends = ends_in_registers(e);
-    const int first = y0 * k.ow, count = (y1 - y0) * k.ow, tiles = (count + kPointTile - 1) / kPointTile;
-    for (int block = b0; block < b1; block++)
-        for (int tile = 0; tile < tiles; tile++) {
-            const int at = first + (int)((long)count * tile / tiles), n = first + (int)((long)count * (tile + 1) / tiles) - at;
-            points<kPointTile>(k, e, (const float *)in + (size_t)at * k.in_stride, at, n, block, ends, result);
-            if (ends) continue;
-            int pixels[kPointTile];
-            for (int i = 0; i < n; i++) pixels[i] = at + i;
-            finish_tile(e, Biased{result, k.bias}, pixels, n, block * kBlock);
-        }
+    const bool point = is_pointwise(k), ends = ends_in_registers(e);
+    if (!point && !in_runs(k)) return conv_rows<FloatDot>(k, e, in, y0, y1, b0, b1, scratch, prepared);
+    scratch = (char *)round_up((size_t)scratch, kLine);
+    float *result = (float *)scratch, *rows = (float *)(scratch + tile_bytes(k));
+    if (point) {
+        const float *from = (const float *)in + (size_t)y0 * k.ow * k.c;
+        for (int block = b0; block < b1; block++) conv_points(k, e, from, y0 * k.ow, (y1 - y0) * k.ow, block, ends, result);
+        return;
+    }
+    for (int top = y0; top < y1; top += k.band) {
+        const int bottom = top + k.band < y1 ? top + k.band : y1;
+        bring_rows<FloatDot>(k, in, top, bottom, rows, nullptr, prepared);
+        for (int block = b0; block < b1; block++)
+            for (int y = top; y < bottom; y++)
+                conv_points(k, e, rows + (size_t)(y - top) * k.sh * k.row_units, y * k.ow, k.ow, block, ends, result);
+    }
 }
 
 }  // namespace

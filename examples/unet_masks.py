@@ -29,7 +29,7 @@ def square(size=32):
 
 print(xnorpp.binarize(net := UNet(), example=(3, 32, 32)))
 optimizer = torch.optim.Adam(net.parameters(), 0.01)
-for _ in range(30):
+for _ in range(80):
     images, masks = map(torch.stack, zip(*(square() for _ in range(16))))
     optimizer.zero_grad()
     nn.functional.cross_entropy(net(images), masks).backward()
@@ -37,4 +37,4 @@ for _ in range(30):
 packed = xnorpp.pack(net.eval(), (3, 32, 32), labels=["background", "square"])  # packed.save("squares.xnor")
 image, mask = square(size=48)
 found = packed.segment((image.permute(1, 2, 0).numpy() * 255).astype(np.uint8))
-print(f"a mask of {found.shape} pixels, {100 * (found == mask.numpy()).mean():.1f} % right")
+print(f"{found.shape}, overlap {100 * (found & mask.numpy()).sum() / (found | mask.numpy()).sum():.0f} %")

@@ -183,3 +183,28 @@ def test_what_is_expanded_to_a_value_takes_images_of_any_size() -> None:
     x = torch.randn(2, 6, 5, 12)
     with torch.no_grad():
         np.testing.assert_allclose(CpuModel(program)(x.numpy()), model(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
+GEOMETRIES: list[dict[str, Any]] = [
+    {"kernel_size": 3, "stride": 2, "dilation": 2, "padding": 1},
+    {"kernel_size": 3, "stride": 2, "dilation": 3, "padding": 2, "output_padding": 1},
+    {"kernel_size": 4, "stride": 3, "dilation": 2, "groups": 2},
+    {"kernel_size": 3, "stride": (2, 3), "dilation": (2, 1), "padding": (1, 0)},
+    {"kernel_size": 3, "stride": 6, "dilation": 4, "padding": 2, "output_padding": 1},
+    {"kernel_size": 3, "stride": 2, "padding": 1, "output_padding": 1},
+]
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+def test_a_binary_transposed_convolution_may_be_dilated(geometry: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    layer = xnorpp.nn.BinaryConvTranspose2d(6, 8, **geometry)
+    model = nn.Sequential(nn.BatchNorm2d(6), layer, nn.BatchNorm2d(8), xnorpp.BinaryConv2d(8, 5, 3)).eval()
+    x = torch.randn(3, *SHAPE)
+    with torch.no_grad():
+        wanted = model(x).numpy()
+    program = pack_program(model, SHAPE)
+    for isa in (None, "reference"):
+        found = xnorpp.PackedModel(program, isa=isa)(x.numpy())
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    assert verify(model, x.numpy()).holds

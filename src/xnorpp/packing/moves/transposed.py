@@ -4,13 +4,14 @@ With stride s, row y of the uncut result is row q = y // s of phase r = y % s, a
 q - j with the taps r + s*j. So the s*s phases of an output channel are s*s channels of an ordinary
 convolution whose kernel is the s-th part, and a pixel shuffle puts them where they belong; the padding is cut
 off at last. A kernel of 2 with stride 2 becomes a 1x1 convolution. Where s does not divide the kernel some
-phases have a tap less: zero in a real kernel; phases with equally many taps are a convolution of their own
-where weights are bits, which have no zero.
+phases have a tap less: zero in a real kernel; where weights are bits, which have no zero, each phase is a
+convolution of its own. So it is where a binary kernel is dilated, too.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,12 +39,7 @@ def transposed(
         binary: Whether both factors are bits.
     """
     filters = _filters(weight, groups)
-    if stride != [1, 1] and dilation != [1, 1]:
-        if binary:
-            raise trace.fail(
-                f"with stride={tuple(stride)} and dilation={tuple(dilation)} is not supported",
-                "use stride or dilation, not both",
-            )
+    if stride != [1, 1] and dilation != [1, 1] and not binary:
         filters, dilation = _spread(filters, dilation), [1, 1]
     reach = [d * (k - 1) for d, k in zip(dilation, filters.shape[2:])]
     if stride == [1, 1] and reach[0] >= padding[0] and reach[1] >= padding[1]:
@@ -88,6 +84,25 @@ def _spread(filters: Array, dilation: list[int]) -> Array:
     return wide
 
 
+class _Phase(NamedTuple):
+    """The taps of one phase along an axis, and how far they look back: `first` to `last` by `step`."""
+
+    taps: slice
+    first: int
+    last: int
+    step: int
+
+
+def _taps_of(phase: int, kernel: int, stride: int, dilation: int) -> _Phase:
+    """Tap k of a dilated kernel adds to row `dilation*k`, whose phase is the remainder by the stride."""
+    own = [k for k in range(kernel) if dilation * k % stride == phase]
+    if not own:
+        return _Phase(slice(0, 0), 0, 0, 1)
+    first, last = ((dilation * k - phase) // stride for k in (own[0], own[-1]))
+    common = math.gcd(stride, dilation)
+    return _Phase(slice(own[0], own[-1] + 1, stride // common), first, last, dilation // common)
+
+
 def _phases(
     trace: Trace, source: Node, filters: Array, stride: list[int], dilation: list[int], groups: int,
     binary: bool,
@@ -98,22 +113,24 @@ def _phases(
     th, tw = -(-kh // sh), -(-kw // sw)  # taps of the longest phase
     rows = source.shape[1] + (th - 1) * dilation[0]
     columns = source.shape[2] + (tw - 1) * dilation[1]
-    if not binary or (kh % sh == 0 and kw % sw == 0):
+    if not binary or (kh % sh == 0 and kw % sw == 0 and dilation == [1, 1]):
         wide = np.zeros((o, fan, th * sh, tw * sw), filters.dtype)
         wide[:, :, :kh, :kw] = filters
         taps = wide.reshape(o, fan, th, sh, tw, sw)[:, :, ::-1, :, ::-1].transpose(0, 3, 5, 1, 2, 4)
         return _conv(trace, source, taps.reshape(o * sh * sw, fan, th, tw), dilation, groups, (rows, columns))
+    across = [[_taps_of(r, *axis) for r in range(axis[1])] for axis in zip((kh, kw), stride, dilation)]
+    rows, columns = (n + max(p.last for p in ps) for n, ps in zip(source.shape[1:], across))
     parts = []
-    for i in range(sh):
-        for j in range(sw):
-            taps = filters[:, :, i::sh, j::sw][:, :, ::-1, ::-1]
+    for i in across[0]:
+        for j in across[1]:
+            taps = filters[:, :, i.taps][:, :, :, j.taps][:, :, ::-1, ::-1]
             if 0 in taps.shape:
                 value = np.zeros((o, rows, columns), np.float32)
                 parts.append(trace.emit("constant", [trace.input], value.shape, None, {"value": value}))
                 continue
-            size = (source.shape[1] + taps.shape[2] - 1, source.shape[2] + taps.shape[3] - 1)
-            part = _conv(trace, source, taps, dilation, groups, size)
-            edges = [0, 0, 0, rows - size[0], 0, columns - size[1]]
+            size = (source.shape[1] + i.last - i.first, source.shape[2] + j.last - j.first)
+            part = _conv(trace, source, taps, [i.step, j.step], groups, size)
+            edges = [0, 0, i.first, rows - size[0] - i.first, j.first, columns - size[1] - j.first]
             real = trace.emit("affine", [part], part.shape, None, {}, lambda v: v)
             if any(edges):
                 attrs = {"padding": edges, "value": 0.0}

@@ -192,14 +192,19 @@ GEOMETRIES: list[dict[str, Any]] = [
     {"kernel_size": 3, "stride": (2, 3), "dilation": (2, 1), "padding": (1, 0)},
     {"kernel_size": 3, "stride": 6, "dilation": 4, "padding": 2, "output_padding": 1},
     {"kernel_size": 3, "stride": 2, "padding": 1, "output_padding": 1},
+    {"kernel_size": (2, 5), "stride": (1, 4), "groups": 2, "bias": False},
+    {"kernel_size": 2, "stride": 3, "output_padding": 1},
 ]
 
 
+@pytest.mark.parametrize("kind", [xnorpp.nn.BinaryConvTranspose2d, nn.ConvTranspose2d])
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
-def test_a_binary_transposed_convolution_may_be_dilated(geometry: dict[str, Any]) -> None:
+def test_transposed_convolutions_of_every_geometry(kind: Any, geometry: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    layer = xnorpp.nn.BinaryConvTranspose2d(6, 8, **geometry)
-    model = nn.Sequential(nn.BatchNorm2d(6), layer, nn.BatchNorm2d(8), xnorpp.BinaryConv2d(8, 5, 3)).eval()
+    layer = kind(6, 8, **geometry)
+    model = nn.Sequential(nn.BatchNorm2d(6), layer, nn.BatchNorm2d(8)).eval()
+    if kind is not nn.ConvTranspose2d:  # whose signs rounding decides
+        model.append(xnorpp.BinaryConv2d(8, 5, 3))
     x = torch.randn(3, *SHAPE)
     with torch.no_grad():
         wanted = model(x).numpy()

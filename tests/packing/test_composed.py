@@ -1,4 +1,4 @@
-"""Functions composed of others, numbers without an axis, constants from outside, and mixed images."""
+"""Forms with unusual arguments, composed functions, single numbers, constants from outside, mixed images."""
 
 from __future__ import annotations
 
@@ -84,6 +84,34 @@ FORMS: dict[str, Callable[[Tensor], Any]] = {
     "shared heads": lambda x: F.scaled_dot_product_attention(x, x[:, :3], x[:, :3].relu(), enable_gqa=True),
     "outside": lambda x: x * CHANNELS + torch.ones(6, 1, 1),
     "coordinates": coordinates,
+    # unusual arguments
+    "uneven chunks": lambda x: torch.cat([part * i for i, part in enumerate(x.chunk(4, -1))], -1),
+    "more chunks than channels": lambda x: x.chunk(20, 1)[5] - x.chunk(4, 1)[-1],
+    "split by sizes": lambda x: torch.cat(x.split([1, 4, 2], dim=-2)[::-1], 2),
+    "negative steps": lambda x: x[:, 1:-1:3, ::2, -5:],
+    "constant around": lambda x: F.pad(x, (1, 2, 3, 0, 1, 2), value=-1.5),
+    "less around": lambda x: F.pad(x, (-1, -2, 1, 0)),
+    "reflected": lambda x: F.pad(x, (1, 2, 3, 0), mode="reflect"),
+    "replicated": lambda x: F.pad(x, (5, 6, 7, 8), mode="replicate"),
+    "sequence reflected": lambda x: F.pad(x.flatten(2), (3, 4), mode="reflect"),
+    "shuffled to pixels": lambda x: F.pixel_shuffle(x[:, :4], 2),
+    "nearest of a fraction": lambda x: F.interpolate(x, scale_factor=(1.5, 2.3)),
+    "bilinear to a size": lambda x: F.interpolate(x, size=(13, 5), mode="bilinear", align_corners=True),
+    "bilinear, recomputed": lambda x: F.interpolate(
+        x, scale_factor=1.7, mode="bilinear", recompute_scale_factor=True
+    ),
+    "sequence enlarged": lambda x: F.interpolate(x.flatten(2), scale_factor=2, mode="linear"),
+    "dilated maxima": lambda x: F.max_pool2d(x, 3, 2, 1, dilation=2, ceil_mode=True),
+    "means at the edge": lambda x: F.avg_pool2d(x, 4, 3, 2, ceil_mode=True, count_include_pad=False),
+    "means over another number": lambda x: F.avg_pool2d(x, 2, divisor_override=3),
+    "adaptive, larger": lambda x: F.adaptive_avg_pool2d(x, (8, 4)),
+    "adaptive maxima": lambda x: F.adaptive_max_pool2d(x, (None, 4)),
+    "maximum of all": lambda x: torch.amax(x, (-1, -3)) + F.adaptive_max_pool2d(x, 1).flatten(1)[:, :1],
+    "log softmax of rows": lambda x: F.log_softmax(x, dim=-2),
+    "groups of channels": lambda x: F.group_norm(x, 3, VECTOR, VECTOR),
+    "each channel": lambda x: F.instance_norm(x, weight=VECTOR),
+    "pixels together": lambda x: F.layer_norm(x, (7, 9)),
+    "mean squares": lambda x: F.rms_norm(x, (9,), eps=1e-5),
     # one number for each image, (n,)
     "squeezed": lambda x: (mean(x) @ MATRIX.T[:, :1]).squeeze(1).sigmoid(),
     "dot product": lambda x: (mean(x) * x.amax((2, 3))).sum(-1),

@@ -40,7 +40,7 @@ SAVES = 4  # checkpoints per run: a kill loses a quarter at most
 # teachers held images out, like these teachers, by that of `student-runs-3`, the fourth, and levers of
 # ResNet-18, with what trained beside them, by that of `student-runs-4`, the fifth.
 ACCEPTED_CODE: tuple[str, ...] = (
-    "1b0b68696e55", "d1eedddc1433", "9b0a0057af76", "278549fba7ab", "bed6509b7edd",
+    "1b0b68696e55", "d1eedddc1433", "9b0a0057af76", "278549fba7ab", "bed6509b7edd", "5aed43045490",
 )  # fmt: skip
 
 

@@ -14,6 +14,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "../kernels/wide/planes.h"
+
 namespace xnorpp {
 namespace {
 
@@ -141,6 +143,43 @@ ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Sou
     return store;
 }
 
+// A binary convolution for a matrix unit: see planes.h.
+ConvStore lay_out_matrix(Budget &budget, const ConvSpec &s, const Conv &geometry) {
+    ConvStore store;
+    store.source = Source::Matrix, store.conv = geometry;
+    Conv &k = store.conv;
+    k.units = (k.fan + kPlaneUnit - 1) / kPlaneUnit;
+    const size_t row_units = (size_t)plane_columns(k) * k.units;
+    const size_t least = row_units * ((size_t)(s.kh - 1) * s.dh + s.sh) * (size_t)s.sw * kPlaneUnit;
+    check_scratch(s, least);
+    k.row_units = (int)row_units;
+    k.blocks_per_group = k.blocks = (k.og + kBlock - 1) / kBlock;
+    k.channels_padded = k.blocks * kBlock;
+    k.band = 1;
+    while (k.band < k.oh && (plane_units(k) + (size_t)planes(k) * row_units) * kPlaneUnit <= kMostPlaneBytes) k.band++;
+    const int bands = (k.oh + k.band - 1) / k.band;
+    k.band = (k.oh + bands - 1) / bands;
+    const bool whole_rows = s.sw == 1 && s.dw == 1;
+    for (int i = 0; i < s.kh; i++)
+        for (int j = 0; j < (whole_rows ? 1 : s.kw); j++) {
+            store.segments.push_back({(int32_t)plane_offset(k, i * s.dh, j * s.dw), whole_rows ? s.kw * k.units : k.units});
+            k.total_units += store.segments.back().length;
+        }
+    k.segments = store.segments.data();
+    k.segment_count = (int)store.segments.size();
+    k.panel_bytes = (size_t)k.total_units * kPlaneUnit * kBlock / 8 + kBlock * sizeof(int32_t);
+    take_weights(store, budget, (size_t)k.blocks * k.panel_bytes);
+    return store;
+}
+
+ConvStore lay_out_bits(const Kernels &kernels, Budget &budget, const ConvSpec &s) {
+    Conv geometry{};
+    take_geometry(geometry, s);
+    geometry.words = (geometry.fan + 31) / 32;
+    if (kernels.matrix && s.groups == 1 && kernels.matrix->takes(geometry)) return lay_out_matrix(budget, s, geometry);
+    return lay_out(kernels, budget, s, Source::Bits);
+}
+
 // Whether a real convolution takes the filters of several groups together: one group's would leave most of a block empty.
 bool is_grouped(const ConvSpec &s) { return s.groups > 1 && s.o / s.groups <= kBlock / 2; }
 
@@ -170,12 +209,14 @@ int padded_channel(const Conv &k, int o) {
 
 size_t scratch_of(const Kernels &kernels, const ConvStore &store) {
     if (store.source == Source::Grouped) return grouped_scratch(store.conv);
+    if (store.source == Source::Matrix) return plane_scratch(store.conv);
     return conv_scratch(store.conv, traits_of(kernels, store.source), store.source == Source::Bits);
 }
 
 const DotTraits &traits_of(const Kernels &kernels, Source source) {
     switch (source) {
-        case Source::Bits: return kernels.bits;
+        case Source::Bits:
+        case Source::Matrix: return kernels.bits;
         case Source::Float:
         case Source::Grouped: return kernels.real;
         case Source::Bytes: return kernels.bytes;
@@ -188,6 +229,7 @@ const DotTraits &traits_of(const Kernels &kernels, Source source) {
 ConvFunction function_of(const Kernels &kernels, Source source) {
     switch (source) {
         case Source::Bits: return kernels.conv_bits;
+        case Source::Matrix: return kernels.matrix->conv;
         case Source::Float: return kernels.conv_float;
         case Source::Grouped: return kernels.conv_grouped;
         case Source::Whole: return kernels.conv_whole;
@@ -198,9 +240,9 @@ ConvFunction function_of(const Kernels &kernels, Source source) {
 }
 
 ConvStore build_bit_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, const uint8_t *weight) {
-    ConvStore store = lay_out(kernels, budget, s, Source::Bits);
+    ConvStore store = lay_out_bits(kernels, budget, s);
     Conv &k = store.conv;
-    kernels.pack_bits(k, weight, store.weights.as());
+    (store.source == Source::Matrix ? kernels.matrix->pack : kernels.pack_bits.function)(k, weight, store.weights.as());
     const bool one = s.pad_value != 0;
     const auto rows = cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, one, store.row_case);
     const auto cols = cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, one, store.col_case);

@@ -14,6 +14,8 @@ struct ConvStore {
     Buffer weights, base, scale, offset;  // an image's: scale and bias, shift; of floats: the bias
 };
 
+inline bool is_binary(Source source) { return source == Source::Bits || source == Source::Matrix; }
+
 struct ConvSpec {
     int c, h, w, o, kh, kw, sh, sw, ph, pw, dh, dw, groups, pad_value, in_stride;
 };

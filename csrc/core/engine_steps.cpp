@@ -44,7 +44,7 @@ void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces
     Share share;
     if (split.by_row) {
         Prepared rows;  // the parts of a thread follow each other and share most of their border
-        Prepared *ready = store.source == Source::Bits ? &rows : nullptr;
+        Prepared *ready = is_binary(store.source) ? &rows : nullptr;
         while (pieces.next(share, split.most)) run(k, e, in, share.begin, share.end, 0, blocks, scratch, ready);
         return;
     }

@@ -59,7 +59,7 @@ float after(const StageSpec &stage, int c, float v) {
 }
 
 void make_limits(Step &step) {
-    if (step.kind != StepKind::Conv || step.conv->source != Source::Bits || step.stages.empty()) return;
+    if (step.kind != StepKind::Conv || !is_binary(step.conv->source) || step.stages.empty()) return;
     const Conv &k = step.conv->conv;
     const std::vector<StageSpec> &stages = step.stages;
     const StageSpec &sign = stages.back();

@@ -5,12 +5,17 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(XNORPP_HAVE_AMX)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace xnorpp {
 
 // One of each file of kernels, besides the generic ones.
 const Kernels *avx2_kernels();
 const Kernels *avx512_kernels();
+const Kernels *amx_kernels();
 const Kernels *neon_kernels();
 const Kernels *wasm_kernels();  // csrc/wasm/kernels.cpp
 bool wasm_fuses();              // whether relaxed multiply-adds round once here
@@ -47,6 +52,20 @@ bool has_avx512() {
     const unsigned c = 1u << 11 | 1u << 14;                       // VNNI, VPOPCNTDQ
     return has_avx2() && (seven.b & b) == b && (seven.c & c) == c && saves(0xe6);
 }
+
+#if defined(XNORPP_HAVE_AMX)
+// Linux lends the matrix unit to processes that ask for it, once for all of their threads.
+bool has_amx() {
+#if defined(XNORPP_EMULATE_AMX)
+    return has_avx512();
+#else
+    const unsigned tiles = 1u << 24 | 1u << 25;  // AMX-TILE, AMX-INT8
+    constexpr long kAskForState = 0x1023, kTileData = 18;
+    const auto lent = [] { return syscall(SYS_arch_prctl, kAskForState, kTileData) == 0; };
+    return has_avx512() && (Cpuid(7, 0).d & tiles) == tiles && saves(0x600e6) && lent();
+#endif
+}
+#endif
 #endif
 
 }  // namespace
@@ -75,6 +94,11 @@ const std::vector<IsaRow> &isa_table() {
 #endif
 #if !defined(XNORPP_NO_GENERIC)  // which a browser need not download
         {"generic", generic_kernels, always},
+#endif
+#if defined(XNORPP_HAVE_AMX)
+        {"amx", amx_kernels, has_amx},
+#else
+        {"amx", nullptr, nullptr},
 #endif
     };
     return table;

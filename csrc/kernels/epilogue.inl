@@ -24,6 +24,12 @@ inline Tail tail_of(const Epilogue &e) {
     return e.residual && e.out && e.bits ? Tail::ResidualOutBits : Tail::Any;
 }
 
+// Whether a line is the one that most layers of a network have: factors, PReLU, shortcut, floats and bits.
+inline bool is_usual(const Epilogue &e) {
+    const bool usual = e.fused && e.map && e.mult && !e.mult2 && e.act2 == Act::None && !e.sign_map;
+    return usual && (e.act == Act::Prelu || e.act == Act::Leaky) && e.residual && e.out && e.bits && e.channels % kBlock == 0;
+}
+
 struct BaseMinus {  // dot = base[case][c] - 2*differing, from 16-bit counts; all exact in float32
     static constexpr unsigned kTails = kBinaryTails;
     const uint16_t *counts;
@@ -304,7 +310,7 @@ void finish_tile(const Epilogue &e, const Src &src, const int *pixels, int n, in
     return e.mult ? with_tail<false, true>(e, src, pixels, n, c0) : with_tail<false, false>(e, src, pixels, n, c0);
 }
 
-void finish_pixels(const Epilogue &e, const float *src, int stride, int first, int n) {
+[[maybe_unused]] void finish_pixels(const Epilogue &e, const float *src, int stride, int first, int n) {
     int pixels[kMaxTile];
     for (int at = 0; at < n; at += kMaxTile) {
         const int m = n - at < kMaxTile ? n - at : kMaxTile;

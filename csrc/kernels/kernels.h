@@ -17,7 +17,7 @@ constexpr int kQuadSums = 11;    // sums of a row for two rows of outputs (see s
 constexpr int kEightSums = 17;   // of four rows of outputs (see stem/image_eight.inl)
 constexpr size_t kLine = 64;     // a cache line: alignment of everything
 
-enum class Source : int { Bits, Float, Grouped, Whole, Bytes, Image, ImagePair };
+enum class Source : int { Bits, Matrix, Float, Grouped, Whole, Bytes, Image, ImagePair };  // Matrix: bits, by a matrix unit
 
 // A run of consecutive units (nibbles, words, floats) in the prepared rows: `offset` from a pixel's first unit.
 struct Segment {
@@ -137,6 +137,14 @@ using ConvFunction = void (*)(const Conv &, const Epilogue &, const void *in, in
 template <class T>
 using PackFunction = void (*)(const Conv &, const T *weight, void *panels);
 
+// One-bit convolutions by a matrix unit (wide/matrix.inl), where a set of instructions has one: their prepared rows are planes
+// of bytes (wide/planes.h).
+struct Matrix {
+    bool (*takes)(const Conv &);  // whether a convolution is faster that way; its geometry and words are known
+    PackFunction<uint8_t> pack;
+    ConvFunction conv;
+};
+
 // What every instruction set has. Its one list of entries is in table.inl, which each file of kernels includes last: an entry
 // that is not listed there, or that a file does not define, does not compile.
 struct Kernels {
@@ -173,6 +181,7 @@ struct Kernels {
     DotTraits bytes{};
     PackFunction<int16_t> pack_bytes = nullptr;
     ConvFunction conv_bytes = nullptr;
+    const Matrix *matrix = nullptr;
 };
 
 // Scratch bytes one thread needs for a convolution; the carving itself is in conv.inl.

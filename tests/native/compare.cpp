@@ -26,11 +26,15 @@ Buffer reals(size_t n) {
     return buffer;
 }
 
+// What follows a convolution: the line of run(), signs of the product times a factor for each pixel, or limits of counts.
+enum class Ending { Line, Signs, Limits };
+
 struct Case {
     ConvSpec s;
     int oh, ow, threads;
     bool fused, plain;
-    Buffer mult, add, slope, map, threshold, flip, residual;
+    Ending ending = Ending::Line;
+    Buffer mult, add, slope, map, threshold, flip, residual, limits, turn;
 };
 
 struct Output {
@@ -87,7 +91,10 @@ Output run(const Kernels &kernels, const Case &c, const ConvStore &store, const 
     e.out = floats.as<float>(), e.out_stride = (int)stride;
     e.bits = bits.as<uint8_t>(), e.bits_stride = (int)bytes;
     e.threshold = c.threshold.as<float>(), e.flip = c.flip.as<uint32_t>();
-    if (c.plain) {  // v*mult + add, relu, store
+    if (c.ending != Ending::Line) {
+        e.fused = true, e.mult = nullptr, e.act = Act::None, e.residual = nullptr, e.out = nullptr;
+        if (c.ending == Ending::Limits) e.limits = c.limits.as<int16_t>(), e.turn = c.turn.as<uint32_t>();
+    } else if (c.plain) {  // v*mult + add, relu, store
         e.fused = true, e.map = nullptr, e.residual = nullptr, e.bits = nullptr;
         e.act = c.fused ? Act::Relu : Act::None;
         if (c.threads % 2) e.mult = e.add = nullptr;
@@ -124,6 +131,34 @@ bool close(const Output &a, const Output &b) {
     for (size_t i = 0; i < a.floats.size(); i++)
         if (!(std::fabs(a.floats[i] - b.floats[i]) <= 1e-3f * (1 + std::fabs(a.floats[i])))) return false;
     return true;
+}
+
+// Lines without floats. Limits, which plain C++ does not look at, are compared with signs that are made to be the same: of a
+// convolution without border cases, whose dot product is n - 2*count.
+void compare_endings(const Kernels &kernels, Case &c, const ConvStore &plain, const ConvStore &store, const void *in) {
+    const size_t o = (size_t)c.s.o, pixels = (size_t)c.oh * c.ow;
+    c.ending = Ending::Signs;
+    if (run(*generic_kernels(), c, plain, in).bits != run(kernels, c, store, in).bits) fail(kernels, "signs", c);
+    if (kernels.limits && c.s.groups == 1 && c.s.pad_value) {
+        const int n = c.s.kh * c.s.kw * c.s.c;
+        const size_t padded = round_up(o, kBlock);
+        Buffer map(round_up(pixels, 64) * 4), threshold(round_up(o, 64) * 4);
+        std::swap(c.map, map), std::swap(c.threshold, threshold);
+        for (size_t i = 0; i < pixels; i++) c.map.as<float>()[i] = 1.0f;
+        c.limits = Buffer(padded * 2), c.turn = Buffer(padded / 8);
+        for (size_t i = 0; i < o; i++) {  // n - 2*count > n - 2*limit, turned round where `flip` is set
+            const int limit = draw(n / 2 - 3, n / 2 + 3);
+            const bool flip = c.flip.as<uint32_t>()[i] != 0;
+            c.limits.as<int16_t>()[i] = (int16_t)limit;
+            if (flip) c.turn.as<uint32_t>()[i / kBlock] |= 1u << i % kBlock;
+            c.threshold.as<float>()[i] = flip ? (float)(2 * limit - n) - 0.5f : (float)(n - 2 * limit);
+        }
+        const Output signs = run(*generic_kernels(), c, plain, in);
+        c.ending = Ending::Limits;
+        if (signs.bits != run(kernels, c, store, in).bits) fail(kernels, "limits", c);
+        std::swap(c.map, map), std::swap(c.threshold, threshold);
+    }
+    c.ending = Ending::Line;
 }
 
 // A stem and its max pool by maxima of whole sums, as Engine::run_pooled_sums does it, against the plain floats' maxima.
@@ -221,6 +256,7 @@ void compare(const Kernels &kernels) {
     const Output b = run(kernels, c, build_bit_conv(kernels, budget, s, weight.data()), bits.as());
     if (a.floats != b.floats || a.bits != b.bits) fail(kernels, "bits", c);
     c.map.as<float>()[0] = factor;
+    compare_endings(kernels, c, build_bit_conv(plain, budget, s, weight.data()), build_bit_conv(kernels, budget, s, weight.data()), bits.as());
     // Floats, with and without padded pixels.
     const int stride = draw(0, 1) ? s.c : (int)round_up((size_t)s.c, 16);
     s.in_stride = stride;

@@ -24,8 +24,8 @@ COMMON = ["-std=c++17", "-ffp-contract=off", "-w", "-pthread"]
 def x86_flags() -> dict[str, list[str]]:
     """What each file of x86 kernels is compiled with, as CMakeLists.txt has it."""
     text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
-    found = re.findall(r'csrc/kernels/(\w+)\.cpp PROPERTIES COMPILE_OPTIONS\s+"([^"]*)"', text)
-    return {isa: [flag for flag in flags.split(";") if flag.startswith("-m")] for isa, flags in found}
+    found = re.findall(r'csrc/kernels/([\w/]+)\.cpp PROPERTIES COMPILE_OPTIONS\s+"([^"]*)"', text)
+    return {file: [flag for flag in flags.split(";") if flag.startswith("-m")] for file, flags in found}
 
 
 def build(compiler: str, sources: list[tuple[str, list[str]]], flags: list[str], out: Path) -> Path:
@@ -71,12 +71,29 @@ def test_x86_kernels_stay_inside_their_memory(tmp_path: Path) -> None:
     if platform.machine() != "x86_64" or compiler is None:
         pytest.skip("X86 KERNELS NOT TESTED UNDER SANITIZERS: an x86-64 machine with g++ is needed")
     files = x86_flags()
-    assert {"avx2", "avx512"} <= set(files)
-    defines = [f"-DXNORPP_HAVE_{isa.upper()}" for isa in files]
+    assert {"avx2", "avx512", "wide/amx"} <= set(files)
+    defines = [f"-DXNORPP_HAVE_{Path(file).name.upper()}" for file in files] + ["-DXNORPP_EMULATE_AMX"]
     sources = [(source, defines) for source in SOURCES]
-    sources += [(f"csrc/kernels/{isa}.cpp", [*defines, *own]) for isa, own in files.items()]
+    sources += [(f"csrc/kernels/{file}.cpp", [*defines, *own]) for file, own in files.items()]
     flags = ["-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     program = build(compiler, sources, flags, tmp_path)
     done = subprocess.run([str(program), "2", "60"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     assert "generic equals generic" in done.stdout
+    assert ("amx equals generic" in done.stdout) == ("avx512 equals generic" in done.stdout)
+
+
+def test_tiles_of_the_matrix_unit_equal_generic_under_emulation(tmp_path: Path) -> None:
+    """The kernels for AMX, with its instructions in plain C++: only a processor with AVX-512 is needed."""
+    compiler = shutil.which("g++")
+    if platform.machine() != "x86_64" or compiler is None:
+        pytest.skip("AMX KERNELS NOT TESTED: an x86-64 machine with g++ is needed")
+    defines = ["-DXNORPP_HAVE_AMX", "-DXNORPP_EMULATE_AMX"]
+    flags = [flag for flag in x86_flags()["wide/amx"] if "amx" not in flag]
+    sources = [(source, defines) for source in SOURCES] + [("csrc/kernels/wide/amx.cpp", [*defines, *flags])]
+    program = build(compiler, sources, ["-O0"], tmp_path)
+    done = subprocess.run([str(program), "3", "16"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if "amx" not in done.stdout:
+        pytest.skip("AMX KERNELS NOT TESTED: their vectors need a processor with AVX-512")
+    assert "amx equals generic in 16 cases" in done.stdout

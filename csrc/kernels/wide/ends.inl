@@ -1,4 +1,4 @@
-// The end of a binary layer from the sums of its bits in registers: `finishes_in_registers` states which line it is.
+// The end of a binary layer from the sums of its bits in registers: `is_usual` states which line it is.
 
 namespace {
 

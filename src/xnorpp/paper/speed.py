@@ -45,7 +45,7 @@ def instructions(rows: Sequence[Row]) -> list[str | None]:
         wide = any("avx512" in one for one in hardware.get("isa", ()))
         if wide:
             matrix = any(one.startswith("amx") for one in hardware["isa"])
-            fastest = kernels.get(run, "avx512") == "avx512"
+            fastest = kernels.get(run, "avx512") in ("avx512", "amx")
             found.append(SETS[2 if matrix else 1] if fastest else None)
         else:
             found.append("AVX2" if "masked" in hardware else None)

@@ -83,7 +83,7 @@ typedef struct xnorpp_guess {
 
 /* The version of the library, "0.2.0". */
 XNORPP_API const char *xnorpp_version(void);
-/* Instruction sets that were built and that this machine has, best first: "avx2"; NULL after the last. */
+/* Instruction sets that were built and that this machine has, in the order of choice: "avx2"; NULL after the last. */
 XNORPP_API const char *xnorpp_isa(size_t index);
 
 /* `options` may be NULL. On success *model is the caller's, to be ended by xnorpp_free; on failure it is NULL.

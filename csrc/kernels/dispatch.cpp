@@ -54,17 +54,26 @@ bool has_avx512() {
 }
 
 #if defined(XNORPP_HAVE_AMX)
-// Linux lends the matrix unit to processes that ask for it, once for all of their threads.
-bool has_amx() {
+// Linux lends the matrix unit to processes that ask for it, once for all of their threads. A process asks when it chooses
+// these kernels, and not before: signal stacks must be larger from then on.
 #if defined(XNORPP_EMULATE_AMX)
-    return has_avx512();
+bool has_amx() { return has_avx512(); }
+const Kernels *lent_amx_kernels() { return amx_kernels(); }
 #else
+constexpr long kGetSupported = 0x1021, kAsk = 0x1023, kTileData = 18;  // of arch_prctl
+
+bool has_amx() {
     const unsigned tiles = 1u << 24 | 1u << 25;  // AMX-TILE, AMX-INT8
-    constexpr long kAskForState = 0x1023, kTileData = 18;
-    const auto lent = [] { return syscall(SYS_arch_prctl, kAskForState, kTileData) == 0; };
-    return has_avx512() && (Cpuid(7, 0).d & tiles) == tiles && saves(0x600e6) && lent();
-#endif
+    unsigned long long supported = 0;
+    if (!has_avx512() || (Cpuid(7, 0).d & tiles) != tiles || !saves(0x600e6)) return false;
+    return syscall(SYS_arch_prctl, kGetSupported, &supported) == 0 && (supported >> kTileData & 1);
 }
+
+const Kernels *lent_amx_kernels() {
+    if (syscall(SYS_arch_prctl, kAsk, kTileData) == 0) return amx_kernels();
+    throw std::invalid_argument("`isa` (='amx'): the system does not lend the matrix unit to this process; use 'avx512'");
+}
+#endif
 #endif
 #endif
 
@@ -95,8 +104,8 @@ const std::vector<IsaRow> &isa_table() {
 #if !defined(XNORPP_NO_GENERIC)  // which a browser need not download
         {"generic", generic_kernels, always},
 #endif
-#if defined(XNORPP_HAVE_AMX)
-        {"amx", amx_kernels, has_amx},
+#if defined(XNORPP_HAVE_AMX)  // by name only: faster on a quiet core, slower on a disturbed one
+        {"amx", lent_amx_kernels, has_amx},
 #else
         {"amx", nullptr, nullptr},
 #endif

@@ -1,4 +1,5 @@
-// Which kernels run: one ordered table, best first. A row counts where it was built and is detected.
+// Which kernels run: one ordered table, best first, and last what is chosen by name only. A row counts where it was
+// built and is detected.
 #pragma once
 #include <string>
 #include <vector>

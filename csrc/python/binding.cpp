@@ -354,7 +354,7 @@ NB_MODULE(_core, m) {
         },
         nullptr);
     m.def("raise_as", [](nb::object cls) { error_class = cls.release().ptr(); }, "The exception that the core's errors become.");
-    m.def("available_isas", &available_isas, "Names of the kernels built and detected, best first.");
+    m.def("available_isas", &available_isas, "Names of the kernels built and detected, in the order of choice.");
     m.def("isa_table", [] {
         std::vector<std::tuple<std::string, bool, bool>> rows;
         for (const IsaRow &row : isa_table())

@@ -6,8 +6,9 @@
 // that every other kernel makes: all that follows is the same.
 //
 // Weights stay bits in memory: as bytes they would be read from a far cache at every call. A block of 32 filters is made bytes
-// while the first pixels use it, two tiles ahead, and serves all pixels of a band. While the matrix unit works on some
-// pixels, the vector units finish those before them: after each step of sums, a few pixels.
+// while the first pixels use it, three tiles ahead, and serves all pixels of a band; where these pixels are all there are,
+// the bytes go through a ring that stays in the first-level cache. While the matrix unit works on some pixels, the vector
+// units finish those before them: after each step of sums, a few pixels.
 //
 // Panels of a block are [half of the 32 filters][unit][16 rows][64 bits], bit 4*n + i of row r for filter n and channel
 // 4*r + i, then the ones of each filter.
@@ -16,7 +17,8 @@ namespace {
 
 constexpr size_t kTileBytes = 1024;
 constexpr int kTileWords = 16;  // of 64 bits
-constexpr int kTilesAhead = 2;
+constexpr int kTilesAhead = 3;
+constexpr int kPixelsAhead = 8;  // whose shortcuts and outputs are fetched
 
 struct Band {
     uint8_t *planes;
@@ -159,6 +161,11 @@ struct Finish {
 
     __attribute__((always_inline)) void one() {
         const size_t border = col_case[x] * pitch;
+        if (kEnding == Ending::Usual) {
+            const char *from = (const char *)residual + kPixelsAhead * residual_step * 4;
+            const char *to = (const char *)out + kPixelsAhead * step * 4;
+            __builtin_prefetch(from), __builtin_prefetch(from + kLine), __builtin_prefetch(to, 1), __builtin_prefetch(to + kLine, 1);
+        }
         uint32_t word = 0;
 #pragma GCC unroll 2
         for (int j = 0; j < 2; j++) {
@@ -229,17 +236,18 @@ __attribute__((always_inline)) inline void each(Do &&run) {
     each_of(std::make_integer_sequence<int, kCount>{}, run);
 }
 
-// Sums of kPixels tiles of pixels, at most four, and one tile of filters: half of a block.
+// Sums of kPixels tiles of pixels, at most four, and one tile of filters: half of a block. `mask` is what the number of a tile
+// of weights has in common with its place in the panel: all bits, or those of a ring.
 template <int kPixels, bool kExpand, class Aside>
-__attribute__((always_inline)) inline void sum_tiles(const Conv &k, const uint8_t *at, const char *weights, int8_t *panel, int half,
-                                                     int32_t *counts, Aside &&aside) {
+__attribute__((always_inline)) inline void sum_tiles(const Conv &k, const uint8_t *at, const char *weights, int8_t *panel, long mask,
+                                                     int half, int32_t *counts, Aside &&aside) {
     const long units = k.total_units, pixel = (long)k.units * kPlaneUnit;
     const uint64_t *bits = (const uint64_t *)weights + half * units * kTileWords;
     const int32_t *ones = (const int32_t *)(weights + 2 * units * kTileWords * 8) + half * kTilePlaces;
-    panel += half * units * (long)kTileBytes;
-    const auto expand = [&](long unit) __attribute__((always_inline)) {
-        put_weights(bits + unit * kTileWords, panel + unit * (long)kTileBytes);
+    const auto place = [&](long unit) __attribute__((always_inline)) {
+        return panel + ((half * units + unit) & mask) * (long)kTileBytes;
     };
+    const auto expand = [&](long unit) __attribute__((always_inline)) { put_weights(bits + unit * kTileWords, place(unit)); };
     if (kExpand)
         for (long unit = 0; unit < kTilesAhead && unit < units; unit++) expand(unit);
     each<kPixels>([&](auto p) __attribute__((always_inline)) { load_tile<p>(ones, 0); });
@@ -247,7 +255,7 @@ __attribute__((always_inline)) inline void sum_tiles(const Conv &k, const uint8_
     for (int s = 0; s < k.segment_count; s++) {
         const uint8_t *a = at + (size_t)k.segments[s].offset * kPlaneUnit;
         for (const long last = unit + k.segments[s].length; unit < last; unit++, a += kPlaneUnit) {
-            load_tile<4>(panel + unit * (long)kTileBytes, 64);
+            load_tile<4>(place(unit), 64);
             each<kPixels>([&](auto p) __attribute__((always_inline)) {
                 load_tile<6 + p % 2>(a + p * kTilePlaces * pixel, pixel);
                 multiply_tiles<p, 6 + p % 2, 4>();
@@ -263,17 +271,17 @@ __attribute__((always_inline)) inline void sum_tiles(const Conv &k, const uint8_
 
 // A job: kPixels tiles of pixels and the 32 filters of a block.
 template <int kPixels, class Aside>
-__attribute__((always_inline)) inline void sum_block(const Conv &k, const uint8_t *at, const char *weights, int8_t *panel, bool expand,
-                                                     int32_t *counts, Aside &&aside) {
+__attribute__((always_inline)) inline void sum_block(const Conv &k, const uint8_t *at, const char *weights, int8_t *panel, long mask,
+                                                     bool expand, int32_t *counts, Aside &&aside) {
     for (int half = 0; half < 2; half++)
-        if (expand) sum_tiles<kPixels, true>(k, at, weights, panel, half, counts, aside);
-        else sum_tiles<kPixels, false>(k, at, weights, panel, half, counts, aside);
+        if (expand) sum_tiles<kPixels, true>(k, at, weights, panel, mask, half, counts, aside);
+        else sum_tiles<kPixels, false>(k, at, weights, panel, mask, half, counts, aside);
 }
 
 template <Ending kEnding>
 void conv_band(const Conv &k, const Epilogue &e, const Band &band, int top, int rows, int b0, int b1) {
-    const int columns = plane_columns(k), places = (rows - 1) * columns + k.ow, tiles = (places + kTilePlaces - 1) / kTilePlaces;
-    const int jobs = (tiles + kMostTiles - 1) / kMostTiles, steps = 2 * (int)k.total_units;
+    const int columns = plane_columns(k), tiles = plane_tiles(k, rows), jobs = plane_jobs(k, rows), steps = 2 * (int)k.total_units;
+    const long mask = jobs == 1 ? kRing - 1 : -1;
     const auto pixels_before = [&](int place) {
         const int row = place / columns, x = place % columns;
         return row < rows ? row * k.ow + (x < k.ow ? x : k.ow) : rows * k.ow;
@@ -290,10 +298,10 @@ void conv_band(const Conv &k, const Epilogue &e, const Band &band, int top, int 
             const bool expand = number == 0;
             const auto aside = [&]() __attribute__((always_inline)) { finish.some(); };
             switch (count) {
-                case 1: sum_block<1>(k, at, weights, band.panel, expand, counts, aside); break;
-                case 2: sum_block<2>(k, at, weights, band.panel, expand, counts, aside); break;
-                case 3: sum_block<3>(k, at, weights, band.panel, expand, counts, aside); break;
-                default: sum_block<4>(k, at, weights, band.panel, expand, counts, aside); break;
+                case 1: sum_block<1>(k, at, weights, band.panel, mask, expand, counts, aside); break;
+                case 2: sum_block<2>(k, at, weights, band.panel, mask, expand, counts, aside); break;
+                case 3: sum_block<3>(k, at, weights, band.panel, mask, expand, counts, aside); break;
+                default: sum_block<4>(k, at, weights, band.panel, mask, expand, counts, aside); break;
             }
             finish.rest();
             const Job job{top, pixels_before(place), pixels_before(place + count * kTilePlaces), counts - (ptrdiff_t)place * kBlock};

@@ -30,7 +30,7 @@ SIZES = 4  # input sizes of a program of any size whose engines are ready at the
 
 
 def available_isas() -> list[str]:
-    """The instruction sets that were built and that this machine has, best first."""
+    """The instruction sets that were built and that this machine has, in the order of choice."""
     return list(_core.available_isas())
 
 

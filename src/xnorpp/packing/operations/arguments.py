@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node, Trained
+from xnorpp.packing.obstacles import Refusal
 from xnorpp.packing.trace import Trace
 
 # (trace, result, *the torch function's own arguments) -> the node of the result
@@ -24,6 +25,11 @@ def pair(value: Any) -> list[int]:
 
 def shape_of(result: Tensor) -> tuple[int, ...]:
     return tuple(result.shape[1:])
+
+
+def mixes_images(trace: Trace) -> Refusal:
+    """The error of a function along the batch axis."""
+    return trace.fail("along the batch axis is not supported", "leave each image to itself")
 
 
 def as_number(trace: Trace, value: Any) -> float | None:

@@ -15,7 +15,7 @@ from xnorpp.packing.graph import Node
 from xnorpp.packing.moves.views import reshaped
 from xnorpp.packing.nested import tensors_in
 from xnorpp.packing.operations import activation, arithmetic, choice, product, reduction, volume, window
-from xnorpp.packing.operations.arguments import Handler
+from xnorpp.packing.operations.arguments import Handler, mixes_images
 from xnorpp.packing.trace import Trace
 
 # Functions that look at the last axes alone: where the batch is merged with another axis, that is one more.
@@ -86,7 +86,7 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
             return value
         dims = [d % rank - rank for d in ([value] if isinstance(value, int) else value)]
         if -rank in dims:
-            raise trace.fail("along the batch axis is not supported", "leave each image to itself")
+            raise mixes_images(trace)
         return dims[0] if isinstance(value, int) else dims
 
     return handler(trace, trace.apart(result), *_each(name, changed, args), **_named(changed, kwargs))
@@ -98,7 +98,7 @@ def _check_last_axes(trace: Trace, name: str, args: Any, batch: int, rank: int) 
     if last == 2 and not all(trace.is_value(t) for t in args[:2]):  # a constant matrix
         last = 1 if trace.is_value(args[0]) == (name != "rmatmul") else 2
     if batch >= rank - last:
-        raise trace.fail("along the batch axis is not supported", "leave each image to itself")
+        raise mixes_images(trace)
 
 
 def _each(name: str, changed: Any, args: Any) -> list[Any]:

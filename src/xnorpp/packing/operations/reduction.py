@@ -13,7 +13,7 @@ from torch import Tensor
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import channels_back, channels_first, reshaped
 from xnorpp.packing.operations.activation import bounded, emit_curve, emit_power, emit_slope
-from xnorpp.packing.operations.arguments import Handler, affine
+from xnorpp.packing.operations.arguments import Handler, affine, mixes_images
 from xnorpp.packing.operations.arithmetic import batch_norm, plus_constant, times_constant
 from xnorpp.packing.trace import Trace
 
@@ -27,7 +27,7 @@ def axes_of(trace: Trace, source: Node, dim: Any) -> list[int]:
         raise trace.fail("over the whole batch is not supported")
     dims = sorted(int(d) % (rank + 1) for d in (dim if isinstance(dim, list | tuple) else [dim]))
     if 0 in dims:
-        raise trace.fail("along the batch axis is not supported", "leave each image to itself")
+        raise mixes_images(trace)
     return [d - 1 for d in dims]
 
 
@@ -134,7 +134,7 @@ def _trailing(
     value with that axis first; over more, the axes before are groups of their own."""
     rank = len(source.shape)
     if axes > rank:
-        raise trace.fail("along the batch axis is not supported", "leave each image to itself")
+        raise mixes_images(trace)
     if axes == 1:
         first = channels_first(trace, source, rank - 1)
         made = emit_norm(trace, first, 1, False, centre, eps)

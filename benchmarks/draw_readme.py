@@ -336,7 +336,7 @@ def shipped(rows: Sequence[Row]) -> str:
         other = (
             f"`{row['name']}`",
             f"{row['recipe']['name']}, {row['seed']}",
-            f"{accuracy['pictures']:,}",
+            f"{accuracy['images']:,}",
             f"{accuracy['packed_top1']:.2f}",
             f"{accuracy['torch_top1']:.2f}",
             f"{accuracy['from_bytes_top1']:.2f}",

@@ -86,7 +86,7 @@ def check(name: str, folder: Path) -> None:
     assert model.preprocess is not None
     assert model.program.meta["recipe"] == card["recipe"]["name"]
     sample = card["sample"]
-    found = answers(model, sample_images(model, sample["pictures"], sample["seed"]))
+    found = answers(model, sample_images(model, sample["images"], sample["seed"]))
     assert found["classes"] == sample["classes"]
     np.testing.assert_allclose(found["highest"], sample["highest"], rtol=1e-3, atol=1e-3)
     assert abs(card["accuracy"]["difference"]) <= 0.05 + 1e-9
@@ -115,7 +115,7 @@ def test_a_model_of_the_package(name: str, tmp_path: Path, picture: str) -> None
     check(name, shipped.FOLDER)
     card = shipped.shipped_card(name)
     assert card["name"] == name
-    assert card["accuracy"]["pictures"] == 10_000
+    assert card["accuracy"]["images"] == 10_000
     assert card["accuracy"]["packed_top1"] >= LEAST_TOP1.get(name, 0.0)
     if name in MOST_BELOW_TWIN:
         assert card["twin"]["top1"] - card["accuracy"]["packed_top1"] <= MOST_BELOW_TWIN[name]
@@ -132,9 +132,24 @@ def test_a_model_shipped_into_a_folder(folder: Path) -> None:
     check("digits-small", folder)
 
 
+def test_a_card_of_an_earlier_version_is_read(folder: Path) -> None:
+    """Versions before 0.2 wrote `pictures` where cards now have `images`."""
+    card = shipped.shipped_card("digits-small", folder)
+    old = {
+        **card,
+        **{
+            field: {key.replace("images", "pictures"): value for key, value in card[field].items()}
+            for field in ("data", "accuracy", "verified", "sample")
+        },
+    }
+    assert "pictures" in old["accuracy"]
+    assert "train_pictures" in old["data"]
+    assert cards.check_card(old, "x.json") == card
+
+
 def test_what_the_card_says(folder: Path) -> None:
     card = shipped.shipped_card("digits-small", folder)
-    assert card["accuracy"]["pictures"] == 359
+    assert card["accuracy"]["images"] == 359
     assert card["accuracy"]["packed_top1"] == card["accuracy"]["torch_top1"]
     assert card["recipe"]["changed"] == {"loss.teacher": "twin/x.safetensors", "model.options.width": 8}
     text = shipped.render_card(card)

@@ -68,7 +68,7 @@ def test_the_whole_way(
     card = shipped.shipped_card("cifar10-tiny", folder)
     assert out == shipped.render_card(card) + "\n"
     assert card["data"]["classes"] == CLASSES
-    assert card["accuracy"]["pictures"] == 60
+    assert card["accuracy"]["images"] == 60
     assert card["accuracy"]["same_class"] == 100
     assert (
         card["accuracy"]["packed_top1"]

@@ -19,27 +19,30 @@ from typing import Any
 FIELDS: dict[str, tuple[str, ...]] = {
     "name": (),
     "about": (),
-    "data": ("dataset", "train_pictures", "test_pictures", "input", "classes"),
+    "data": ("dataset", "train_images", "test_images", "input", "classes"),
     "network": ("name", "method", "scale"),
     "recipe": ("name", "changed", "settings", "seed", "epochs", "steps"),
     "trained": ("commit", "hardware", "seconds", "metrics"),
     "packed": ("commit", "date", "half", "binary_layers", "real_layers"),
     "file": ("bytes", "sha256", "float_bytes"),
     "accuracy": (
-        "split", "pictures", "packed_top1", "packed_top5", "torch_top1", "torch_top5", "same_class",
+        "split", "images", "packed_top1", "packed_top5", "torch_top1", "torch_top5", "same_class",
         "difference", "from_bytes_top1", "from_bytes_same_class", "isa", "hardware",
     ),
-    "verified": ("pictures", "bits", "flips_end_to_end", "beyond_the_bound"),
+    "verified": ("images", "bits", "flips_end_to_end", "beyond_the_bound"),
     "twin": (),
     "latency": (
         "median", "fastest", "from_bytes_median", "from_bytes_fastest", "calls", "batch", "threads", "isa",
         "hardware",
     ),
-    "sample": ("pictures", "seed", "classes", "highest"),
+    "sample": ("images", "seed", "classes", "highest"),
     "licence": ("weights", "data"),
     "use": (),
     "limits": (),
 }  # fmt: skip
+
+# Keys of cards that versions before 0.2 wrote.
+_RENAMED = {"pictures": "images", "train_pictures": "train_images", "test_pictures": "test_images"}
 
 # What is known about the terms of the images that a model was trained on.
 _TERMS = {
@@ -73,15 +76,18 @@ def check_card(card: Any, where: str) -> dict[str, Any]:
     """
     if not isinstance(card, dict):
         raise ValueError(f"the model card {where} must be a JSON object")
+    found: dict[str, Any] = dict(card)
     for field, keys in FIELDS.items():
-        if field not in card:
+        if field not in found:
             raise ValueError(f"the model card {where} has no field {field!r}")
-        if keys and not isinstance(card[field], dict):
+        if keys and not isinstance(found[field], dict):
             raise ValueError(f"the field {field!r} of the model card {where} must be a table")
+        if keys:
+            found[field] = {_RENAMED.get(key, key): one for key, one in found[field].items()}
         for key in keys:
-            if key not in card[field]:
+            if key not in found[field]:
                 raise ValueError(f"the field {field!r} of the model card {where} has no {key!r}")
-    return card
+    return found
 
 
 def machine(hardware: Mapping[str, Any]) -> str:
@@ -135,7 +141,7 @@ def short_card(card: Mapping[str, Any]) -> str:
     text = (
         f"{card['name']}: trained on {card['data']['dataset']} by {recipe['name']}, seed {recipe['seed']}, "
         f"{recipe['epochs']} epochs, commit {str(card['trained']['commit'])[:12]}, on "
-        f"{machine(card['trained']['hardware'])}. Accuracy: packed, {accuracy['pictures']:,} "
+        f"{machine(card['trained']['hardware'])}. Accuracy: packed, {accuracy['images']:,} "
         f"{accuracy['split']} images, {accuracy['difference']:+.2f} points from torch's. Time: median, one "
         f"thread, {machine(card['latency']['hardware'])}. Knows its {len(card['data']['classes'])} classes "
         f"only, at {shape[1]}x{shape[2]}."
@@ -174,7 +180,7 @@ def _parts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "accuracy",
             f"top-1 {accuracy['packed_top1']:.2f} %, top-5 {accuracy['packed_top5']:.2f} %: the packed file "
-            f"on the CPU ({accuracy['isa']}), all {accuracy['pictures']:,} {accuracy['split']} images\n"
+            f"on the CPU ({accuracy['isa']}), all {accuracy['images']:,} {accuracy['split']} images\n"
             f"torch, float32, the same images: top-1 {accuracy['torch_top1']:.2f} %, top-5 "
             f"{accuracy['torch_top5']:.2f} % (difference {accuracy['difference']:+.2f} points, same class on "
             f"{accuracy['same_class']:.2f} %)\n"
@@ -199,7 +205,7 @@ def _parts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             "exactness",
-            f"{verified['beyond_the_bound']} values beyond the rounding bound on {verified['pictures']} "
+            f"{verified['beyond_the_bound']} values beyond the rounding bound on {verified['images']} "
             f"images; end to end {verified['flips_end_to_end']:,} of {verified['bits']:,} signs differ",
         ),
         (
@@ -209,8 +215,8 @@ def _parts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             "data",
-            f"{data['dataset']}: {data['train_pictures']:,} training images, tested on "
-            f"{data['test_pictures']:,}; input {shape[1]}x{shape[2]}, {_COLOURS.get(shape[0], shape[0])}\n"
+            f"{data['dataset']}: {data['train_images']:,} training images, tested on "
+            f"{data['test_images']:,}; input {shape[1]}x{shape[2]}, {_COLOURS.get(shape[0], shape[0])}\n"
             f"{len(classes)} classes: {', '.join(shown)}",
         ),
         (

@@ -96,7 +96,7 @@ def ship(
         raise ValueError(f"`name` (={name!r}) must be of small letters, digits and single hyphens")
     folder = shipped.FOLDER if folder is None else Path(folder)
     meta = load_checkpoint(checkpoint).meta
-    pictures = load_dataset(dataset or meta["dataset"], data, "test")
+    test_set = load_dataset(dataset or meta["dataset"], data, "test")
     found_twin = read_twin(twin, twin_recipe or f"{meta['recipe']['name']}-real") if twin else None
 
     def prepare(network: nn.Module) -> None:
@@ -108,24 +108,24 @@ def ship(
             checkpoint,
             path,
             half=half,
-            labels=pictures.classes,
+            labels=test_set.classes,
             prepare=prepare if statistics else None,
         )
         calibration = calibrate_on_held(path, meta, data, say)
         content = path.read_bytes()
         layers = inspect_file(path)
     packed = load(content)
-    say(f"packed: {size_text(len(content))}, {len(pictures.classes)} classes; verifying")
-    verified = check_exactness(model, packed, pictures, verify_images, half=half)
-    say(f"verified: {verified['beyond_the_bound']} values beyond the bound; measuring on {pictures.name}")
-    accuracy = measure(model, packed, pictures, batch=batch, device=device)
+    say(f"packed: {size_text(len(content))}, {len(test_set.classes)} classes; verifying")
+    verified = check_exactness(model, packed, test_set, verify_images, half=half)
+    say(f"verified: {verified['beyond_the_bound']} values beyond the bound; measuring on {test_set.name}")
+    accuracy = measure(model, packed, test_set, batch=batch, device=device)
     say(
-        f"accuracy on {accuracy['pictures']:,} images: top-1 {accuracy['packed_top1']:.2f} % packed, "
+        f"accuracy on {accuracy['images']:,} images: top-1 {accuracy['packed_top1']:.2f} % packed, "
         f"{accuracy['torch_top1']:.2f} % torch; same class on {accuracy['same_class']:.2f} %; timing"
     )
     card: dict[str, Any] = {
         "name": name,
-        "data": describe_data(pictures, packed, meta),
+        "data": describe_data(test_set, packed, meta),
         "network": meta["model"],
         "recipe": describe_recipe(meta),
         "trained": {key: meta.get(key) for key in ("commit", "hardware", "seconds", "metrics")},
@@ -147,7 +147,7 @@ def ship(
         "verified": verified,
         "twin": found_twin,
         "latency": time_one(content, rounds or ROUNDS),
-        "sample": {"pictures": SAMPLE, "seed": 0, **answers(packed, sample_images(packed))},
+        "sample": {"images": SAMPLE, "seed": 0, **answers(packed, sample_images(packed))},
     }
     card.update(
         about=about(card),
@@ -217,13 +217,13 @@ def why_not(card: Mapping[str, Any]) -> str | None:
 
 
 def check_exactness(
-    model: nn.Module, packed: PackedModel, pictures: Dataset, count: int, *, half: bool
+    model: nn.Module, packed: PackedModel, dataset: Dataset, count: int, *, half: bool
 ) -> dict[str, Any]:
     """`xnorpp.packing.verify` on the first images of the set."""
-    images, _ = next(prepared(pictures, preprocess_of(packed.program), min(count, len(pictures)), 1, []))
+    images, _ = next(prepared(dataset, preprocess_of(packed.program), min(count, len(dataset)), 1, []))
     found = verify(model, preprocess_of(packed.program).normalise(images), half=half)
     return {
-        "pictures": len(images),
+        "images": len(images),
         "bits": found.bits,
         "flips_end_to_end": found.flips,
         "beyond_the_bound": sum(layer.beyond for layer in found.layers),
@@ -231,7 +231,7 @@ def check_exactness(
 
 
 def measure(
-    model: nn.Module, packed: PackedModel, pictures: Dataset, *, batch: int, device: str = "cpu"
+    model: nn.Module, packed: PackedModel, dataset: Dataset, *, batch: int, device: str = "cpu"
 ) -> dict[str, Any]:
     """Packed and torch on the same prepared images: top-1 and top-5, how often the classes agree.
 
@@ -240,13 +240,13 @@ def measure(
     preprocess = preprocess_of(packed.program)
     model = model.to(device).eval()
     skipped: list[Skipped] = []
-    progress = Progress("evaluating, packed and torch", len(pictures), "images")
+    progress = Progress("evaluating, packed and torch", len(dataset), "images")
     right = dict.fromkeys(itertools.product(("packed", "from_bytes", "torch"), (1, 5)), 0)
     same = {"packed": 0, "from_bytes": 0}
     count = 0
     all_scores: list[npt.NDArray[Any]] = []
     all_labels: list[npt.NDArray[np.int64]] = []
-    for images, labels in prepared(pictures, preprocess, batch, 2, skipped):
+    for images, labels in prepared(dataset, preprocess, batch, 2, skipped):
         floats = preprocess.normalise(images)
         with torch.inference_mode(), exact_float32():
             trained = model(torch.from_numpy(floats).to(device)).float().cpu().numpy()
@@ -263,8 +263,8 @@ def measure(
     errors = calibration_errors(np.concatenate(all_scores), np.concatenate(all_labels), packed)
     found = {f"{key}_top{top}": 100 * number / count for (key, top), number in right.items()}
     return {
-        "split": pictures.split,
-        "pictures": count,
+        "split": dataset.split,
+        "images": count,
         "unreadable": len(skipped),
         **found,
         "same_class": 100 * same["packed"] / count,
@@ -282,8 +282,8 @@ def time_one(content: bytes, rounds: int) -> dict[str, Any]:
     """
     packed = load(content, threads=1)
     preprocess = preprocess_of(packed.program)
-    picture = sample_images(packed)[:1]
-    ways = {"ours": lambda: packed(preprocess.normalise(picture)), "from_bytes": lambda: packed(picture)}
+    image = sample_images(packed)[:1]
+    ways = {"ours": lambda: packed(preprocess.normalise(image)), "from_bytes": lambda: packed(image)}
     found = interleave(ways, rounds=rounds, repeat=20, settle=0.02)
     return {
         "median": 1e3 * found["ours"].median,
@@ -308,23 +308,23 @@ def sample_images(packed: PackedModel, count: int = SAMPLE, seed: int = 0) -> np
     return np.asarray(coarse[:, rows][:, :, columns] + noise, dtype=np.uint8)
 
 
-def answers(packed: PackedModel, pictures: npt.NDArray[np.uint8]) -> dict[str, Any]:
+def answers(packed: PackedModel, images: npt.NDArray[np.uint8]) -> dict[str, Any]:
     """What a test compares later: the class of each sample image, and its output."""
-    outputs = packed(preprocess_of(packed.program).normalise(pictures))
+    outputs = packed(preprocess_of(packed.program).normalise(images))
     return {
         "classes": [int(index) for index in outputs.argmax(1)],
         "highest": [round(float(value), 5) for value in outputs.max(1)],
     }
 
 
-def describe_data(pictures: Dataset, packed: PackedModel, meta: Mapping[str, Any]) -> dict[str, Any]:
+def describe_data(dataset: Dataset, packed: PackedModel, meta: Mapping[str, Any]) -> dict[str, Any]:
     holdout = float(meta["recipe"].get("data", {}).get("holdout", 0.0))
     return {
-        "dataset": pictures.name,
-        "train_pictures": round(dataset_info(pictures.name).train_size * (1 - holdout)),
-        "test_pictures": len(pictures),
+        "dataset": dataset.name,
+        "train_images": round(dataset_info(dataset.name).train_size * (1 - holdout)),
+        "test_images": len(dataset),
         "input": list(packed.program.input_shape),
-        "classes": list(pictures.classes),
+        "classes": list(dataset.classes),
     }
 
 

@@ -204,7 +204,7 @@ def agreement(
 
 def table(found: Mapping[str, Any], kinds: tuple[Kind, ...] = KINDS) -> str:
     """One line a kind."""
-    head = ("pictures", "same class", "equal numbers", "largest gap", "signs differing")
+    head = ("images", "same class", "equal numbers", "largest gap", "signs differing")
     lines = [f"{'':<22}{head[0]:>9}{head[1]:>12}{head[2]:>15}{head[3]:>13}{head[4]:>24}"]
     for t in (kind.title for kind in kinds):
         if f"same_class_{t}" in found:
@@ -219,7 +219,7 @@ def table(found: Mapping[str, Any], kinds: tuple[Kind, ...] = KINDS) -> str:
 
 
 def main() -> None:
-    from cuda_inference import load_pictures
+    from cuda_inference import load_images
     from xnorpp.training.records.record import describe_hardware, source_commit, today
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -238,7 +238,7 @@ def main() -> None:
         (out / "cuda_agreement.json").write_text(json.dumps(found, indent=1))
 
     program = read(given.model)
-    images = load_pictures(given.images, given.count, program.input_shape[1], given.resize)
+    images = load_images(given.images, given.count, program.input_shape[1], given.resize)
     say(f"{len(images)} images")
     found = agreement(program, images, say, keep)
     print(table(found), flush=True)

@@ -82,13 +82,13 @@ def check_ends() -> dict[str, float]:
     norm, act = nn.BatchNorm2d(width).to(DEVICE), nn.PReLU(width).to(DEVICE)
     pool, mean = nn.MaxPool2d(3, 2, 1), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     make: dict[str, Any] = {"device": DEVICE}
-    picture = torch.randn(images, 3, size, size, **make).bfloat16().to(memory_format=torch.channels_last)
+    image = torch.randn(images, 3, size, size, **make).bfloat16().to(memory_format=torch.channels_last)
     middle = torch.randn(images, width, size // 2, size // 2, **make).bfloat16()
     middle = middle.to(memory_format=torch.channels_last)
     with torch.no_grad():
         conv.weight.copy_(conv.weight.bfloat16())
     cases: dict[str, tuple[Tensor, list[nn.Module], Any, Any]] = {
-        "stem conv": (picture, [conv], conv, lambda x: fused_pool.stem_conv(x, conv)),
+        "stem conv": (image, [conv], conv, lambda x: fused_pool.stem_conv(x, conv)),
         "stem end": (
             middle,
             [norm, act],
@@ -118,7 +118,7 @@ def check_ends() -> dict[str, float]:
     return found
 
 
-class Pictures:
+class Images:
     """Learnable images: a class is a smooth random pattern, shown shifted and under noise; some labels are
     wrong.
 
@@ -257,7 +257,7 @@ def gradient_distances(
 
 def check_training(args: argparse.Namespace, variants: list[str], errors: dict[str, str]) -> dict[str, Any]:
     """Mean losses over each 20 steps, plain eager and the variants, and gradients from the same states."""
-    pictures = Pictures(args.check_size, 200)
+    images = Images(args.check_size, 200)
     moments = {0, min(50, args.check_steps // 2), args.check_steps}
     losses: dict[str, list[float]] = {}
     steps: dict[str, Step] = {}
@@ -278,7 +278,7 @@ def check_training(args: argparse.Namespace, variants: list[str], errors: dict[s
                         parameter.mul_(1 + 1e-6)
             values = []
             for number in range(args.check_steps + 1):
-                batch = pictures.batch(number, args.check_batch)
+                batch = images.batch(number, args.check_batch)
                 if name == "binary eager" and number in moments:
                     state = {key: value.detach().clone() for key, value in step.model.state_dict().items()}
                     with guarded(f"gradients {number}", errors):

@@ -41,7 +41,7 @@ def say(text: str) -> None:
     print(f"[{time.perf_counter() - BEGIN:6.1f}] {text}", flush=True)
 
 
-def load_pictures(path: str | None, count: int, size: int, resize: str = "bilinear") -> np.ndarray:
+def load_images(path: str | None, count: int, size: int, resize: str = "bilinear") -> np.ndarray:
     """uint8 (n, size, size, 3)."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if path is None:
@@ -119,7 +119,7 @@ def main() -> None:
 
     program = read(given.model) if given.model else None
     size = program.input_shape[1] if program else 224
-    images = load_pictures(given.images, given.count, size, given.resize)
+    images = load_images(given.images, given.count, size, given.resize)
     say(f"{len(images)} images")
     if program is None:
         program = make_program(images)

@@ -23,7 +23,7 @@ import numpy as np
 from xnorpp.runtime.cuda import driver as cu
 from xnorpp.runtime.cuda import layout as lay
 from xnorpp.runtime.cuda.source import ConvArguments, StemArguments, kernel_source
-from xnorpp.runtime.stem import picture_filters
+from xnorpp.runtime.stem import image_filters
 
 BITS = lay.Fusion("SIGN(0,0)", 1, 1)
 CHAIN = "AFFINE(0,1) PRELU(2) ADD(0) STORE(0) SIGN(0,3)"
@@ -46,7 +46,7 @@ def time_graph(stream: cu.Stream, work: Any, launches: int = 20, replays: int = 
     return best / launches
 
 
-def random_picture(layout: lay.BitsLayout, images: int, rng: np.random.Generator) -> np.ndarray:
+def random_bits(layout: lay.BitsLayout, images: int, rng: np.random.Generator) -> np.ndarray:
     """Random bits with a zero halo."""
     words = np.zeros((images, layout.rows, layout.width + 2 * layout.halo, layout.units, 2), np.uint32)
     h = layout.halo
@@ -87,30 +87,30 @@ class Layer:
         spatial, side_spatial = rng.uniform(0.5, 2, (2, oh, oh)).astype(np.float32)
         channel = rng.normal(size=(7, oc)).astype(np.float32)
         channel[0] /= 10.0
-        picture = random_picture(self.layout, images, rng)
+        bits = random_bits(self.layout, images, rng)
         self.pixels = images * oh * oh
         residual = rng.normal(size=(min(images, 16) * oh * oh, oc)).astype(np.float32)
         residual = np.concatenate([residual] * -(-images // min(images, 16)))[: self.pixels]
         self.residuals = {"float": residual, "u16": residual.astype(np.float16)}
         up = device.upload
         self.memory = {
-            "input": up(picture), "weight": up(lay.pack_weights(weight)), "channel": up(channel),
+            "input": up(bits), "weight": up(lay.pack_weights(weight)), "channel": up(channel),
             "constant": up(constant / lay.SCALE_UP),
             "pixel": up(lay.pixel_table(case, spatial, side_spatial, self.out)),
         }  # fmt: skip
         self.some = sorted({0, images // 3, images - 1})
         rows = self.layout.rows * self.layout.row
-        body = picture[: images * rows].reshape(images, rows)[self.some].reshape(-1)
+        body = bits[: images * rows].reshape(images, rows)[self.some].reshape(-1)
         self.y = plain_dots(self.shape, self.layout.unpack(body, len(self.some)), weight) * spatial[..., None]
         if self.side:
-            side_picture = random_picture(self.side, images, rng)
+            side_bits = random_bits(self.side, images, rng)
             side_constant = side - 2 * side_weight.sum(axis=1).astype(np.float32)
             self.memory |= {
-                "side": up(side_picture), "side_weight": up(lay.pack_side_weights(side_weight)),
+                "side": up(side_bits), "side_weight": up(lay.pack_side_weights(side_weight)),
                 "side_constant": up(side_constant.astype(np.float32) / lay.SCALE_UP),
             }  # fmt: skip
             side_rows = self.side.rows * self.side.row
-            body = side_picture[: images * side_rows].reshape(images, side_rows)[self.some].reshape(-1)
+            body = side_bits[: images * side_rows].reshape(images, side_rows)[self.some].reshape(-1)
             bits = self.side.unpack(body, len(self.some))
             signs = np.where(side_weight, 1, -1).astype(np.float32)
             dots = np.where(np.moveaxis(bits, 1, 3), 1, -1).astype(np.float32) @ signs.T
@@ -340,14 +340,14 @@ def stem_group(device: cu.Device) -> list[dict]:
     weight = rng.normal(size=(64, 3, 7, 7)).astype(np.float32)
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     mult, add = rng.normal(size=64).astype(np.float32), rng.normal(size=64).astype(np.float32)
-    rounded = picture_filters(weight, mean, std, 2)
+    rounded = image_filters(weight, mean, std, 2)
     filters = lay.stem_filters(rounded, mult < 0)
     out = lay.bits_layout(64, 56, 56, 1)
     threshold = np.abs(rng.normal(size=64)).astype(np.float32)
     channel = np.stack([filters.rest, rounded.step, np.abs(mult), add, threshold])
     for images in (256, 1):
-        picture = rng.integers(0, 256, (images, 224, 224, 3), dtype=np.uint8)
-        last = picture[-1:].astype(np.int64)
+        pixels = rng.integers(0, 256, (images, 224, 224, 3), dtype=np.uint8)
+        last = pixels[-1:].astype(np.int64)
         full = np.zeros((1, 230, 240, 4), np.float64)
         full[:, 3:227, 3:227, :3], full[:, 3:227, 3:227, 3] = last, 255
         sums = np.zeros((1, 112, 112, 64))
@@ -361,7 +361,7 @@ def stem_group(device: cu.Device) -> list[dict]:
         )
         best = (best + filters.rest.view(np.int32)).astype(np.float32) * rounded.step
         want = np.maximum(best * np.abs(mult) + add, np.float32(0))
-        memory = [device.upload(a) for a in (picture, filters.packed, channel)]
+        memory = [device.upload(a) for a in (pixels, filters.packed, channel)]
         bits = device.allocate(out.size(images))
         kept = []
         for stream_type, r, pairs, blocks, across, hold in [

@@ -21,7 +21,7 @@ from xnorpp.training.records.journal import read_metrics
 LOG_STEPS = 10
 
 
-def write_pictures(home: Path, count: int) -> None:
+def write_images(home: Path, count: int) -> None:
     """`count` training images in five files and a few to test on, records of a label and 3072 bytes."""
     rng = np.random.default_rng(0)
     for name, records in [(f"data_batch_{i}", count // 5) for i in range(1, 6)] + [("test_batch", 512)]:
@@ -59,12 +59,12 @@ def main() -> None:
     parser.add_argument("--settings", default="on,off", help="of run.cuda_graph")
     parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--pictures", type=int, default=12800)
+    parser.add_argument("--images", type=int, default=12800)
     parser.add_argument("--epochs", type=int, default=3)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        write_pictures(home, args.pictures)
+        write_images(home, args.images)
         for recipe in args.recipes.split(","):
             for setting in args.settings.split(","):
                 rate = measure(recipe, args.size, args.batch, setting, home, args.epochs)

@@ -228,7 +228,7 @@ def gpu_layers(rows: Sequence[Row]) -> str:
 def packed(rows: Sequence[Row]) -> str:
     """How often a packed network gives the trained one's class: all that were compared, newest of each."""
     found = [row for row in rows if row.get("kind") == "packed against trained"]
-    keys = ("recipe", "name", "method", "scale", "dataset", "epochs", "seed", "pictures", "top1_trained")
+    keys = ("recipe", "name", "method", "scale", "dataset", "epochs", "seed", "images", "top1_trained")
     newest: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in found:
         fed = row.get("fed", "floats")  # the oldest rows do not have it
@@ -248,7 +248,7 @@ def packed(rows: Sequence[Row]) -> str:
         older = "" if "batch_norm" in row else " (older)"
         lines.append(
             f"| {row.get('name') or row['recipe']}{older} | {method} | {row['dataset']} | {epochs} | "
-            f"{row['pictures']:,} | {row['top1_trained']:.2f} | {row['top1_packed']:.2f} | "
+            f"{row['images']:,} | {row['top1_trained']:.2f} | {row['top1_packed']:.2f} | "
             f"{' | '.join(alike)} |"
         )
     return "\n".join(lines)

@@ -33,7 +33,7 @@ from typing import Any
 
 from PIL import Image, features
 
-from loader import picture, whole_loader
+from loader import image, whole_loader
 from xnorpp.data import load_dataset
 from xnorpp.data.dataset import StreamDataset
 from xnorpp.training.records.journal import read_metrics
@@ -50,12 +50,12 @@ def make_imagenet(root: Path, count: int, classes: int, distinct: int, workers: 
     store = root / "store"
     store.mkdir(parents=True)
     with ProcessPoolExecutor(workers) as pool:
-        for seed, data in enumerate(pool.map(picture, range(distinct), chunksize=4)):
+        for seed, data in enumerate(pool.map(image, range(distinct), chunksize=4)):
             (store / f"{seed}.JPEG").write_bytes(data)
-    for split, pictures in (("train", count), ("val", min(classes, 256))):
+    for split, images in (("train", count), ("val", min(classes, 256))):
         for label in range(classes):
             (root / split / f"n{label:08d}").mkdir(parents=True)
-        for index in range(pictures):
+        for index in range(images):
             wnid = f"n{index % classes:08d}"
             os.link(store / f"{index % distinct}.JPEG", root / split / wnid / f"{index:06d}.JPEG")
     return round(statistics.mean(path.stat().st_size for path in store.iterdir()))

@@ -30,7 +30,7 @@ from xnorpp.runtime.decode import decode_blob
 from xnorpp.runtime.machine import processor
 
 
-def picture(seed: int, width: int = 500, height: int = 375) -> bytes:
+def image(seed: int, width: int = 500, height: int = 375) -> bytes:
     """Noise at several scales, the amplitude falling as in photographs, so that it compresses as they do."""
     random = np.random.default_rng(seed)
     total = np.full((height, width, 3), 128, np.float32)
@@ -46,7 +46,7 @@ def picture(seed: int, width: int = 500, height: int = 375) -> bytes:
 
 def make_folder(root: Path, count: int) -> FolderDataset:
     """`count` files of 16 different images, in 4 class folders."""
-    contents = [picture(seed) for seed in range(16)]
+    contents = [image(seed) for seed in range(16)]
     for index in range(count):
         path = root / "train" / f"n{index % 4:08d}" / f"{index:06d}.JPEG"
         path.parent.mkdir(parents=True, exist_ok=True)

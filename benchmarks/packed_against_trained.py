@@ -58,9 +58,9 @@ def main() -> None:
             f"data set {dataset.name!r} is streamed; this comparison takes one that is in memory"
         )
     preprocess = preprocess_of(packed.program)
-    pictures = np.stack([preprocess.apply(image) for image in dataset.images[: given.count]])
+    images = np.stack([preprocess.apply(image) for image in dataset.images[: given.count]])
     labels = dataset.labels[: given.count]
-    floats = preprocess.normalise(pictures)
+    floats = preprocess.normalise(images)
 
     def by_torch(onednn: bool) -> np.ndarray:
         with torch.inference_mode(), torch.backends.mkldnn.flags(enabled=onednn):
@@ -78,10 +78,10 @@ def main() -> None:
         "seed": meta.get("seed"),
         **{key: meta["model"].get(key) for key in ("name", "method", "scale", "stem")},
         "epochs": meta.get("epoch"),
-        "pictures": len(pictures),
+        "images": len(images),
         "bytes": size,
         "top1_trained": percent(classes == labels),
-        "verified_pictures": given.verify,
+        "verified_images": given.verify,
         "bits": found.bits,
         "flips_end_to_end": found.flips,
         "beyond_the_bound": sum(layer.beyond for layer in found.layers),
@@ -92,7 +92,7 @@ def main() -> None:
     }
     for name, value in shared.items():
         print(f"{name:<20} {value}")
-    for fed, inputs in (("floats", floats), ("bytes", pictures)):
+    for fed, inputs in (("floats", floats), ("bytes", images)):
         answers = np.concatenate([packed(inputs[i : i + BATCH]) for i in range(0, len(inputs), BATCH)])
         got = answers.argmax(1)
         row = {"fed": fed, "same_class": percent(got == classes), "top1_packed": percent(got == labels)}

@@ -5,6 +5,9 @@ python examples/arrays.py
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 
 import xnorpp
@@ -26,10 +29,11 @@ def squares_and_discs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 recipe = {"extends": "digits-small-case4", "model.options.width": 16, "run.tensorboard": False}
 schedule = {"schedule.epochs": 6, "schedule.statistics_batches": 20, "data.batch_size": 32}
 shapes = {"train_data": squares_and_discs(600, 0), "test_data": squares_and_discs(200, 1)}
-summary = xnorpp.train({**recipe, **schedule}, **shapes, classes=["square", "disc"], out="runs/shapes")
+out = Path(tempfile.mkdtemp())
+summary = xnorpp.train({**recipe, **schedule}, **shapes, classes=["square", "disc"], out=out / "run")
 print(f"trained: {summary['metrics']['top1']:.1f} %")
-pack_checkpoint("runs/shapes", "shapes.xnor")
-packed = xnorpp.load("shapes.xnor")
+pack_checkpoint(out / "run", out / "shapes.xnor")
+packed = xnorpp.load(out / "shapes.xnor")
 images, labels = squares_and_discs(5, 2)
 for best, label in zip(packed(images[..., None]).argmax(1), labels):
     print(f"{packed.labels[best]:<6} is {packed.labels[label]}")

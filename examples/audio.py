@@ -35,6 +35,6 @@ for _ in range(40):
     nn.functional.cross_entropy(net(sounds), classes).backward()
     optimizer.step()
 packed = xnorpp.pack(net.eval(), example=torch.randn(2, 1, LENGTH), labels=["low", "middle", "high"])
-packed.save("tones.xnor")
+# packed.save("tones.xnor") writes it to a file.
 sounds, classes = tones(200)
 print(f"{100 * (packed(sounds.numpy()).argmax(1) == classes.numpy()).mean():.0f} % right")

@@ -5,6 +5,7 @@ python examples/custom_dataset.py
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,8 @@ def stripes(split: str, count: int = 400) -> tuple[np.ndarray, np.ndarray]:
 
 if __name__ == "__main__":
     print(xnorpp.load_dataset("stripes", count=10).images.shape)
-    Path("stripes.toml").write_text(
+    out = Path(tempfile.mkdtemp())
+    (out / "stripes.toml").write_text(
         """
         extends = "digits-small-case4"
         data = { dataset = "stripes", options = { count = 600 } }  # elsewhere: "custom_dataset:stripes"
@@ -35,4 +37,4 @@ if __name__ == "__main__":
         run = { tensorboard = false }
         """
     )
-    print(xnorpp.train("stripes.toml", out="runs/stripes")["metrics"])
+    print(xnorpp.train(out / "stripes.toml", out=out / "run")["metrics"])

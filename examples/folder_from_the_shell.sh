@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Images in class folders, from the shell alone: train, evaluate, pack, predict.
-#     bash examples/folder_from_the_shell.sh
+#     bash examples/folder_from_the_shell.sh [OUT]     OUT: the folder for its files (default: a temporary one)
 set -euo pipefail
+cd "${1:-$(mktemp -d)}"
 
 # Stand-ins for images of yours: my-images/CLASS/*.png
 python - <<'PYTHON'

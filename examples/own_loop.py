@@ -11,7 +11,6 @@ from torch import nn
 
 import xnorpp
 from xnorpp import BinaryConv2d
-from xnorpp.packing import pack_to_file
 
 images, labels = load_digits(return_X_y=True)
 x = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
@@ -33,6 +32,7 @@ for epoch in range(4):
     print(f"epoch {epoch}: loss {loss.item():.3f}")
 
 print(xnorpp.evaluate(net, (x[1400:], y[1400:])))
-pack_to_file(net.eval(), (1, 8, 8), "digits.xnor", labels=[str(n) for n in range(10)])
-scores = xnorpp.load("digits.xnor")(x[1400:].numpy())
+packed = xnorpp.pack(net.eval(), (1, 8, 8), labels=[str(n) for n in range(10)])
+# packed.save("digits.xnor") writes it to a file, which xnorpp.load("digits.xnor") reads without torch.
+scores = packed(x[1400:].numpy())
 print(f"packed: {100 * (scores.argmax(1) == y[1400:].numpy()).mean():.1f} % right")

@@ -5,6 +5,8 @@ python examples/packed_subnetwork.py
 
 from __future__ import annotations
 
+import tempfile
+
 import torch
 from torch import nn
 
@@ -29,8 +31,9 @@ def main() -> None:
     with torch.no_grad():
         difference = (hybrid(images) - net(images)).abs().max()
     print(f"largest difference of an output: {difference:.1e}")
-    torch.save(hybrid.state_dict(), "hybrid.pt")  # the packed parts are in it as well
-    hybrid.load_state_dict(torch.load("hybrid.pt", weights_only=True))
+    path = tempfile.mkdtemp() + "/hybrid.pt"
+    torch.save(hybrid.state_dict(), path)  # the packed parts are in it as well
+    hybrid.load_state_dict(torch.load(path, weights_only=True))
 
 
 if __name__ == "__main__":

@@ -374,7 +374,7 @@ def test_tables_are_drawn_from_what_the_commands_keep(
 def test_packed_comparisons_are_drawn(drawing: ModuleType) -> None:
     assert drawing.packed([]) == drawing.NOTHING
     row = {"kind": "packed against trained", "recipe": "r", "name": "small", "method": "bnn", "scale": None,
-           "dataset": "d", "epochs": 1, "seed": 0, "pictures": 1000, "top1_trained": 50.0, "fed": "floats",
+           "dataset": "d", "epochs": 1, "seed": 0, "images": 1000, "top1_trained": 50.0, "fed": "floats",
            "top1_packed": 50.1, "same_class": 99.9, "batch_norm": "torch's numbers"}  # fmt: skip
     older = {**row, "same_class": 12.0}
     table = drawing.packed([older, row, {**row, "fed": "bytes", "same_class": 97.5}])

@@ -135,7 +135,7 @@ def test_results_leave_the_old_file(disk: Disk, tmp_path: Path) -> None:
     assert json.loads(before)
 
 
-def _pictures(root: Path) -> None:
+def _images(root: Path) -> None:
     rng = np.random.default_rng(0)
     for wnid in ("n01", "n02"):
         for split in ("train", "val"):
@@ -147,7 +147,7 @@ def _pictures(root: Path) -> None:
 
 def test_data_is_read_without_room_for_its_caches(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XNORPP_CACHE", str(disk.path / "cache"))
-    _pictures(disk.path / "tree")
+    _images(disk.path / "tree")
     source = load_dataset("imagenet", disk.path / "tree")
     shards = disk.path / "shards"
     write_shards(source, shards, resize=8, format="npy")
@@ -157,7 +157,7 @@ def test_data_is_read_without_room_for_its_caches(disk: Disk, monkeypatch: pytes
 
 
 def test_shards_are_written_whole_or_not_at_all(disk: Disk) -> None:
-    _pictures(disk.path / "tree")
+    _images(disk.path / "tree")
     source = load_dataset("imagenet", disk.path / "tree")
     shards = disk.path / "shards"
     (path,) = write_shards(source, shards, resize=8, format="npy")
@@ -173,7 +173,7 @@ def test_decoded_images_need_no_cache(disk: Disk, monkeypatch: pytest.MonkeyPatc
     from xnorpp.data.loading.cache import load_decoded
 
     monkeypatch.setenv("XNORPP_CACHE", str(disk.path / "cache"))
-    _pictures(disk.path / "tree")
+    _images(disk.path / "tree")
     source = load_dataset("imagenet", disk.path / "tree")
     disk.fill()
     first = load_decoded(source, 8)  # type: ignore[arg-type]

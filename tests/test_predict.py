@@ -20,7 +20,7 @@ from xnorpp.runtime.predict import predict, printable, probabilities, temperatur
 
 @pytest.fixture(scope="module")
 def model() -> PackedModel:
-    """Four classes on an 8x8 grey picture: which quarter is the brightest."""
+    """Four classes on an 8x8 grey image: which quarter is the brightest."""
     quarters = np.zeros((4, 1, 8, 8), np.float32)
     for index, (top, left) in enumerate(((0, 0), (0, 4), (4, 0), (4, 4))):
         quarters[index, 0, top : top + 4, left : left + 4] = 1
@@ -32,8 +32,8 @@ def model() -> PackedModel:
     return load(Program((1, 8, 8), ops, "out", {"quarters": quarters.reshape(4, 64)}, labels=labels))
 
 
-def picture(path: Path, orientation: int | None = None) -> Path:
-    """A picture whose top left quarter is white, saved with that EXIF orientation."""
+def image(path: Path, orientation: int | None = None) -> Path:
+    """An image whose top left quarter is white, saved with that EXIF orientation."""
     pixels = np.zeros((24, 32), np.uint8)
     pixels[:12, :16] = 255
     exif = Image.Exif()
@@ -47,8 +47,8 @@ def first(model: PackedModel, path: Path) -> str:
     return next(predict(model, path, top=1)).guesses[0].label
 
 
-def test_a_path_by_itself_is_one_picture(model: PackedModel, tmp_path: Path) -> None:
-    path = picture(tmp_path / "a.png")
+def test_a_path_by_itself_is_one_image(model: PackedModel, tmp_path: Path) -> None:
+    path = image(tmp_path / "a.png")
     for given in (path, str(path), [path]):
         found = list(predict(model, given))
         assert [one.image for one in found] == [str(path)]
@@ -62,18 +62,18 @@ def test_a_path_by_itself_is_one_picture(model: PackedModel, tmp_path: Path) -> 
 def test_a_photo_is_turned_as_its_exif_orientation_says(
     orientation: int | None, shown: str, model: PackedModel, tmp_path: Path
 ) -> None:
-    assert first(model, picture(tmp_path / "photo.jpg", orientation)) == shown
+    assert first(model, image(tmp_path / "photo.jpg", orientation)) == shown
 
 
-def test_a_damaged_exif_block_does_not_spoil_the_picture(model: PackedModel, tmp_path: Path) -> None:
-    path = picture(tmp_path / "photo.jpg", 6)
+def test_a_damaged_exif_block_does_not_spoil_the_image(model: PackedModel, tmp_path: Path) -> None:
+    path = image(tmp_path / "photo.jpg", 6)
     path.write_bytes(path.read_bytes().replace(b"Exif\0\0MM\0*", b"Exif\0\0MM\0?"))
     assert first(model, path) == "top left"
 
 
-def test_a_picture_cut_off_is_still_an_error(model: PackedModel, tmp_path: Path) -> None:
+def test_a_image_cut_off_is_still_an_error(model: PackedModel, tmp_path: Path) -> None:
     for name in ("cut.png", "cut.jpg"):
-        path = picture(tmp_path / name, 6)
+        path = image(tmp_path / name, 6)
         path.write_bytes(path.read_bytes()[:-60])
         assert next(predict(model, path)).error, name
 
@@ -93,7 +93,7 @@ def test_what_is_no_file_is_an_error_of_that_image_alone(model: PackedModel, tmp
     """And a FIFO does not block."""
     fifo = tmp_path / "fifo.png"
     os.mkfifo(fifo)
-    good = picture(tmp_path / "a.png")
+    good = image(tmp_path / "a.png")
     found = list(predict(model, [fifo, good, tmp_path]))
     assert [one.error for one in found] == ["it is not a regular file", None, "it is a folder"]
     assert found[1].guesses[0].label == "top left"
@@ -146,7 +146,7 @@ def hostile(model: PackedModel, tmp_path: Path) -> str:
 def test_labels_reach_the_terminal_escaped(
     hostile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["predict", hostile, str(picture(tmp_path / "a.png"))]) == 0
+    assert main(["predict", hostile, str(image(tmp_path / "a.png"))]) == 0
     out, _ = capsys.readouterr()
     assert "\x1b" not in out
     assert len(out.splitlines()) == 1
@@ -192,7 +192,7 @@ def test_a_dense_output_is_not_predicted_in_one_sentence(
     dense = load(Program((1, 8, 8), (Op("relu", "relu", (INPUT,), "out"),), "out", {}))
     path = tmp_path / "dense.xnor"
     dense.save(path)
-    assert main(["predict", str(path), str(picture(tmp_path / "a.png"))]) == 2
+    assert main(["predict", str(path), str(image(tmp_path / "a.png"))]) == 2
     error = capsys.readouterr().err
     assert "the model's output has the shape (1, 8, 8), not one number per class" in error
     assert len(error.splitlines()) == 1
@@ -243,7 +243,7 @@ def test_unreadable_images_of_a_data_set_are_skipped_up_to_a_number(
     model: PackedModel, tmp_path: Path
 ) -> None:
     for index in range(4):
-        picture(tmp_path / f"{index}.png")
+        image(tmp_path / f"{index}.png")
     for index in (1, 2):
         (tmp_path / f"{index}.png").write_bytes(b"rubbish")
     info = replace(dataset_info("digits"), classes=4)

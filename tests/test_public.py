@@ -35,7 +35,7 @@ def test_importing_the_package_loads_neither_torch_nor_numpy() -> None:
     assert _run(code) == "[]"
 
 
-def test_the_runtime_and_picture_preprocessing_work_where_torch_cannot_be_imported() -> None:
+def test_the_runtime_and_image_preprocessing_work_where_torch_cannot_be_imported() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "import xnorpp.runtime, xnorpp.data, xnorpp.cli.main\n"

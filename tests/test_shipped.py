@@ -66,8 +66,8 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def picture(tmp_path: Path) -> str:
-    path = tmp_path / "picture.png"
+def image(tmp_path: Path) -> str:
+    path = tmp_path / "image.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)).save(path)
     return str(path)
 
@@ -111,7 +111,7 @@ def test_a_name_is_loaded_where_there_is_no_such_file(
 
 
 @pytest.mark.parametrize("name", shipped.list_shipped())
-def test_a_model_of_the_package(name: str, tmp_path: Path, picture: str) -> None:
+def test_a_model_of_the_package(name: str, tmp_path: Path, image: str) -> None:
     check(name, shipped.FOLDER)
     card = shipped.shipped_card(name)
     assert card["name"] == name
@@ -119,7 +119,7 @@ def test_a_model_of_the_package(name: str, tmp_path: Path, picture: str) -> None
     assert card["accuracy"]["packed_top1"] >= LEAST_TOP1.get(name, 0.0)
     if name in MOST_BELOW_TWIN:
         assert card["twin"]["top1"] - card["accuracy"]["packed_top1"] <= MOST_BELOW_TWIN[name]
-    assert main(["predict", "--model", name, picture]) == 0
+    assert main(["predict", "--model", name, image]) == 0
     lines = (ROOT / "results" / "shipped.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [row for row in map(json.loads, lines) if row["kind"] == "shipped" and row["name"] == name]
     newest = [row for row in rows if not row["refused"]][-1]
@@ -133,17 +133,17 @@ def test_a_model_shipped_into_a_folder(folder: Path) -> None:
 
 
 def test_a_card_of_an_earlier_version_is_read(folder: Path) -> None:
-    """Versions before 0.2 wrote `pictures` where cards now have `images`."""
+    """Versions before 0.2 wrote `images` where cards now have `images`."""
     card = shipped.shipped_card("digits-small", folder)
     old = {
         **card,
         **{
-            field: {key.replace("images", "pictures"): value for key, value in card[field].items()}
+            field: {key.replace("images", "images"): value for key, value in card[field].items()}
             for field in ("data", "accuracy", "verified", "sample")
         },
     }
-    assert "pictures" in old["accuracy"]
-    assert "train_pictures" in old["data"]
+    assert "images" in old["accuracy"]
+    assert "train_images" in old["data"]
     assert cards.check_card(old, "x.json") == card
 
 
@@ -249,22 +249,22 @@ def test_models_lists_networks_and_shipped_models(capsys: pytest.CaptureFixture[
 
 def test_predict_by_name_and_by_path_are_the_same(
     here: Path,
-    picture: str,
+    image: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ways = (
-        ["--model", "digits-small", picture], ["digits-small", picture],
-        [str(here / "digits-small.xnor"), picture],
-        ["--top", "5", "--model", "digits-small", picture], [picture, "--model", "digits-small"],
+        ["--model", "digits-small", image], ["digits-small", image],
+        [str(here / "digits-small.xnor"), image],
+        ["--top", "5", "--model", "digits-small", image], [image, "--model", "digits-small"],
     )  # fmt: skip
     said = []
     for way in ways:
         assert main(["predict", *way]) == 0
         said.append(capsys.readouterr().out)
-    assert said[0].startswith(f"{picture}: ")
+    assert said[0].startswith(f"{image}: ")
     assert len(set(said)) == 1
     (tmp_path / "digits-small").mkdir()  # --model means the shipped one, whatever lies around
     assert main(["predict", *ways[0]]) == 0
@@ -309,7 +309,7 @@ def test_eval_and_inspect_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["warnings"] == []
 
 
-def test_shipped_models_need_no_torch(folder: Path, picture: str) -> None:
+def test_shipped_models_need_no_torch(folder: Path, image: str) -> None:
     code = (
         "import sys, pathlib\n"
         "sys.modules['torch'] = None\n"
@@ -322,7 +322,7 @@ def test_shipped_models_need_no_torch(folder: Path, picture: str) -> None:
         "sys.exit(main(['predict', '--model', 'digits-small', sys.argv[2]]))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(folder), picture], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, str(folder), image], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "training needs torch" in done.stdout

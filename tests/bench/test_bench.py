@@ -200,7 +200,7 @@ def test_eager_torch_runs_the_twin(small_program: Program) -> None:
     np.testing.assert_allclose(engine.from_uint8(images), engine.from_float(floats), atol=1e-4)
 
 
-def test_onnxruntime_takes_pictures_and_floats(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnxruntime_takes_images_and_floats(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     onnx = pytest.importorskip("onnx")
     from onnx import helper, numpy_helper

@@ -56,7 +56,7 @@ def images(tmp_path: Path) -> list[str]:
     rng = np.random.default_rng(0)
     paths = []
     for index, size in enumerate(((8, 8), (25, 30), (9, 9))):
-        paths.append(str(tmp_path / f"picture{index}.png"))
+        paths.append(str(tmp_path / f"image{index}.png"))
         Image.fromarray(rng.integers(0, 256, size, dtype=np.uint8)).save(paths[-1])
     return paths
 
@@ -98,7 +98,7 @@ def test_pack_to_where_no_file_can_be(
 def test_a_model_that_is_not_there(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One sentence that names it, nothing of the system's error numbers."""
     missing = tmp_path / "missing.xnor"
-    more = {"predict": ["picture.png"], "pack": ["-o", str(tmp_path / "x.xnor")]}.get(command, [])
+    more = {"predict": ["image.png"], "pack": ["-o", str(tmp_path / "x.xnor")]}.get(command, [])
     assert main([command, str(missing), *more]) == 2
     said = capsys.readouterr().err
     assert said.lower().startswith(f"xnorpp {command}: there is no ")
@@ -172,7 +172,7 @@ def test_an_argument_is_never_ignored(
 
 
 def test_a_folder_for_a_packed_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", str(tmp_path), "picture.png"]) == 2
+    assert main(["predict", str(tmp_path), "image.png"]) == 2
     assert capsys.readouterr().err == f"xnorpp predict: {tmp_path} is a folder, and a file is needed.\n"
 
 
@@ -219,11 +219,11 @@ def test_predict(packed: Path, images: list[str], capsys: pytest.CaptureFixture[
     assert all("digit " in line and line.count("%") == 2 for line in lines)
 
 
-def test_predict_json_and_an_unreadable_picture(
+def test_predict_json_and_an_unreadable_image(
     packed: Path, images: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = tmp_path / "bad.png"
-    bad.write_bytes(b"no picture")
+    bad.write_bytes(b"no image")
     missing = tmp_path / "missing.png"
     given = [images[0], str(bad), images[1], str(missing), images[2]]
     assert main(["predict", str(packed), *given, "--json"]) == 1
@@ -392,16 +392,16 @@ def test_inspect_of_a_damaged_file(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_bench_writes_what_it_measured(
     packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, rows, picture = tmp_path / "bench.json", tmp_path / "rows.jsonl", tmp_path / "bench.png"
+    out, rows, image = tmp_path / "bench.json", tmp_path / "rows.jsonl", tmp_path / "bench.png"
     status = main(
         ["bench", str(packed), "--against", "none", "--rounds", "1", "--repeat", "1", "--threads", "1,2",
-         "--json", str(out), "--append", str(rows), "--plot", str(picture)]
+         "--json", str(out), "--append", str(rows), "--plot", str(image)]
     )  # fmt: skip
     assert status == 0
     written = json.loads(out.read_text())
     assert [json.loads(line) for line in rows.read_text().splitlines()] == written
     assert {row["threads"] for row in written if row["name"] == "latency_uint8"} == {1, 2}
-    assert picture.exists()
+    assert image.exists()
     assert "model.xnor, batch 1" in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""Tiny data sets in the official formats, made of noise: no real picture is in the repository."""
+"""Tiny data sets in the official formats, made of noise: no real image is in the repository."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image
 
 
 def make_smooth(seed: int, width: int, height: int) -> np.ndarray:
-    """A picture-like uint8 (height, width, 3): soft coloured noise, which JPEG keeps well."""
+    """An image-like uint8 (height, width, 3): soft coloured noise, which JPEG keeps well."""
     coarse = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), np.uint8)
     return np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
 
@@ -71,7 +71,7 @@ def mnist_folder(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def tiny_folder(tmp_path: Path) -> Path:
-    """Three classes, four training and two validation pictures each."""
+    """Three classes, four training and two validation images each."""
     root = tmp_path / "tiny-imagenet-200"
     wnids = ["n03", "n01", "n02"]
     (root / "val" / "images").mkdir(parents=True)
@@ -95,7 +95,7 @@ def tiny_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def imagenet_folder(tmp_path: Path) -> Path:
-    """Four classes, ten training pictures each, of various sizes; validation flat, no label file yet."""
+    """Four classes, ten training images each, of various sizes; validation flat, no label file yet."""
     root = tmp_path / "imagenet"
     for label, wnid in enumerate(("n01", "n02", "n03", "n04")):
         folder = root / "train" / wnid

@@ -26,8 +26,8 @@ def images(tmp_path: Path, smooth: Callable[..., np.ndarray]) -> Make:
                 (root / tree / name / "deeper").mkdir(parents=True)
                 for number in range(count):
                     place = root / tree / name / ("deeper" if number == 1 else "")
-                    picture = Image.fromarray(smooth(100 * label + number, side + 5, side))
-                    picture.save(place / f"{number}{endings[number % len(endings)]}")
+                    image = Image.fromarray(smooth(100 * label + number, side + 5, side))
+                    image.save(place / f"{number}{endings[number % len(endings)]}")
         return root
 
     return make

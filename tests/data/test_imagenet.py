@@ -90,12 +90,12 @@ def test_numbers_are_labels_without_the_training_set(imagenet_folder: Path, tmp_
 @pytest.mark.parametrize("inside", [False, True])
 def test_kaggles_layout(imagenet_folder: Path, tmp_path: Path, inside: bool) -> None:
     root = tmp_path / "kaggle"
-    pictures = root / "ILSVRC" / "Data" / "CLS-LOC"
-    pictures.parent.mkdir(parents=True)
-    imagenet_folder.rename(pictures)
+    images = root / "ILSVRC" / "Data" / "CLS-LOC"
+    images.parent.mkdir(parents=True)
+    imagenet_folder.rename(images)
     (root / "LOC_val_solution.csv").write_text(FORMS["LOC_val_solution.csv"])
     (root / "LOC_synset_mapping.txt").write_text("".join(f"{wnid} thing {wnid}, other\n" for wnid in WNIDS))
-    test = load(pictures if inside else root, "test")
+    test = load(images if inside else root, "test")
     np.testing.assert_array_equal(test.labels, LABELS)
     assert test.classes == tuple(f"thing {wnid}" for wnid in WNIDS)
 

@@ -104,9 +104,9 @@ def test_samples_of_every_kind_are_the_same_image(make: Any, label: Any) -> None
 
 
 def test_pillow_modes() -> None:
-    picture = Image.fromarray(PIXELS[0])
+    image = Image.fromarray(PIXELS[0])
     for mode, channels in (("L", 1), ("RGB", 3), ("P", 3), ("RGBA", 3), ("1", 1), ("F", 1)):
-        assert as_dataset([(picture.convert(mode), 0)]).shape == (channels, 8, 6)
+        assert as_dataset([(image.convert(mode), 0)]).shape == (channels, 8, 6)
 
 
 def test_names_and_labels_are_taken_from_torch_data_sets() -> None:

@@ -1,4 +1,4 @@
-"""Pictures kept decoded: the same pixels as from the folders, written once, and only for what streams."""
+"""Images kept decoded: the same pixels as from the folders, written once, and only for what streams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xnorpp.training import load_recipe, train
 
 @pytest.fixture
 def labelled(imagenet_folder: Path) -> Path:
-    """The folder with labels for its flat validation pictures."""
+    """The folder with labels for its flat validation images."""
     (imagenet_folder / "val.txt").write_text(
         "".join(f"ILSVRC2012_val_{i + 1:08d}.JPEG {i % 4}\n" for i in range(8))
     )
@@ -27,13 +27,13 @@ def _test_batch(name: str, root: Path) -> tuple[np.ndarray, np.ndarray]:
     return images.numpy(), labels.numpy()
 
 
-def test_the_prepared_pictures_are_the_folders_own(labelled: Path, tmp_path: Path) -> None:
+def test_the_prepared_images_are_the_folders_own(labelled: Path, tmp_path: Path) -> None:
     out = prepare("imagenet", labelled, tmp_path / "kept", workers=0)
     assert len(load_dataset("shards", out, "train")) == 40
     images, labels = _test_batch("imagenet", labelled)
     kept, kept_labels = _test_batch("shards", out)
     order = [next(j for j in range(8) if np.array_equal(kept[j], image)) for image in images]
-    assert sorted(order) == list(range(8)), "every picture is there, bit for bit, in another order"
+    assert sorted(order) == list(range(8)), "every image is there, bit for bit, in another order"
     assert np.array_equal(kept_labels[order], labels)
 
 

@@ -42,7 +42,7 @@ def test_cropping_while_resizing_is_exact_for_usual_sizes(smooth: Any, width: in
     np.testing.assert_array_equal(fit(image, 256, 224, 32, 7, 3), whole[32:256, 7:231])
 
 
-def test_apply_is_the_centre_crop_of_the_squashed_picture(smooth: Any) -> None:
+def test_apply_is_the_centre_crop_of_the_squashed_image(smooth: Any) -> None:
     preprocess = dataset_info("imagenet").preprocess()
     image = Image.fromarray(smooth(1, 500, 375))
     expected = np.asarray(image.resize((256, 256), Image.Resampling.BILINEAR))[16:240, 16:240]
@@ -57,7 +57,7 @@ def test_alexnet_and_other_sizes() -> None:
     assert dataset_info("cifar10").preprocess(64).resize == 64
 
 
-def test_right_sized_pictures_pass_unchanged(smooth: Any) -> None:
+def test_right_sized_images_pass_unchanged(smooth: Any) -> None:
     pixels = smooth(3, 32, 32)
     np.testing.assert_array_equal(dataset_info("cifar10").preprocess().apply(pixels), pixels)
     grey = pixels[:28, :28, :1]
@@ -147,7 +147,7 @@ def test_wrong_values_are_named(change: dict[str, object], message: str) -> None
         Preprocess(**{**values, **change})  # type: ignore[arg-type]
 
 
-def test_a_path_is_no_picture() -> None:
+def test_a_path_is_no_image() -> None:
     preprocess = Preprocess(8, 8, (0.5,), (0.5,), 1)
     with pytest.raises(TypeError, match=r"`image` is str; .* PIL.Image.open\(path\) reads a file"):
         preprocess.apply("x.png")  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ def test_corrupt_bytes(data: bytes) -> None:
         decode(data, 64, 64, 0, 0, 3)
 
 
-def test_what_is_no_picture_is_told_without_addresses() -> None:
+def test_what_is_no_image_is_told_without_addresses() -> None:
     for data, what in (
         (b"hello", "^not a recognised image format; those are JPEG, PNG, "),
         (b"", "the file is empty"),
@@ -177,7 +177,7 @@ def test_what_is_no_picture_is_told_without_addresses() -> None:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_sixteen_bits_a_pixel_keep_their_upper_eight(channels: int) -> None:
-    """Pillow's conversion would cut everything above 255 off: a white picture."""
+    """Pillow's conversion would cut everything above 255 off: a white image."""
     grey = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1040
     file = io.BytesIO()
     Image.fromarray(grey).save(file, "PNG")
@@ -219,7 +219,7 @@ def test_fast_decoding_is_close_and_only_touches_large_jpegs(jpeg: Any) -> None:
     )
 
 
-def test_raw_arrays_are_pictures(smooth: Any) -> None:
+def test_raw_arrays_are_images(smooth: Any) -> None:
     pixels = smooth(2, 256, 256)
     file = io.BytesIO()
     np.save(file, pixels)

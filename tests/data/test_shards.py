@@ -44,7 +44,7 @@ def folder(tmp_path: Path, jpeg: Any) -> Path:
     for number in range(3):
         members: dict[str, bytes] = {}
         for i in range(4):
-            members[f"part/{number}-{i}.v1.jpg"] = b"not a picture extension, so ignored"
+            members[f"part/{number}-{i}.v1.jpg"] = b"not an image extension, so ignored"
             members[f"part/{number}{i}.jpg"] = jpeg(10 * number + i, 70, 50)
             label = (number + i) % 3
             if i % 2:
@@ -192,7 +192,7 @@ def test_loading_over_ranks(folder: Path, workers: int) -> None:
 
 
 @pytest.mark.parametrize("form", ["jpg", "npy"])
-def test_written_shards_hold_the_resized_pictures(imagenet_folder: Path, tmp_path: Path, form: str) -> None:
+def test_written_shards_hold_the_resized_images(imagenet_folder: Path, tmp_path: Path, form: str) -> None:
     source = load_dataset("imagenet", imagenet_folder)
     Path(source.sample_name(3)).write_bytes(b"corrupt")  # type: ignore[union-attr]
     out = tmp_path / "out"

@@ -91,8 +91,8 @@ def test_testing_is_what_prediction_does(train: FolderDataset) -> None:
     np.testing.assert_array_equal(torch.cat([labels for _, labels in batches]).numpy(), train.labels)
     preprocess = train.info.preprocess(56)
     for index in (0, 39):
-        picture = preprocess.apply(Image.open(train.sample_name(index)))
-        expected = preprocess.normalise(picture[None])[0]
+        image = preprocess.apply(Image.open(train.sample_name(index)))
+        expected = preprocess.normalise(image[None])[0]
         images = torch.cat([images for images, _ in batches])
         np.testing.assert_allclose(images[index].numpy(), expected, rtol=1e-6, atol=1e-6)
 
@@ -121,7 +121,7 @@ def test_fast_decoding_is_passed_on(imagenet_folder: Path, jpeg: Any) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_corrupt_picture_is_named_and_the_next_takes_its_place(train: FolderDataset, workers: int) -> None:
+def test_a_corrupt_image_is_named_and_the_next_takes_its_place(train: FolderDataset, workers: int) -> None:
     sound = run(train)
     spoil(train, 7, 8)
     loader = stream(train, workers=workers, max_skipped=2)
@@ -146,7 +146,7 @@ def test_the_replacement_wraps_round_and_brings_its_label(train: FolderDataset) 
     np.testing.assert_array_equal(np.bincount(labels.numpy()), [11, 10, 10, 9])
 
 
-def test_in_testing_a_corrupt_picture_is_left_out(train: FolderDataset) -> None:
+def test_in_testing_a_corrupt_image_is_left_out(train: FolderDataset) -> None:
     spoil(train, 3)
     loader = stream(train, train=False, batch_size=10, workers=1)
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_in_testing_a_corrupt_picture_is_left_out(train: FolderDataset) -> None:
     loader.close()
 
 
-def test_too_many_corrupt_pictures_end_the_run(train: FolderDataset) -> None:
+def test_too_many_corrupt_images_end_the_run(train: FolderDataset) -> None:
     spoil(train, *range(10))
     with pytest.raises(
         DatasetError, match=r"6 images of imagenet could not be read, .* \(=5\); the last are .*n01_"

@@ -109,7 +109,7 @@ def test_processes_decode_the_same(tiny_folder: Path, monkeypatch: pytest.Monkey
     np.testing.assert_array_equal(load(tiny_folder, workers=2).images, alone.images)
 
 
-def test_corrupt_pictures_are_left_out_and_named(tiny_folder: Path) -> None:
+def test_corrupt_images_are_left_out_and_named(tiny_folder: Path) -> None:
     (tiny_folder / "train" / "n01" / "images" / "n01_1.JPEG").write_bytes(b"rubbish")
     for _ in range(2):  # decoded, then read from the kept file
         dataset = load(tiny_folder)
@@ -119,7 +119,7 @@ def test_corrupt_pictures_are_left_out_and_named(tiny_folder: Path) -> None:
         assert "not a recognised image format" in dataset.skipped[0].reason
 
 
-def test_too_many_corrupt_pictures_end_the_run(tiny_folder: Path) -> None:
+def test_too_many_corrupt_images_end_the_run(tiny_folder: Path) -> None:
     for i in (1, 2):
         (tiny_folder / "train" / "n01" / "images" / f"n01_{i}.JPEG").write_bytes(b"rubbish")
     with pytest.raises(DatasetError, match=r"2 images of tiny_imagenet could not be read, .*\(=1\).*n01_1"):

@@ -79,6 +79,8 @@ def test_an_example_runs(path: Path, place: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
+    visible = {found.name for found in place.iterdir() if not found.name.startswith(".")}
+    assert visible <= {"images", "runs"}, "an example leaves files only where git ignores them"
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)

@@ -14,7 +14,7 @@ import numpy as np
 from xnorpp.runtime import reference
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
 from xnorpp.runtime.format.program import INPUT, VERSION, Op, Program, write
-from xnorpp.runtime.stem import picture_filters
+from xnorpp.runtime.stem import image_filters
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runtime"))
 from random_programs import Builder
@@ -37,7 +37,7 @@ def golden() -> Program:
     b = Builder((3, 11, 10))
     mean, std = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)
     weight = real(12, 3, 3, 3)
-    whole = picture_filters(weight, np.array(mean), np.array(std))
+    whole = image_filters(weight, np.array(mean), np.array(std))
     stem = {
         "weight": weight, "bias": real(12), "byte_weight": whole.taps, "byte_rest": whole.rest,
         "byte_mean": whole.mean.astype(np.int16), "byte_scale": whole.step,
@@ -198,7 +198,7 @@ def main() -> None:
     if name == "set2":
         given = {"inputs": rng.standard_normal((2, *program.input_shape)).astype(np.float32)}
     else:
-        given = {"pictures": rng.integers(0, 256, (4, 11, 10, 3), dtype=np.uint8)}
+        given = {"images": rng.integers(0, 256, (4, 11, 10, 3), dtype=np.uint8)}
     outputs = reference.run(program, next(iter(given.values())))
     np.savez_compressed(folder / f"{name}.npz", **given, **outputs)
 

@@ -41,7 +41,7 @@ pytestmark = [
 ]
 
 
-def pictures(program: Program, count: int, seed: int = 0) -> np.ndarray:
+def images(program: Program, count: int, seed: int = 0) -> np.ndarray:
     c, h, w = program.input_shape
     return np.random.default_rng(seed).integers(0, 256, (count, h, w, c), dtype=np.uint8)
 
@@ -152,7 +152,7 @@ def test_real_convolutions_in_tiles_bit_for_bit(
 )  # fmt: skip
 def test_networks_from_floats_are_the_cpu_engines(name: str, options: dict[str, Any]) -> None:
     program = cases.network(name, "xnor++", "channel_height_width", **options)
-    x = normalise(program, pictures(program, 64))
+    x = normalise(program, images(program, 64))
     model = load(program, device="cuda")
     assert _tiled(model.engine, len(x)) >= 1
     np.testing.assert_array_equal(model(x), cpu_engine(program, x))
@@ -164,7 +164,7 @@ def test_every_network(name: str, method: str, scale: str | None) -> None:
     program = cases.network(name, method, scale)
     model, half = load(program, device="cuda"), CudaModel(program, residual="float16")
     for count in (1, 7):
-        x = pictures(program, count)
+        x = images(program, count)
         want = expected(program, x)
         few_flips(model(x), want)
         few_flips(model(normalise(program, x)), want)
@@ -196,7 +196,7 @@ def test_every_launch_is_exact(name: str, count: int, residual: str) -> None:
     if "stem" in options:
         program = cases.tamed_stem(program)
     model = CudaModel(program, residual=residual)
-    x = pictures(program, count)
+    x = images(program, count)
     result = model(x)
     session = model.session(count, True)
     given = (model._room("input", x.nbytes), model._room("output", result.nbytes))
@@ -223,7 +223,7 @@ def test_every_launch_is_exact(name: str, count: int, residual: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_cpu_engines_outputs_bit_for_bit(name: str, from_bytes: bool, tensor_cores: bool) -> None:
     """With a float32 stream both engines add the same numbers in the same order and round alike, from nine
-    pictures on (below, the last layer is summed in another order)."""
+    images on (below, the last layer is summed in another order)."""
     cpu = pytest.importorskip("xnorpp.runtime.cpu", reason="NOT RUN: the native core is not built")
     network, method, scale, options = NETWORKS[name]
     program = cases.network(
@@ -236,9 +236,9 @@ def test_the_cpu_engines_outputs_bit_for_bit(name: str, from_bytes: bool, tensor
     if isa == "generic":
         pytest.skip("NOT RUN: this processor fuses no multiply and add")
     for count in (9, 112):
-        x = pictures(program, count) if from_bytes else normalise(program, pictures(program, count))
+        x = images(program, count) if from_bytes else normalise(program, images(program, count))
         np.testing.assert_array_equal(model(x), cpu.CpuModel(program, isa=isa)(x))
-    x = pictures(program, 3) if from_bytes else normalise(program, pictures(program, 3))
+    x = images(program, 3) if from_bytes else normalise(program, images(program, 3))
     want = cpu.CpuModel(program, isa=isa)(x)
     assert np.abs(model(x) - want).max() <= 1e-6 * np.abs(want).max()
 
@@ -252,7 +252,7 @@ def test_a_resnet_in_pieces(resident: int) -> None:
         model = CudaModel(program, resident=resident, residual=residual)
         whole = CudaModel(program, residual=residual)
         for count in (33, 4, 33):
-            x = pictures(program, count, seed=count)
+            x = images(program, count, seed=count)
             got = model(x)
             np.testing.assert_array_equal(got, whole(x))  # pieces change nothing
             exact = residual == "float32"
@@ -271,7 +271,7 @@ def test_the_stem_of_warpgroups_changes_nothing(
     program = cases.tamed_stem(
         cases.network("resnet18", "xnor++", "channel_height_width", size, stem="7x7", downsample="binary")
     )
-    x = pictures(program, 140)
+    x = images(program, 140)
     for residual in ("float32", "float16"):
         model = CudaModel(program, residual=residual)
         got = model(x)
@@ -283,15 +283,15 @@ def test_the_stem_of_warpgroups_changes_nothing(
 def test_every_operation(tensor_cores: bool) -> None:
     for program in (cases.zoo(), cases.fast_shapes()):
         for count in (1, 40):
-            x = pictures(program, count)
+            x = images(program, count)
             close(CudaModel(program, tensor_cores=tensor_cores, residual="float32")(x), run(program, x))
 
 
 def test_torch_tensors_move_nothing_to_the_host() -> None:
     program = cases.network("resnet18", "xnor++", "channel_height_width", 32)
     model = CudaModel(program)
-    want = [CudaModel(program)(pictures(program, 8, seed)) for seed in range(4)]
-    inputs = [torch.from_numpy(pictures(program, 8, seed)).cuda() for seed in range(4)]
+    want = [CudaModel(program)(images(program, 8, seed)) for seed in range(4)]
+    inputs = [torch.from_numpy(images(program, 8, seed)).cuda() for seed in range(4)]
     results = [model(x) for x in inputs]  # other addresses each time: the recorded graph follows
     other = torch.cuda.Stream()
     with torch.cuda.stream(other):
@@ -313,7 +313,7 @@ def test_calls_from_threads_give_what_each_asked_for() -> None:
     found: dict[int, np.ndarray] = {}
 
     def work(seed: int) -> None:
-        found[seed] = model(pictures(program, 1 + seed % 3, seed))
+        found[seed] = model(images(program, 1 + seed % 3, seed))
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(12)]
     for thread in threads:
@@ -321,12 +321,12 @@ def test_calls_from_threads_give_what_each_asked_for() -> None:
     for thread in threads:
         thread.join()
     for seed, got in found.items():
-        np.testing.assert_array_equal(got, CudaModel(program)(pictures(program, 1 + seed % 3, seed)))
+        np.testing.assert_array_equal(got, CudaModel(program)(images(program, 1 + seed % 3, seed)))
 
 
 def test_graph_launches_and_early_starts_agree() -> None:
     program = cases.network("resnet18", "xnor++", "channel_height_width", 64, downsample="binary")
-    x = pictures(program, 9)
+    x = images(program, 9)
     want = CudaModel(program, graph=False, early=False)(x)
     for graph in (True, False):
         for early in (True, False):

@@ -30,7 +30,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures that can be learned in part: a pattern a class, noise, and a third of the labels drawn anew.
+    """Images that can be learned in part: a pattern a class, noise, and a third of the labels drawn anew.
 
     As CIFAR-10 (2,560 to train on) and as the digits (about 1,440).
     """
@@ -39,16 +39,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(count: int, size: int, values: int) -> tuple[np.ndarray, np.ndarray]:
         patterns = np.random.default_rng(1).random((10, size))
         labels = rng.integers(0, 10, count)
-        pictures = 0.5 * patterns[labels] + 0.5 * rng.random((count, size))
+        images = 0.5 * patterns[labels] + 0.5 * rng.random((count, size))
         shown = np.where(rng.random(count) < 0.3, rng.integers(0, 10, count), labels)
-        return np.rint(pictures * values), shown
+        return np.rint(images * values), shown
 
     for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
-        pictures, labels = make(512, 3 * 32 * 32, 255)
-        np.hstack([labels[:, None], pictures]).astype(np.uint8).tofile(home / f"{name}.bin")
-    pictures, labels = make(1797, 64, 16)
+        images, labels = make(512, 3 * 32 * 32, 255)
+        np.hstack([labels[:, None], images]).astype(np.uint8).tofile(home / f"{name}.bin")
+    images, labels = make(1797, 64, 16)
     with gzip.open(home / "digits.csv.gz", "wt") as file:
-        np.savetxt(file, np.hstack([pictures, labels[:, None]]), fmt="%d", delimiter=",")
+        np.savetxt(file, np.hstack([images, labels[:, None]]), fmt="%d", delimiter=",")
     return home
 
 
@@ -129,7 +129,7 @@ def test_a_run_learns_the_same(name: str, tmp_path: Path, data: Path, records: l
 def test_the_learning_rate_reaches_the_replayed_step(
     optimizer: str, tmp_path: Path, data: Path, records: list[int]
 ) -> None:
-    """At a learning rate of zero the second epoch leaves every parameter alone, and still sees pictures."""
+    """At a learning rate of zero the second epoch leaves every parameter alone, and still sees images."""
     schedule = ["schedule.name=step", "schedule.step_epochs=1", "schedule.factor=0.0", "schedule.epochs=2"]
     run(tmp_path, data, ["digits-small-case4", "run.cuda_graph=on", f"optimizer.name={optimizer}", *schedule])
     assert records

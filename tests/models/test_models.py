@@ -49,7 +49,7 @@ def build(name: str, **options: object) -> nn.Module:
     return create_model(name, **arguments)
 
 
-def picture(model: nn.Module, count: int = 2) -> torch.Tensor:
+def image(model: nn.Module, count: int = 2) -> torch.Tensor:
     return torch.randn(count, model.config["in_channels"], *model.config["input_size"])
 
 
@@ -66,7 +66,7 @@ class Tracer(torch.fx.Tracer):
 )
 def test_forward_backward_and_rebuilding_from_the_config(name: str, method: str, scale: str | None) -> None:
     model = build(name, method=method, scale=scale)
-    x = picture(model)
+    x = image(model)
     y = model(x)
     assert y.shape == (2, 7)
     F.cross_entropy(y, torch.tensor([1, 5])).backward()
@@ -103,7 +103,7 @@ def test_first_and_last_layers_are_real_and_the_rest_is_not(name: str, method: s
 def test_the_forward_pass_can_be_traced(name: str, method: str) -> None:
     model = build(name, method=method, sign_shift=True, activation="rprelu").eval()
     graph = Tracer().trace(model)
-    x = picture(model)
+    x = image(model)
     traced = torch.fx.GraphModule(model, graph)
     torch.testing.assert_close(traced(x), model(x))
 
@@ -111,7 +111,7 @@ def test_the_forward_pass_can_be_traced(name: str, method: str) -> None:
 @pytest.mark.parametrize("name", list_models())
 def test_export_copies_and_channels_last(name: str) -> None:
     model = build(name).eval()
-    x = picture(model)
+    x = image(model)
     expected = model(x)
     torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), expected, rtol=1e-3, atol=1e-3)
     assert torch.equal(copy.deepcopy(model)(x), expected)
@@ -126,7 +126,7 @@ def test_export_copies_and_channels_last(name: str) -> None:
 def test_a_step_under_autocast(name: str, dtype: torch.dtype) -> None:
     model = build(name)
     with torch.autocast("cpu", dtype=dtype):
-        loss = F.cross_entropy(model(picture(model)), torch.tensor([0, 1]))
+        loss = F.cross_entropy(model(image(model)), torch.tensor([0, 1]))
     loss.backward()
     assert loss.isfinite()
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
@@ -153,7 +153,7 @@ def test_scales_start_from_the_he_initialised_weights(name: str) -> None:
 def test_every_activation_builds_and_learns(name: str, activation: str) -> None:
     for method in ("real", "bnn"):
         model = build(name, method=method, activation=activation, sign_shift=True)
-        model(picture(model)).sum().backward()
+        model(image(model)).sum().backward()
         assert all(p.grad is not None for p in model.parameters())
         shifts = [m for m in model.modules() if isinstance(m, ChannelShift)]
         in_activations = [
@@ -174,7 +174,7 @@ def test_residual_options(name: str, shortcut: str, downsample: str, padding_val
     assert len(shortcuts) == {"resnet18": 3, "resnet20": 2, "small": 2}[name]
     assert all(isinstance(m, BinaryLayer) == (downsample == "binary") for _, m in shortcuts)
     assert {layer.padding_value for _, layer in binary_layers(model)} == {padding_value}
-    assert model(picture(model)).shape == (2, 7)
+    assert model(image(model)).shape == (2, 7)
 
 
 def test_a_shortcut_a_convolution_adds_the_input_twice() -> None:
@@ -199,7 +199,7 @@ def test_the_real_twin_is_the_ordinary_pre_activation_block() -> None:
     ("size", "stem", "pooled", "trunk"),
     [(224, "7x7", True, 56), (96, "7x7", True, 24), (64, "3x3", True, 32), (32, "3x3", False, 32)],
 )
-def test_the_stem_follows_the_picture_size(size: int, stem: str, pooled: bool, trunk: int) -> None:
+def test_the_stem_follows_the_image_size(size: int, stem: str, pooled: bool, trunk: int) -> None:
     model = create_model("resnet18", input_size=size, num_classes=4)
     assert (model.config["stem"], model.config["stem_pool"]) == (stem, pooled)
     assert model.layer1[0].conv1.output_size == (trunk, trunk)
@@ -208,7 +208,7 @@ def test_the_stem_follows_the_picture_size(size: int, stem: str, pooled: bool, t
     assert create_model("resnet20", input_size=size, num_classes=4, stem="7x7").config["stem_pool"]
 
 
-def test_pictures_need_not_be_square_or_even() -> None:
+def test_images_need_not_be_square_or_even() -> None:
     for name in list_models():
         size = (75, 99) if name == "alexnet" else (29, 38)
         model = build(name, input_size=size, in_channels=1)
@@ -371,7 +371,7 @@ def test_a_batch_norm_after_each_layer(name: str, method: str) -> None:
     for path in norms:
         module = normed.get_submodule(path)
         module.register_forward_hook(lambda _, __, out, path=path: sizes.update({path: out.std().item()}))
-    normed(picture(normed, 8)).sum().backward()
+    normed(image(normed, 8)).sum().backward()
     assert all(size == pytest.approx(1, abs=0.1) for size in sizes.values())
     assert set(sizes) == set(norms)
     assert all(p.grad is not None for p in normed.parameters())

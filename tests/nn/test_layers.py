@@ -266,7 +266,7 @@ def test_the_compiled_graph_has_the_eager_gradients(method: str, scale: str | No
         torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-5)
 
 
-def test_a_single_picture_without_batch_dimension() -> None:
+def test_a_single_image_without_batch_dimension() -> None:
     for method, scale in BINARY_VARIANTS:
         layer = conv(method, scale, bias=True)
         x = torch.randn(4, 6, 5)

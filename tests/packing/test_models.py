@@ -26,7 +26,7 @@ METHOD_SCALES = (
 )
 SIZES = {"alexnet": 67, "small": 16, "resnet20": 12, "reactnet-a": 16}
 OPTIONS: dict[str, dict[str, object]] = {"reactnet-a": {"width": 0.25}}
-DEEP = ("resnet18", "resnet34", "alexnet")  # the wide ones: one picture is enough
+DEEP = ("resnet18", "resnet34", "alexnet")  # the wide ones: one image is enough
 
 
 def unsettle(model: nn.Module, seed: int) -> None:
@@ -47,12 +47,12 @@ def unsettle(model: nn.Module, seed: int) -> None:
                 tensor.normal_(0, 0.7, generator=g)
 
 
-def pictures(shape: tuple[int, ...], count: int, seed: int = 0) -> np.ndarray:
+def images(shape: tuple[int, ...], count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((count, *shape)).astype(np.float32)
 
 
 def check(model: nn.Module, size: int, count: int, channels: int = 3) -> None:
-    result = verify(model, pictures((channels, size, size), count))
+    result = verify(model, images((channels, size, size), count))
     assert result.layers
     assert [layer for layer in result.layers if layer.beyond] == []
     assert result.flips <= result.bits * 1e-3
@@ -70,7 +70,7 @@ def test_packed_equals_trained(name: str, method: str, scale: str | None) -> Non
     if method == "binaryconnect":  # its sums grow by sqrt(n) a layer; batch statistics keep them finite
         model.train()
         with torch.no_grad():
-            model(torch.from_numpy(pictures((3, size, size), 4, seed=2)))
+            model(torch.from_numpy(images((3, size, size), 4, seed=2)))
     else:
         unsettle(model, seed=3)
     check(model, size, 1 if name in DEEP else 3)
@@ -126,7 +126,7 @@ def test_resnet18_file_sizes() -> None:
 def test_half_stays_near() -> None:
     model = create_model("small", input_size=16, num_classes=10)
     unsettle(model, seed=7)
-    x = pictures((3, 16, 16), 4)
+    x = images((3, 16, 16), 4)
     smaller = pack(model, 16, half=True)
     whole, half = run(pack(model, 16), x), run(smaller, x)
     assert not np.array_equal(whole, half)

@@ -260,11 +260,11 @@ def test_file_carries_preprocess_labels_and_meta(tmp_path: object) -> None:
     assert program.preprocess == settings
     assert program.mean == (0.5, 0.4, 0.3)
     assert program.meta == {"epoch": 3}
-    pictures = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
-    x = (pictures.astype(np.float32) / 255 - np.float32([0.5, 0.4, 0.3])) / np.float32([0.2, 0.2, 0.1])
+    images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
+    x = (images.astype(np.float32) / 255 - np.float32([0.5, 0.4, 0.3])) / np.float32([0.2, 0.2, 0.1])
     with torch.no_grad():
         wanted = model(torch.from_numpy(x.transpose(0, 3, 1, 2).copy())).numpy()
-    assert np.allclose(run(program, pictures), wanted, atol=1e-5)
+    assert np.allclose(run(program, images), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [0, -1, (3,), (1, 2, 3, 4), (3, 0, 4)])

@@ -45,7 +45,7 @@ def test_every_run_has_a_recipe_that_fits_it(run: Run) -> None:
     assert bool(recipe.loss.teacher) == (run.teacher is not None)
 
 
-def test_choices_are_made_on_held_out_pictures_and_results_on_the_test_set() -> None:
+def test_choices_are_made_on_held_out_images_and_results_on_the_test_set() -> None:
     for run in EVERY:
         assert run.held == (run.experiment in ("ablation", "trial", "lever", "student")), run.key
 

@@ -1,4 +1,4 @@
-"""From a checkpoint to a model that ships, over a CIFAR-10 of a few noisy pictures in the official format."""
+"""From a checkpoint to a model that ships, over a CIFAR-10 of a few noisy images in the official format."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Builder:
 
 
 def random_program(seed: int, length: int = 12, largest: int = 40) -> Program:
-    """A program of about `length` operations on a picture of some pixels, with up to `largest` channels."""
+    """A program of about `length` operations on an image of some pixels, with up to `largest` channels."""
     rng = np.random.default_rng(seed)
     c, h, w = int(rng.integers(1, 9)), int(rng.integers(1, 12)), int(rng.integers(1, 12))
     mean, std = rng.uniform(0, 1, c), rng.uniform(0.1, 1, c)

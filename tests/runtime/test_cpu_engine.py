@@ -74,14 +74,14 @@ def stem(classes: int = 11, size: int = 40) -> Program:
     return b.program(x, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
-def pictures(n: int, size: int = 40) -> Any:
+def images(n: int, size: int = 40) -> Any:
     return np.random.default_rng(n).integers(0, 256, (n, size, size, 3), dtype=np.uint8)
 
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_bytes_and_floats_agree(isa: str) -> None:
-    """Bytes of a picture for a large stem go through 16-bit weights; the same as floats through float32."""
-    program, x = stem(), pictures(3)
+    """Bytes of an image for a large stem go through 16-bit weights; the same as floats through float32."""
+    program, x = stem(), images(3)
     model = load(program, threads=1, isa=isa)
     expected = run(program, x)
     scale = np.abs(expected).max()
@@ -110,7 +110,7 @@ def test_threads_give_the_same_numbers(isa: str) -> None:
 
 def test_sleeping_threads_join() -> None:
     """The threads sleep between calls far apart: the caller begins alone, and the answer is the same."""
-    program, x = stem(), pictures(1)
+    program, x = stem(), images(1)
     expected = load(program, threads=1)(x)
     model = load(program, threads=4)
     for pause in (0.0, 0.002, 0.0, 0.01, 0.0003) * 4:
@@ -121,7 +121,7 @@ def test_sleeping_threads_join() -> None:
 def test_calls_from_several_threads() -> None:
     program = stem()
     model = load(program, threads=2)
-    batches = [pictures(n) for n in (1, 2, 3, 1, 4, 1, 2, 1)]
+    batches = [images(n) for n in (1, 2, 3, 1, 4, 1, 2, 1)]
     expected = [model(x) for x in batches]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(5):
@@ -131,7 +131,7 @@ def test_calls_from_several_threads() -> None:
 
 def test_forked_child_answers() -> None:
     """Threads do not survive a fork; the child starts its own (test_fork.py has every state)."""
-    model, x = load(stem(), threads=2), pictures(2)
+    model, x = load(stem(), threads=2), images(2)
     expected = model(x)
     child = os.fork()
     if child == 0:
@@ -141,7 +141,7 @@ def test_forked_child_answers() -> None:
 
 @pytest.mark.parametrize("isa", ["reference", *ISAS])
 def test_empty_batch(isa: str) -> None:
-    assert load(stem(), isa=isa)(pictures(0)).shape == (0, 11)
+    assert load(stem(), isa=isa)(images(0)).shape == (0, 11)
     for seed in range(40):  # every operation
         program = random_program(seed)
         x = np.zeros((0, *program.input_shape), np.float32)
@@ -237,11 +237,11 @@ def test_environment_forces_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_step_seconds_names_every_step() -> None:
     model = load(stem(), threads=1)
-    rows = model.engine.step_seconds(pictures(1), repeats=2)
+    rows = model.engine.step_seconds(images(1), repeats=2)
     assert len(rows) == 5
     assert all(seconds >= 0 for _, seconds in rows)
     assert model.memory > 0
-    together = load(stem(), threads=2).engine._engine.step_seconds(pictures(1), together=True)
+    together = load(stem(), threads=2).engine._engine.step_seconds(images(1), together=True)
     assert len(together) == 5
     assert all(seconds >= 0 for seconds in together)
 

@@ -60,7 +60,7 @@ def test_equal_engines_and_a_part_that_fails(fake: None) -> None:
     assert "FAILED classes, wrong: ValueError" in text
 
 
-def test_without_a_core_a_few_pictures_are_compared_and_it_says_so(
+def test_without_a_core_a_few_images_are_compared_and_it_says_so(
     fake: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from xnorpp.runtime import cpu

@@ -19,7 +19,7 @@ from xnorpp.runtime.cuda import layout as lay
 from xnorpp.runtime.cuda import wgmma
 from xnorpp.runtime.cuda.source import ConvArguments, StemArguments
 from xnorpp.runtime.reference import multiply_add
-from xnorpp.runtime.stem import picture_filters
+from xnorpp.runtime.stem import image_filters
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "src" / "xnorpp" / "runtime" / "cuda" / "kernels"
@@ -283,11 +283,11 @@ def check_stem(
     """stem.cu, or with a `tiling` stem_wgmma.cu, beside whole numbers summed by numpy."""
     rng = np.random.default_rng(kernel)
     images, oc, padding = 2, 64, kernel // 2
-    picture = rng.integers(0, 256, (images, height, width, 3), dtype=np.uint8)
+    pixels = rng.integers(0, 256, (images, height, width, 3), dtype=np.uint8)
     weight = rng.normal(size=(oc, 3, kernel, kernel)).astype(np.float32)
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     mult, add = rng.normal(size=oc).astype(np.float32), rng.normal(size=oc).astype(np.float32)
-    rounded = picture_filters(weight, mean, std, 2)
+    rounded = image_filters(weight, mean, std, 2)
     filters = lay.stem_filters(rounded, mult < 0)
     ch, cw = (height + 2 * padding - kernel) // 2 + 1, (width + 2 * padding - kernel) // 2 + 1
     oh, ow = (ch + 1) // 2, (cw + 1) // 2
@@ -303,7 +303,7 @@ def check_stem(
     library = build(f"{name}.cu", name, macros, tmp_path, "StemArguments")
     assert library.shared_bytes() == (lay.stem_shared_bytes if tiling is None else wgmma.shared_bytes)(macros)
     arrays = {
-        "input": picture,
+        "input": pixels,
         "weight": filters.packed if tiling is None else wgmma.pack_filters(filters.whole),
         "channel": np.stack([filters.rest, rounded.step, np.abs(mult), add, threshold]),
     }
@@ -316,7 +316,7 @@ def check_stem(
 
     full = np.zeros((images, height + 2 * padding, width + 2 * padding + 8, 4), np.int64)
     full[:, padding : padding + height, padding : padding + width] = np.concatenate(
-        [picture, np.full((*picture.shape[:3], 1), 255)], axis=3
+        [pixels, np.full((*pixels.shape[:3], 1), 255)], axis=3
     )
     sums = np.zeros((images, ch, cw, oc), np.int64)
     for ky in range(kernel):
@@ -336,7 +336,7 @@ def check_stem(
 
     if tiling is not None:
         return  # the filters are the same
-    normal = (picture / 255.0 - mean) / std
+    normal = (pixels / 255.0 - mean) / std
     padded_real = np.pad(normal, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     real = np.zeros((images, ch, cw, oc))
     for ky in range(kernel):

@@ -29,7 +29,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> object:
     return machine.HostMachine(tmp_path_factory.mktemp("kernels"))
 
 
-def pictures(program: Program, count: int) -> np.ndarray:
+def images(program: Program, count: int) -> np.ndarray:
     c, h, w = program.input_shape
     return np.random.default_rng(0).integers(0, 256, (count, h, w, c), dtype=np.uint8)
 
@@ -74,7 +74,7 @@ def _networks() -> list[tuple[str, str, str | None]]:
 def test_every_network_without_tensor_cores(name: str, method: str, scale: str | None, host: object) -> None:
     program = cases.network(name, method, scale)
     deep = name in ("resnet18", "resnet34", "alexnet")
-    x = pictures(program, 1 if deep else 3)
+    x = images(program, 1 if deep else 3)
     # Without signs in between the rounding of the first filters grows from layer to layer: floats there.
     given = normalise(program, x) if method in ("bnn", "binaryconnect") else x
     schedule = check(host, program, given, Gpu(tensor_cores=False))
@@ -84,19 +84,19 @@ def test_every_network_without_tensor_cores(name: str, method: str, scale: str |
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_every_operation(count: int, host: object) -> None:
     program = cases.zoo()
-    check(host, program, pictures(program, count), Gpu(tensor_cores=False), resident=1 << 16)
-    check(host, program, normalise(program, pictures(program, count)), Gpu(tensor_cores=False))
+    check(host, program, images(program, count), Gpu(tensor_cores=False), resident=1 << 16)
+    check(host, program, normalise(program, images(program, count)), Gpu(tensor_cores=False))
 
 
 def test_odd_shapes_on_the_tensor_cores(host: object) -> None:
     program = cases.fast_shapes()
-    schedule = check(host, program, normalise(program, pictures(program, 3)), Gpu(), resident=1 << 17)
+    schedule = check(host, program, normalise(program, images(program, 3)), Gpu(), resident=1 << 17)
     assert sum(unit.kind == "conv" for unit in schedule.units) == 5
 
 
 def test_a_small_network_on_the_tensor_cores(host: object) -> None:
     program = cases.network("small", "xnor", "alpha_k")
-    schedule = check(host, program, pictures(program, 2), Gpu())
+    schedule = check(host, program, images(program, 2), Gpu())
     assert sum(unit.kind == "conv" for unit in schedule.units) >= 6
 
 
@@ -106,9 +106,9 @@ def test_a_resnet_in_pieces(host: object) -> None:
     program = cases.tamed_stem(
         cases.network("resnet18", "xnor++", "channel_height_width", 32, stem="7x7", downsample="binary")
     )
-    x = pictures(program, 9)
+    x = images(program, 9)
     check(host, program, x, Gpu(tensor_cores=False), beside_cpu=0.0)
-    # A piece of less than nine pictures sums the last layer in another order; everything before it is equal.
+    # A piece of less than nine images sums the last layer in another order; everything before it is equal.
     schedule = check(host, program, x[:3], Gpu(), resident=1 << 15, beside_cpu=1e-6)
     kinds = [unit.kind for unit in schedule.units]
     assert kinds == ["stem"] + ["conv"] * 16 + ["plain"] * 2
@@ -130,7 +130,7 @@ def test_the_cpu_engines_outputs_bit_for_bit(
 ) -> None:
     """Sums of whole numbers and of floats, in the same order and rounded alike: not one output differs."""
     program = cases.network(name, method, scale, **options)
-    x = pictures(program, 9) if from_bytes else normalise(program, pictures(program, 9))
+    x = images(program, 9) if from_bytes else normalise(program, images(program, 9))
     builder = Builder(program, Gpu(tensor_cores=False))
     got = host.run(builder, builder.schedule(9, from_bytes), x)  # type: ignore[attr-defined]
     np.testing.assert_array_equal(got, CpuModel(program, isa=FUSING)(x))
@@ -139,12 +139,12 @@ def test_the_cpu_engines_outputs_bit_for_bit(
 def test_a_small_stem_is_the_cpus_with_a_float32_stream_only(host: object) -> None:
     """From bytes the exact mode computes in float32, as from floats; a stream of half keeps the fast way."""
     program = cases.network("small", "xnor++", "channel_height_width")
-    x = pictures(program, 9)
+    x = images(program, 9)
     exact, fast = (Builder(program, Gpu(), half=half) for half in (False, True))
     assert exact.taker is None
     assert fast.taker is not None
     entries = [builder.schedule(9, True).launches[0].kernel.entry for builder in (exact, fast)]
-    assert entries == ["real_conv", "picture_conv"]
+    assert entries == ["real_conv", "image_conv"]
     popc = Builder(program, Gpu(tensor_cores=False))
     got = [
         host.run(popc, popc.schedule(9, given.dtype == np.uint8), given)  # type: ignore[attr-defined]
@@ -159,7 +159,7 @@ def test_every_launch_with_a_stream_of_half(host: object) -> None:
         cases.network("resnet18", "xnor++", "channel_height_width", 32, stem="7x7", downsample="binary")
     )
     builder = Builder(program, Gpu(), 1 << 28, half=True)
-    x = pictures(program, 2)
+    x = images(program, 2)
     schedule = builder.schedule(2, True)
     checks = []
 
@@ -183,7 +183,7 @@ def test_the_stem_of_warpgroups_writes_what_the_other_writes(host: object) -> No
     program = cases.tamed_stem(
         cases.network("resnet18", "xnor++", "channel_height_width", 40, stem="7x7", downsample="binary")
     )
-    x, busy = pictures(program, 3), Gpu(processors=3)
+    x, busy = images(program, 3), Gpu(processors=3)
 
     def first_launch(builder: Builder) -> tuple[str, bytes]:
         schedule = builder.schedule(len(x), True)
@@ -206,7 +206,7 @@ def test_the_stem_of_warpgroups_writes_what_the_other_writes(host: object) -> No
         builder = Builder(program, busy, half=half)
         builder.picks = {(builder.steps[0].index, len(x)): int(half)}
         assert first_launch(builder) == ("stem_wgmma.cu", want)
-    for gpu in (Gpu((8, 9), 3), Gpu((10, 0), 3), Gpu()):  # the last: three pictures do not fill it
+    for gpu in (Gpu((8, 9), 3), Gpu((10, 0), 3), Gpu()):  # the last: three images do not fill it
         builder = Builder(program, gpu)
         assert builder.schedule(len(x), True).launches[0].kernel.file == "stem.cu"
 

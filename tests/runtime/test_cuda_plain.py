@@ -1,4 +1,4 @@
-"""The mean of a picture and the real linear layer of plain.cu, on the CPU: the edges of their tilings, bit
+"""The mean of an image and the real linear layer of plain.cu, on the CPU: the edges of their tilings, bit
 for bit the CPU engine's."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _launch(builder: Builder, images: int, entry: str) -> Launch:
 
 
 # Channels that fill no four, no byte and no unit; pixels around the 25 that are read at once; odd numbers of
-# units; from the caller's picture (turned) and from a stream; images around 32, inputs around 64.
+# units; from the caller's image (turned) and from a stream; images around 32, inputs around 64.
 @pytest.mark.parametrize(
     ("shape", "classes", "images", "first"),
     [
@@ -51,8 +51,8 @@ def test_mean_and_linear_are_the_cpu_engines(
     entries = [launch.kernel.entry for launch in builder.schedule(images, False).launches]
     assert {"global_mean", "linear_many"} <= set(entries)
     c, height, width = shape
-    pictures = w.rng.integers(0, 256, (images, height, width, c), dtype=np.uint8)
-    for x in (w.normal(images, *shape), pictures):
+    pixels = w.rng.integers(0, 256, (images, height, width, c), dtype=np.uint8)
+    for x in (w.normal(images, *shape), pixels):
         schedule = builder.schedule(images, x.dtype == np.uint8)
         got = host.run(builder, schedule, x)  # type: ignore[attr-defined]
         want = CpuModel(program, isa=available_isas()[0])(x)

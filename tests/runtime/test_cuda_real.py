@@ -47,7 +47,7 @@ def agree(host: Any, program: Program, x: np.ndarray, count: int) -> None:
     np.testing.assert_array_equal(got, cpu.view(np.uint32))
 
 
-# Of bytes the first and the third take the bytes themselves (picture_conv).
+# Of bytes the first and the third take the bytes themselves (image_conv).
 @pytest.mark.parametrize(
     ("name", "source"),
     [

@@ -31,7 +31,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFacto
     device.install(monkeypatch, tmp_path_factory.getbasetemp())
 
 
-def pictures(program: Program, count: int, seed: int) -> np.ndarray:
+def images(program: Program, count: int, seed: int) -> np.ndarray:
     c, h, w = program.input_shape
     return np.random.default_rng(seed).integers(0, 256, (count, h, w, c), dtype=np.uint8)
 
@@ -44,10 +44,10 @@ def test_batches_of_all_sizes_and_kinds(refuse: bool, fake: None, monkeypatch: p
     model = cuda.CudaModel(program, tensor_cores=False)
     assert model.isa == "sm_90, popc"
     for count, seed in ((1, 0), (20, 1), (3, 2), (1, 3), (20, 4)):
-        x = pictures(program, count, seed)
+        x = images(program, count, seed)
         np.testing.assert_allclose(model(x), run(program, x), rtol=1e-4, atol=1e-6)
-    assert model(pictures(program, 0, 5)).shape == (0, 10)
-    x = normalise(program, pictures(program, 3, 9))
+    assert model(images(program, 0, 5)).shape == (0, 10)
+    x = normalise(program, images(program, 3, 9))
     np.testing.assert_allclose(model(x), run(program, x), rtol=1e-4, atol=1e-6)
 
 
@@ -56,7 +56,7 @@ def test_few_batch_sizes_are_kept_and_memory_comes_back(fake: None, monkeypatch:
     program = cases.zoo()
     model = cuda.CudaModel(program, tensor_cores=False)
     for count in (1, 2, 3, 4, 2):
-        model(pictures(program, count, count))
+        model(images(program, count, count))
     assert list(model._sessions) == [(4, True), (2, True)]
     held = model.memory
     model.forget()
@@ -69,9 +69,9 @@ def test_a_graph_is_recorded_once_a_batch_size(fake: None) -> None:
     model = cuda.CudaModel(program, tensor_cores=False)
     FakeGraph.made = 0
     for seed in range(3):
-        model(pictures(program, 2, seed))
+        model(images(program, 2, seed))
     model._staging.clear()  # other addresses from now on
-    x = pictures(program, 2, 7)
+    x = images(program, 2, 7)
     np.testing.assert_allclose(model(x), run(program, x), rtol=1e-4, atol=1e-6)
     assert FakeGraph.made == 1
 
@@ -90,7 +90,7 @@ def test_timed_tilings_are_kept_and_used(fake: None, monkeypatch: pytest.MonkeyP
         return 1.0 if len(asked) <= count else 0.5
 
     program = cases.fast_shapes()
-    x = normalise(program, pictures(program, 3, 0))
+    x = normalise(program, images(program, 3, 0))
     first = cuda.CudaModel(program, residual="float32")
     count = sum(len(first.builder.options(u, 3)) > 1 for u in first.builder.units(3, False))
     assert count >= 4
@@ -116,7 +116,7 @@ def test_several_outputs(tensor_cores: bool, fake: None, monkeypatch: pytest.Mon
     more = {name: name for name in (floats[0], floats[len(floats) // 2], floats[-2])}
     several = replace(program, more_outputs={**more, "again": floats[0]})
     model = cuda.CudaModel(several, tensor_cores=tensor_cores)
-    x = normalise(program, pictures(program, 6, 0))
+    x = normalise(program, images(program, 6, 0))
     answers, want = model(x), run(several, x)
     assert answers.keys() == want.keys()
     for name, answer in answers.items():
@@ -166,7 +166,7 @@ def test_every_size_is_planned_and_the_last_few_stay_ready(
         model(np.zeros((2, 4, 4, 7), np.float32))
 
 
-def test_pictures_of_the_wrong_kind_are_refused(fake: None) -> None:
+def test_images_of_the_wrong_kind_are_refused(fake: None) -> None:
     model = cuda.CudaModel(cases.zoo(), tensor_cores=False)
     with pytest.raises(ValueError, match="after the batch axis"):
         model(np.zeros((1, 5, 5, 6), np.uint8))
@@ -188,7 +188,7 @@ def test_a_forked_child_is_refused_before_it_waits_for_a_lock(fake: None) -> Non
         child = os.fork()
         if child == 0:
             try:
-                model(pictures(program, 1, 0))
+                model(images(program, 1, 0))
             except cuda.CudaError as error:
                 os._exit(0 if "cannot be used in a forked process" in str(error) else 1)
             os._exit(2)
@@ -199,7 +199,7 @@ def test_a_packed_model_on_a_gpu(fake: None) -> None:
     """One image and copies, as on the CPU; a copy is made on the same device."""
     program = cases.zoo()
     model = load(program, device="cuda")
-    x = pictures(program, 3, 0)
+    x = images(program, 3, 0)
     expected = run(program, x)
     assert isinstance(model.engine, cuda.CudaModel)
     np.testing.assert_allclose(model(x[1]), expected[1], rtol=1e-4, atol=1e-6)

@@ -26,9 +26,9 @@ def test_golden_file(version: int) -> None:
     program = read(path)
     stored = np.load(GOLDEN / f"v{version}.npz")
     for isa in ("reference", *available_isas()):
-        answers = load(path, isa=isa)(stored["pictures"])
+        answers = load(path, isa=isa)(stored["images"])
         outputs = answers if version > 1 else {"output": answers}
-        assert list(outputs) == [name for name in stored.files if name != "pictures"]
+        assert list(outputs) == [name for name in stored.files if name != "images"]
         for name, answer in outputs.items():
             assert np.allclose(answer, stored[name], atol=1e-5)
     assert program.labels == ("ant", "bée", "cat", "dog", "elk")
@@ -42,7 +42,7 @@ def test_version_1_is_the_same_bit_for_bit() -> None:
     if "avx2" not in available_isas():
         pytest.skip("GOLDEN BITS NOT COMPARED: AVX2 is needed")
     stored = np.load(GOLDEN / "v1.npz")
-    answer = load(GOLDEN / "v1.xnor", isa="avx2")(stored["pictures"])
+    answer = load(GOLDEN / "v1.xnor", isa="avx2")(stored["images"])
     assert hashlib.sha256(answer.tobytes()).hexdigest()[:16] == "319a2ec2f2d48955"
 
 

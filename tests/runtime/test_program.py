@@ -23,7 +23,7 @@ from xnorpp.runtime.format.program import Op, Program, ProgramError, encode, rea
 from xnorpp.runtime.reference import run
 
 
-def picture(program: Program, seed: int = 0) -> np.ndarray:
+def image(program: Program, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((2, *program.input_shape)).astype(np.float32)
 
 
@@ -39,7 +39,7 @@ def test_round_trip(seed: int) -> None:
         assert again.tensors[name].dtype == tensor.dtype
         assert np.array_equal(again.tensors[name], tensor)
     assert encode(again) == blob
-    assert np.array_equal(run(again, picture(program)), run(program, picture(program)), equal_nan=True)
+    assert np.array_equal(run(again, image(program)), run(program, image(program)), equal_nan=True)
 
 
 def test_plain_safetensors_reads_it(tmp_path: Path) -> None:

@@ -159,11 +159,11 @@ def test_nan_and_infinity_go_through(value: float) -> None:
 def test_inputs() -> None:
     b = Builder((3, 4, 5))
     program = b.program(b.emit("relu", INPUT), mean=(0.5, 0.25, 0.125), std=(0.5, 1.0, 2.0))
-    pictures = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), dtype=np.uint8)
-    x = normalise(program, check_input(program, pictures))
+    images = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), dtype=np.uint8)
+    x = normalise(program, check_input(program, images))
     assert x.shape == (2, 3, 4, 5)
     assert x.dtype == np.float32
-    assert np.isclose(x[1, 2, 3, 4], (pictures[1, 3, 4, 2] / 255 - 0.125) / 2.0)
+    assert np.isclose(x[1, 2, 3, 4], (images[1, 3, 4, 2] / 255 - 0.125) / 2.0)
     assert run(program, np.zeros((0, 3, 4, 5), np.float32)).shape == (0, 3, 4, 5)
     assert run(program, np.zeros((1, 3, 4, 5))).dtype == np.float32
     for bad in (

@@ -13,7 +13,7 @@ from xnorpp.runtime.cpu import CpuModel, available_isas
 from xnorpp.runtime.format.program import Op, Program, ProgramError, encode, read
 from xnorpp.runtime.plan import make_steps
 from xnorpp.runtime.reference import multiply_add, normalise, run
-from xnorpp.runtime.stem import PictureFilters, add_byte_filters, byte_step, picture_filters
+from xnorpp.runtime.stem import ImageFilters, add_byte_filters, byte_step, image_filters
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
@@ -41,13 +41,13 @@ def program(kernel: int, stride: int, bias: bool, **given: object) -> Program:
 
 
 def by_hand(net: Program, x: np.ndarray) -> np.ndarray:
-    """The formula of picture.py: exact sums, then each step rounded to float32, batch norm's as one."""
+    """The formula of stem.py: exact sums, then each step rounded to float32, batch norm's as one."""
     attrs, t = net.ops[0].attrs, net.tensors
     stride, padding = attrs["stride"][0], attrs["padding"][0]
     if net.version == 1:  # engines round by themselves
-        filters = picture_filters(t["w"], np.array(net.mean), np.array(net.std), stride)
+        filters = image_filters(t["w"], np.array(net.mean), np.array(net.std), stride)
     else:
-        filters = PictureFilters(*(t[f"w.byte_{role}"] for role in ("weight", "mean", "rest", "scale")))
+        filters = ImageFilters(*(t[f"w.byte_{role}"] for role in ("weight", "mean", "rest", "scale")))
     o, _, kh, kw = filters.taps.shape
     four = np.concatenate([x, np.full((*x.shape[:3], 1), 255, np.uint8)], axis=3).astype(np.int64)
     four = np.pad(four, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
@@ -216,7 +216,7 @@ def test_whole_numbers_need_the_input_for_themselves() -> None:
 @pytest.mark.parametrize(
     ("kernel", "stride", "bias"), [(3, 1, False), (3, 2, True), (5, 2, False), (7, 1, True), (1, 1, False)]
 )
-def test_a_small_stem_gives_what_the_normalised_picture_gives(
+def test_a_small_stem_gives_what_the_normalised_image_gives(
     kernel: int, stride: int, bias: bool, isa: str
 ) -> None:
     """Bit for bit; and no filter is rounded: the definition's numbers but for the order of additions."""
@@ -228,14 +228,14 @@ def test_a_small_stem_gives_what_the_normalised_picture_gives(
     np.testing.assert_allclose(model(x), want, rtol=0, atol=2e-6 * float(np.abs(want).max()))
 
 
-def smooth_pictures(count: int, size: int) -> np.ndarray:
+def smooth_images(count: int, size: int) -> np.ndarray:
     """Sums of waves: neighbouring pixels and channels alike."""
     rng = np.random.default_rng(1)
     y, x = np.mgrid[:size, :size] / size
     waves = [np.sin(2 * np.pi * (a * y + b * x + c)) for a, b, c in rng.normal(0, 3, (12, 3))]
     mix = rng.normal(size=(count, 1, 12)) + 0.3 * rng.normal(size=(count, 3, 12))
-    pictures = 120 + 30 * np.einsum("nck,khw->nhwc", mix, np.array(waves))
-    return pictures.clip(0, 255).round().astype(np.uint8)
+    images = 120 + 30 * np.einsum("nck,khw->nhwc", mix, np.array(waves))
+    return images.clip(0, 255).round().astype(np.uint8)
 
 
 def patches(x: np.ndarray, kernel: int) -> np.ndarray:
@@ -244,12 +244,12 @@ def patches(x: np.ndarray, kernel: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("kernel", "part"), [(3, 0.5), (7, 0.3)])
-def test_smooth_pictures_are_nearer_than_with_nearest_taps(kernel: int, part: float) -> None:
+def test_smooth_images_are_nearer_than_with_nearest_taps(kernel: int, part: float) -> None:
     weight = np.random.default_rng(2).normal(size=(16, 3, kernel, kernel))
-    found = picture_filters(weight, MEAN, STD, 2)
+    found = image_filters(weight, MEAN, STD, 2)
     scale = 255 * STD.astype(np.float32).astype(np.float64)[:, None, None]
     exact = weight / scale / found.step.astype(np.float64)[:, None, None, None]
-    x = patches(smooth_pictures(2, 40), kernel) - 255 * MEAN[:, None, None]
+    x = patches(smooth_images(2, 40), kernel) - 255 * MEAN[:, None, None]
     ours, nearest = (np.einsum("pcij,ocij->po", x, taps - exact) for taps in (found.taps, np.rint(exact)))
     assert np.sqrt((ours**2).mean()) < part * np.sqrt((nearest**2).mean())
     assert np.abs(found.taps - exact).max() <= 4
@@ -264,7 +264,7 @@ def test_sums_fit(kind: str, scale: float) -> None:
         "random": weight, "one sign": np.ones_like(weight), "zero": 0 * weight,
         "one tap": weight * (np.arange(147).reshape(3, 7, 7) == 30),
     }[kind] * scale  # fmt: skip
-    found = picture_filters(weight.astype(np.float32), MEAN, STD, 2)
+    found = image_filters(weight.astype(np.float32), MEAN, STD, 2)
     taps, mean = found.taps.astype(np.int64), found.mean.astype(np.int64)
     for values in (taps, mean, taps[..., 2:] + taps[..., :-2]):
         assert np.abs(values).max() <= 127 * 256 + 127
@@ -276,7 +276,7 @@ def test_sums_fit(kind: str, scale: float) -> None:
 
 
 def test_the_mean_is_right_at_every_border() -> None:
-    """A grey picture of the mean's colour is zero wherever the window lies, padding included."""
+    """A grey image of the mean's colour is zero wherever the window lies, padding included."""
     net = program(7, 2, False, mean=(0.4, 0.4, 0.4))
     x = np.full((1, *net.input_shape[1:], 3), 102, np.uint8)  # 0.4*255
     y = CpuModel(net)(x)

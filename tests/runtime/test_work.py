@@ -9,7 +9,7 @@ import pytest
 
 from xnorpp.runtime import cpu, load
 from xnorpp.runtime.format.program import Op, Program
-from xnorpp.runtime.plan import UNITS_A_THREAD, picture_work, threads_worth
+from xnorpp.runtime.plan import UNITS_A_THREAD, threads_worth, work_per_image
 
 
 def network(size: int, channels: int = 64) -> Program:
@@ -43,14 +43,14 @@ def test_work_counts_products_and_results() -> None:
     pixels = 10 * 10
     products = 64 * pixels * 27 + 64 * pixels * 32 * 9 / 64 + 5 * 64
     results = 2 * 64 * pixels + 64 + 5  # flattening one pixel makes nothing
-    assert picture_work(network(10)) == products + 24 * results
+    assert work_per_image(network(10)) == products + 24 * results
 
 
 def test_a_small_network_takes_one_thread_and_a_large_one_takes_all(monkeypatch: pytest.MonkeyPatch) -> None:
     cores(monkeypatch, 4)
     small, large = network(4), network(64)
     assert threads_worth(small) < 0.1
-    assert 4 < threads_worth(large) == picture_work(large) / UNITS_A_THREAD
+    assert 4 < threads_worth(large) == work_per_image(large) / UNITS_A_THREAD
     assert [load(net).threads for net in (small, large)] == [1, 4]
     assert [load(net, threads=3).threads for net in (small, large)] == [3, 3]
     cores(monkeypatch, 100)
@@ -59,7 +59,7 @@ def test_a_small_network_takes_one_thread_and_a_large_one_takes_all(monkeypatch:
 
 @pytest.mark.parametrize("worth", [0.0, 0.3, 1.0, 2.5, 100.0])
 def test_the_answer_does_not_depend_on_it(worth: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One picture and batches on either side of every border, on fewer threads than there are and on all."""
+    """One image and batches on either side of every border, on fewer threads than there are and on all."""
     program = network(9)
     x = np.random.default_rng(1).integers(0, 256, (20, 9, 9, 3), dtype=np.uint8)
     expected = load(program, threads=1)(x)

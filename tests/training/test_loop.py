@@ -251,7 +251,7 @@ def test_a_loss_that_is_not_finite_before_any_checkpoint(
         run(quick(), tmp_path)
 
 
-def test_accumulated_parts_take_the_same_pictures_as_one_batch(tmp_path: Path, quick: Quick) -> None:
+def test_accumulated_parts_take_the_same_images_as_one_batch(tmp_path: Path, quick: Quick) -> None:
     run(quick("schedule.max_steps=1", name="digits-small-real"), tmp_path / "one")
     run(quick("schedule.max_steps=1", "run.accumulate=4", name="digits-small-real"), tmp_path / "four")
     assert losses(tmp_path / "one")[0] == pytest.approx(losses(tmp_path / "four")[0], rel=0.05)
@@ -282,7 +282,7 @@ def test_the_first_stage_has_real_weights_and_the_second_binary_ones(
     assert seen == [False] * 11 + [True] * 11
 
 
-def _pictures() -> Any:
+def _images() -> Any:
     """The digits' test set, as the loop reads it."""
     from xnorpp.data import make_loader
 
@@ -301,7 +301,7 @@ def test_a_checkpoint_of_the_first_stage_keeps_its_real_weights(
     model, _ = load_model(tmp_path)
     real = steps <= 11
     assert next(iter(binary_layers(model)))[1].binarize_weights is not real
-    assert evaluate(model, _pictures())["loss"] == pytest.approx(summary["metrics"]["loss"], rel=1e-5)
+    assert evaluate(model, _images())["loss"] == pytest.approx(summary["metrics"]["loss"], rel=1e-5)
     pack_checkpoint(tmp_path, tmp_path / "model.xnor")
     kinds = {op.op for op in read(tmp_path / "model.xnor").ops}
     assert ("signs" in kinds, "binary_conv2d" in kinds) == (real, not real)
@@ -353,7 +353,7 @@ def test_calibration_is_recorded(tmp_path: Path, quick: Quick) -> None:
     assert meta["calibration"]["samples"] == 128
 
 
-def test_held_out_pictures_are_evaluated_on_instead_of_the_test_set(tmp_path: Path, quick: Quick) -> None:
+def test_held_out_images_are_evaluated_on_instead_of_the_test_set(tmp_path: Path, quick: Quick) -> None:
     recipe = quick("data.holdout=0.25", "schedule.max_steps=1")
     run(recipe, tmp_path)
     fit = load_checkpoint(tmp_path).meta["steps_per_epoch"]
@@ -380,7 +380,7 @@ def test_shards_that_would_be_tested_on_too_are_refused(tmp_path: Path, quick: Q
     assert run(held, tmp_path / "run", data=f"{tmp_path}/part-*.tar")["step"] == 1
 
 
-def test_unreadable_pictures_are_named_once_and_counted(
+def test_unreadable_images_are_named_once_and_counted(
     tmp_path: Path, quick: Quick, capsys: pytest.CaptureFixture[str]
 ) -> None:
     random = np.random.default_rng(0)
@@ -390,18 +390,18 @@ def test_unreadable_pictures_are_named_once_and_counted(
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(random.integers(0, 256, (9, 9, 3), np.uint8)).save(tmp_path / path)
     bad = [tmp_path / "train" / "n0" / "1.JPEG", tmp_path / "val" / "n1" / "2.JPEG"]
-    for picture in bad:
-        picture.write_bytes(b"no picture")
+    for image in bad:
+        image.write_bytes(b"no image")
     recipe = quick("data.dataset=imagenet", "data.size=8", "data.batch_size=4", "run.accumulate=2")
     summary = train(recipe, out=tmp_path / "run", data=tmp_path, device="cpu")
     assert summary["skipped_images"] == 2
     assert set(summary["skipped"]) == set(map(str, bad))
     said = capsys.readouterr().out
-    assert all(said.count(f"{picture} cannot be read (") == 1 for picture in bad)
+    assert all(said.count(f"{image} cannot be read (") == 1 for image in bad)
 
 
 def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path, quick: Quick) -> None:
-    with pytest.raises(ValueError, match="must be at most"):
+    with pytest.raises(RecipeError, match=r"`data.batch_size` \(=4096\) must be at most \d+, .*--batch-size"):
         run(quick("data.batch_size=4096"), tmp_path)
 
 

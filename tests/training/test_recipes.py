@@ -20,7 +20,7 @@ from xnorpp.training.recipe.library import recipe_folders, show_recipe
 from xnorpp.training.setup import DataSets, build_model, make_loaders
 from xnorpp.training.teacher import training_loss
 
-# Smaller pictures and hidden layers where the full size would only cost time. The stem stays ImageNet's.
+# Smaller images and hidden layers where the full size would only cost time. The stem stays ImageNet's.
 SMALLER = {
     "imagenet-resnet18": ("data.size=64", "model.options.stem=7x7", "model.options.stem_pool=true"),
     "imagenet-alexnet": ("data.size=67", "model.options.hidden=32"),

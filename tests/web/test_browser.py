@@ -23,7 +23,7 @@ COUNT = 100
 PAGE_BYTES = 600_000
 
 
-def pictures(count: int, size: int, seed: int = 0) -> np.ndarray:
+def images(count: int, size: int, seed: int = 0) -> np.ndarray:
     """Coloured cells of many sizes, sharp or smooth: images that a network takes for different things."""
     rng = np.random.default_rng(seed)
     images = []
@@ -53,10 +53,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cases.append({"model": name, "images": f"{name}.images", "count": len(images), "build": build})
 
     small = shipped_path("cifar10-resnet20").read_bytes()
-    add("small", small, pictures(COUNT, 32))
-    add("small-simd", small, pictures(COUNT, 32), "simd")
-    add("large", shipped_path("cifar10-resnet18").read_bytes(), pictures(10, 32, seed=1))
-    add("tiny", shipped_path("tiny-imagenet-resnet18").read_bytes(), pictures(6, 64, seed=2))
+    add("small", small, images(COUNT, 32))
+    add("small-simd", small, images(COUNT, 32), "simd")
+    add("large", shipped_path("cifar10-resnet18").read_bytes(), images(10, 32, seed=1))
+    add("tiny", shipped_path("tiny-imagenet-resnet18").read_bytes(), images(6, 64, seed=2))
     rng = np.random.default_rng(3)
     for seed in (2, 5, 8, 11, 14, 17):
         program = random_program(seed)

@@ -13,7 +13,7 @@ from xnorpp.nn.quantizers import hard_sign
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.transposed import transposed
 from xnorpp.packing.moves.views import on_last_axis, reshaped, sliced
-from xnorpp.packing.operations.arguments import affine, picture
+from xnorpp.packing.operations.arguments import affine, check_image
 from xnorpp.packing.operations.convolution import sequence
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
@@ -32,9 +32,9 @@ def record_layer(trace: Trace, layer: nn.Module, x: Any, result: Tensor) -> Node
         made = _binary_conv2d(trace, layer, row, (result.shape[1], 1, result.shape[2]))
         return reshaped(trace, made, tuple(result.shape[1:]))
     if isinstance(layer, BinaryConv2d):
-        return _binary_conv2d(trace, layer, picture(trace, trace.node(x)), tuple(result.shape[1:]))
+        return _binary_conv2d(trace, layer, check_image(trace, trace.node(x)), tuple(result.shape[1:]))
     if isinstance(layer, BinaryConvTranspose2d):
-        return _binary_transposed(trace, layer, picture(trace, trace.node(x)), tuple(result.shape[1:]))
+        return _binary_transposed(trace, layer, check_image(trace, trace.node(x)), tuple(result.shape[1:]))
     assert isinstance(layer, BinaryLinear)
     return _binary_linear(trace, layer, trace.node(x), tuple(result.shape[1:]))
 

@@ -304,7 +304,7 @@ def check_threads(threads: int | None) -> None:
         raise ValueError(f"`threads` (={threads!r}) must be an integer from 1 to {MAX_THREADS}, or None")
 
 
-def picture_work(program: Program) -> float:
+def work_per_image(program: Program) -> float:
     """Units of one image: a real multiply-add, 64 binary ones, or a 24th of a number that a step makes."""
     return float(program.native.units)
 

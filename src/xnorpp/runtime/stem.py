@@ -33,7 +33,7 @@ ROLES = ("byte_weight", "byte_mean", "byte_rest", "byte_scale")
 
 
 @dataclass(frozen=True)
-class PictureFilters:
+class ImageFilters:
     """q, m, rest and scale of the formula; `step` is the scale."""
 
     taps: npt.NDArray[np.int16]  # (o, c, kh, kw)
@@ -49,16 +49,16 @@ def byte_step(program: Program, steps: Sequence[Step], *, small: bool = False) -
     return None if index < 0 else steps[index]
 
 
-def filters_of(program: Program, step: Step) -> PictureFilters:
+def filters_of(program: Program, step: Step) -> ImageFilters:
     """The filters of the step that `byte_step` found: the file's, or rounded."""
-    return PictureFilters(*program.native.byte_filters(step.index))
+    return ImageFilters(*program.native.byte_filters(step.index))
 
 
-def picture_filters(weight: Array, mean: Array, std: Array, stride: int = 1) -> PictureFilters:
+def image_filters(weight: Array, mean: Array, std: Array, stride: int = 1) -> ImageFilters:
     """Rounds the filters `weight` (o, c, kh, kw) with the normalisation folded in."""
     plain = np.ascontiguousarray(weight, np.float32)
     means, stds = ([float(v) for v in row] for row in (mean, std))
-    return PictureFilters(*core().round_filters(plain, means, stds, stride))
+    return ImageFilters(*core().round_filters(plain, means, stds, stride))
 
 
 def add_byte_filters(program: Program) -> Program:

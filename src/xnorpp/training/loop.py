@@ -152,11 +152,6 @@ class _Run(Outcome):
         self.sets = open_data(recipe, data, download=download, world=world, given=self.given)
         self.loaders, self.test_loader = make_loaders(recipe, self.sets, world)
         self.steps_per_epoch = self.loaders[0].steps_per_epoch
-        if self.steps_per_epoch < 1:
-            raise RecipeError(
-                f"`data.batch_size` (={recipe.data.batch_size}) must be at most {len(self.sets.train)}, "
-                "the number of training images."
-            )
         self.total = total_steps(recipe.schedule, self.steps_per_epoch)
         seed_for(recipe.run.seed, "weights")
         self.model, self.config = build_model(recipe, self.sets, self.given)

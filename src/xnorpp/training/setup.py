@@ -277,6 +277,11 @@ def make_loaders(recipe: Recipe, sets: DataSets, world: World) -> tuple[list[Any
             f"`data.batch_size` (={part.batch_size}) must be a multiple of `run.accumulate` (={accumulate}) "
             f"times the number of processes (={world.size})."
         )
+    if len(sets.train) < part.batch_size and not isinstance(sets.train, BatchesDataset):
+        raise RecipeError(
+            f"`data.batch_size` (={part.batch_size}) must be at most {len(sets.train)}, the number of "
+            "training images; choose a smaller one (on the command line: --batch-size)."
+        )
     shared: dict[str, Any] = {
         "device": world.device,
         "workers": part.workers,

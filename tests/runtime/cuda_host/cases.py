@@ -166,7 +166,7 @@ def zoo() -> Program:
 
 def fast_shapes() -> Program:
     """Layers for the one-bit tensor cores, one after the other: tails, dilation, paddings, a stored raw dot
-    product, two signs of one value, a wide linear layer; and the caller's picture as an operand."""
+    product, two signs of one value, a wide linear layer; and the caller's image as an operand."""
     w = Writer((32, 9, 10), seed=1)
     first = w.bits(w.op("add", w.op("relu", "input"), "input"), 32)
     a = w.op("binary_conv2d", first, attrs=window(1, 1, pad_value=0), weight=w.signs(96, 32, 3, 3))
@@ -194,12 +194,12 @@ REAL_LAYERS: dict[str, tuple[Any, ...]] = {
     "1x1 / 2": ((36, 9, 7), 65, (1, 1), window(2), 7),
     "3x3 of 40": ((40, 6, 5), 66, (3, 3), window(1, 1), 2),
     "5x3 dilated": ((8, 11, 13), 7, (5, 3), window(1, 3, 2), 1),
-    "a window wider than the picture": ((10, 3, 2), 33, (5, 5), window(1, 4), 3),
+    "a window wider than the image": ((10, 3, 2), 33, (5, 5), window(1, 4), 3),
 }
 
 
 def real_layer(name: str, *, stream: bool = False) -> Program:
-    """One of `REAL_LAYERS` with what follows it, on the picture itself or on a stream of floats."""
+    """One of `REAL_LAYERS` with what follows it, on the image itself or on a stream of floats."""
     shape, filters, kernel, attrs, _ = REAL_LAYERS[name]
     w = Writer(shape, seed=filters)
     value = w.op("relu", "input") if stream else "input"

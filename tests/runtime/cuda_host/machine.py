@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 KERNELS = HERE.parents[2] / "src" / "xnorpp" / "runtime" / "cuda" / "kernels"
 FLAGS = ["-std=c++17", "-fpermissive", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC"]
 PLAIN = (
-    "pointwise", "real_conv", "picture_conv", "bit_conv", "max_pool", "mean_pool", "box_filter", "abs_mean",
+    "pointwise", "real_conv", "image_conv", "bit_conv", "max_pool", "mean_pool", "box_filter", "abs_mean",
     "softmax", "flatten", "pad", "signs",
 )  # fmt: skip
 
@@ -101,11 +101,11 @@ class HostMachine:
         constants = {key: aligned(array) for key, array in builder.constants.items()}
         arena = aligned(np.zeros(schedule.layout.total, np.uint8))
         for place, layout in schedule.layout.ones:
-            picture = layout.pack(np.zeros((1, layout.channels, layout.height, layout.width), bool), True)
+            blank = layout.pack(np.zeros((1, layout.channels, layout.height, layout.width), bool), True)
             size = layout.rows * layout.row
             for image in range(place.images):
                 start = place.offset + image * size
-                arena[start : start + size] = picture[:size]
+                arena[start : start + size] = blank[:size]
         c, h, w = extent(program.values[program.output].shape)
         given, out = aligned(x), aligned(np.full((len(x), h, w, c), np.nan, np.float32))
         base = {True: out.ctypes.data, False: given.ctypes.data}

@@ -41,7 +41,7 @@ def as_number(trace: Trace, value: Any) -> float | None:
     return None
 
 
-def picture(trace: Trace, node: Node) -> Node:
+def check_image(trace: Trace, node: Node) -> Node:
     if len(node.shape) != 3:
         raise trace.fail(
             f"is applied to shape (n, {', '.join(map(str, node.shape))}); (n, c, h, w) is needed",

@@ -10,7 +10,7 @@ from torch import Tensor
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.transposed import transposed
 from xnorpp.packing.moves.views import reshaped
-from xnorpp.packing.operations.arguments import Handler, affine, pair, picture, shape_of
+from xnorpp.packing.operations.arguments import Handler, affine, check_image, pair, shape_of
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_conv_weight
 
@@ -19,7 +19,7 @@ def conv2d(
     trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None, stride: Any = 1,
     padding: Any = 0, dilation: Any = 1, groups: int = 1,
 ) -> Node:  # fmt: skip
-    source, w = picture(trace, trace.node(input)), trace.constant(weight)
+    source, w = check_image(trace, trace.node(input)), trace.constant(weight)
     geometry = (pair(stride), padding if isinstance(padding, str) else pair(padding), pair(dilation))
     return _conv(trace, source, w, bias, *geometry, int(groups), shape_of(result))
 
@@ -76,7 +76,7 @@ def conv_transpose2d(
     trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None, stride: Any = 1,
     padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
 ) -> Node:  # fmt: skip
-    source, w = picture(trace, trace.node(input)), trace.constant(weight)
+    source, w = check_image(trace, trace.node(input)), trace.constant(weight)
     geometry = (pair(stride), pair(padding), pair(dilation), int(groups))
     made = transposed(trace, source, w, *geometry, shape_of(result), binary=False)
     return made if bias is None else affine(trace, made, None, trace.constant(bias))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves.views import reshaped, sliced
-from xnorpp.packing.operations.arguments import Handler, picture, shape_of
+from xnorpp.packing.operations.arguments import Handler, check_image, shape_of
 from xnorpp.packing.operations.window import adaptive_avg_pool2d
 from xnorpp.packing.trace import Trace
 
@@ -104,12 +104,12 @@ def interpolate(
 
 
 def pixel_shuffle(trace: Trace, result: Tensor, input: Any, upscale_factor: int) -> Node:
-    source = picture(trace, trace.node(input))
+    source = check_image(trace, trace.node(input))
     return trace.emit("pixel_shuffle", [source], shape_of(result), {"factor": int(upscale_factor)})
 
 
 def pixel_unshuffle(trace: Trace, result: Tensor, input: Any, downscale_factor: int) -> Node:
-    source = picture(trace, trace.node(input))
+    source = check_image(trace, trace.node(input))
     return trace.emit("pixel_unshuffle", [source], shape_of(result), {"factor": int(downscale_factor)})
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.transposed import transposed
 from xnorpp.packing.moves.views import joined, reshaped, sliced
-from xnorpp.packing.operations.arguments import Handler, pair, picture, shape_of
+from xnorpp.packing.operations.arguments import Handler, check_image, pair, shape_of
 from xnorpp.packing.operations.moves import axis_of
 from xnorpp.packing.trace import Trace
 
@@ -32,7 +32,7 @@ def unfold(
     trace: Trace, result: Tensor, input: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0,
     stride: Any = 1,
 ) -> Node:  # fmt: skip
-    source, kernel = picture(trace, trace.node(input)), pair(kernel_size)
+    source, kernel = check_image(trace, trace.node(input)), pair(kernel_size)
     channels = source.shape[0]
     geometry = (pair(stride), pair(padding), pair(dilation))
     attrs = {**dict(zip(("stride", "padding", "dilation"), geometry)), "groups": channels}

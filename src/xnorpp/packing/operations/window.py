@@ -10,7 +10,7 @@ from torch import Tensor
 
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves.views import reshaped
-from xnorpp.packing.operations.arguments import Handler, affine, pair, picture, shape_of
+from xnorpp.packing.operations.arguments import Handler, affine, check_image, pair, shape_of
 from xnorpp.packing.trace import Trace
 
 Shape = tuple[int, ...]
@@ -61,7 +61,7 @@ def avg_pool2d(
 
 
 def _image(trace: Trace, input: Any) -> Node:
-    return picture(trace, input if isinstance(input, Node) else trace.node(input))
+    return check_image(trace, input if isinstance(input, Node) else trace.node(input))
 
 
 def _shape(result: Tensor | Shape) -> Shape:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xnorpp.runtime.stem import PictureFilters
+from xnorpp.runtime.stem import ImageFilters
 
 Array = npt.NDArray[Any]
 
@@ -389,7 +389,7 @@ class StemFilters:
     whole: npt.NDArray[np.int64]  # (o, kh, 8, 4), the 16-bit filters themselves; the fourth is the mean's
 
 
-def stem_filters(filters: PictureFilters, turned: npt.NDArray[np.bool_]) -> StemFilters:
+def stem_filters(filters: ImageFilters, turned: npt.NDArray[np.bool_]) -> StemFilters:
     """Packs `filters`, those that are `turned` with the other sign: what follows then rises with the sum."""
     o, _, kh, kw = filters.taps.shape
     whole = np.zeros((o, kh, 8, 4), np.int64)

@@ -81,8 +81,8 @@ class _Session:
         cu.call("cuMemsetD8_v2", ctypes.c_uint64(base), ctypes.c_ubyte(0), ctypes.c_size_t(self.memory.size))
         for place, layout in self.schedule.layout.ones:
             empty = np.zeros((1, layout.channels, layout.height, layout.width), bool)
-            picture = layout.pack(empty, True)[: layout.rows * layout.row]
-            device.write(base + place.offset, np.tile(picture, place.images))
+            blank = layout.pack(empty, True)[: layout.rows * layout.row]
+            device.write(base + place.offset, np.tile(blank, place.images))
         device.synchronize()
 
     def start(self, index: int, given: tuple[int, int]) -> Start:

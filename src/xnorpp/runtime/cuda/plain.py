@@ -106,8 +106,8 @@ def plain_launch(
         kernel = Kernel("", (), producer.entry, threads, shared, producer.kernels)
         return Launch(unit.name, kernel, PlainArguments, arguments, blocks, unit=index, images=images)
     arguments |= _window(step)
-    arguments |= _picture_weights(maker, step) if whole else _weights(maker, step)
-    entry = "picture_conv" if whole else ENTRY[step.kind]
+    arguments |= _image_weights(maker, step) if whole else _weights(maker, step)
+    entry = "image_conv" if whole else ENTRY[step.kind]
     if entry == "global_mean":
         threads, blocks = 32, -(-images * units // 2)
     elif entry == "linear" and images <= FEW:
@@ -207,7 +207,7 @@ def _weights(maker: Maker, step: Step) -> dict[str, Constant]:
     return found
 
 
-def _picture_weights(maker: Maker, step: Step) -> dict[str, Constant]:
+def _image_weights(maker: Maker, step: Step) -> dict[str, Constant]:
     """Whole-numbered filters [tap][channel, then the mean][filter], filled up to a multiple of 64."""
     key = f"{step.index}.whole"
     filters = filters_of(maker.program, step)

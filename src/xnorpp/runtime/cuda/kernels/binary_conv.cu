@@ -1,9 +1,9 @@
 // Binary convolution as an implicit matrix product on one-bit tensor cores, with everything behind it fused.
 //
-// Arithmetic. With bits a, w in {0, 1} standing for -1, +1, over the n taps inside the picture,
+// Arithmetic. With bits a, w in {0, 1} standing for -1, +1, over the n taps inside the image,
 //     dot = sum (2a-1)(2w-1) = 4*popc(a & w) - 2*popc(a) + (n - 2*popc(w)).
 // popc(a & w) is the tensor core's product; popc(a) is the same product with a filter of ones, one extra instruction
-// beside 2*NP; the last term is a constant a filter and border case (`constant`). Outside the picture the bits buffer
+// beside 2*NP; the last term is a constant a filter and border case (`constant`). Outside the image the bits buffer
 // holds a halo of zeros (ones for padding +1), so the loop has no borders at all.
 //
 // Layout. Bits: [image][row][pixel][PITCH bytes], in chunks of 16 bytes. A group of 64 channels is 8 bytes; within it
@@ -72,7 +72,7 @@ struct Where {
     int image, y, x;
 };
 
-// Pixel m of the walk. Plain: rows of the picture one after the other. POOL: 2x2 windows one after the other, so that a
+// Pixel m of the walk. Plain: rows of the image one after the other. POOL: 2x2 windows one after the other, so that a
 // thread has the four pixels of a window: rows g and g+8 of two tiles.
 XN_INLINE Where locate(int m) {
     Where w;
@@ -141,7 +141,7 @@ XN_CONSTEXPR bool even_steps() {
     return true;
 }
 
-// A picture of at most 64 channels keeps a second copy of a pixel with its left neighbour.
+// An image of at most 64 channels keeps a second copy of a pixel with its left neighbour.
 template <bool PAIRED, int STEP, int MARGIN>
 XN_INLINE void store_bits(u8* to, u32 word, int x) {
     if (NP == 4) *(u16*)to = (u16)word;
@@ -233,7 +233,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) binary_conv(const Arguments ar
                        args.input + (size_t)first_row(tile + slots) * ROW, TILE_BYTES);
         if (tile + slots < args.tiles) prefetch_residual(args, tile + slots);
         copy_wait(barriers + stage, turn / STAGES & 1, STAGES > 1 && tile + slots < args.tiles);
-        const u8* picture = shared_memory + stage * TILE_SPACE;
+        const u8* staged = shared_memory + stage * TILE_SPACE;
         const int top = first_row(tile);
 
 #pragma unroll 1
@@ -248,7 +248,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) binary_conv(const Arguments ar
                 const int at = w.image < args.images
                              ? (w.image * IHP + w.y * SY + HALO - PY - top) * ROW + (w.x * SX + HALO - PX) * PITCH
                              : 0;
-                window[mt] = picture + at + shift;
+                window[mt] = staged + at + shift;
             }
             int acc[MT][2 * NP][4];
             int ones[MT][4];
@@ -300,7 +300,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) binary_conv(const Arguments ar
             float spatial[MT][2], counted[MT][2];
             int border[MT][2];
             int bits_at[MT][2];
-            int place[MT][2];  // pixel index in the output picture, or -1
+            int place[MT][2];  // pixel index in the output image, or -1
 #if SIDE_U
             float side_spatial[MT][2], side_counted[MT][2];
             uint2 side[MT][2];

@@ -4,7 +4,7 @@
 //
 // One thread makes eight channels of one pixel, the eight that share a byte of bits (cuda_layout.py: channel 16p + 4t + e
 // of 64 sits at bit 16t + 4p + e), then walks over the epilogue's stages with them. A kernel is compiled once for all
-// layers; sizes arrive as arguments. Floats lie as [image][row][pixel][channel], as float or half; the caller's picture is
+// layers; sizes arrive as arguments. Floats lie as [image][row][pixel][channel], as float or half; the caller's image is
 // read where it lies, through strides, and bytes through a table of what each stands for.
 #include "producer.cuh"
 
@@ -41,8 +41,8 @@ XN_INLINE void real_values(const PlainArguments& a, const Place& p, float (&v)[8
     if (a.bias) { EACH_CHANNEL(v[i] = __fadd_rn(v[i], a.bias[c])) }
 }
 
-// The bytes themselves times whole-numbered filters (runtime/picture.py): an exact sum, then rounded as on the CPU.
-XN_INLINE void picture_values(const PlainArguments& a, const Place& p, float (&v)[8]) {
+// The bytes themselves times whole-numbered filters (runtime/stem.py): an exact sum, then rounded as on the CPU.
+XN_INLINE void image_values(const PlainArguments& a, const Place& p, float (&v)[8]) {
     const int wide = (a.oc + 63) / 64 * 64;
     const int* weight = (const int*)a.weight;  // [tap][channel, then the mean][filter]
     int sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -168,7 +168,7 @@ XN_INLINE void sign_values(const PlainArguments& a, const Place& p, float (&v)[8
 
 PLAIN(pointwise, copy_values(a, p, v))
 PLAIN(real_conv, real_values(a, p, v))
-PLAIN(picture_conv, picture_values(a, p, v))
+PLAIN(image_conv, image_values(a, p, v))
 PLAIN(bit_conv, bit_values(a, p, v))
 PLAIN(max_pool, max_values(a, p, v))
 PLAIN(mean_pool, mean_values(a, p, v))
@@ -202,7 +202,7 @@ XN_INLINE void add_pixels(const T* from, long step, int area, float (&sum)[4]) {
     }
 }
 
-// The mean of a picture: a thread makes four neighbouring channels of an image, sixteen lanes 64, straight from memory.
+// The mean of an image: a thread makes four neighbouring channels of an image, sixteen lanes 64, straight from memory.
 // Then lane g takes over what lane g + 4 has, which makes the eight channels of a byte. One warp a block: small batches
 // spread over the GPU, and nobody waits for anybody.
 constexpr int MEAN_THREADS = 32;

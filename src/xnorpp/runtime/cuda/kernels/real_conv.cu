@@ -5,7 +5,7 @@
 // for bit: tiles share loads, never sums.
 //
 // The taps are taken in pieces of DEPTH of them: TAPS columns of a window's row by DEEP channels. A piece lies in shared
-// memory as [tap][pixel] with its filters, [tap][64], while the next one is on its way. Of a picture in planes a thread
+// memory as [tap][pixel] with its filters, [tap][64], while the next one is on its way. Of an image in planes a thread
 // brings its own pixel's taps; where channels are neighbours the lanes of a warp bring neighbouring taps of one pixel, and
 // pixel p of tap e lies at p ^ e%32, so that they are written to 32 banks. Filters lie as the eight channels of a thread are
 // numbered (stages.cuh): the first fours of eight threads, then the second. Lane l and l^1 read the same pixels, l and l^2
@@ -24,7 +24,7 @@ constexpr int WINDOWS_AT = 2 * PIECE * 4;                                    // 
 constexpr int SHARED_BYTES = WINDOWS_AT + (PLANES ? 0 : PIXELS * 16);
 constexpr bool PADDED = PY > 0 || PX > 0;
 
-// The first tap of a pixel's window, which may lie outside the picture.
+// The first tap of a pixel's window, which may lie outside the image.
 struct Window {
     long at;
     int y, x;
@@ -36,7 +36,7 @@ XN_INLINE Window window_of(long pixel) {
     return {image * (IC * IH * IW) + (long)y * ROW_STEP + x * PIXEL_STEP, y, x};
 }
 
-XN_INLINE bool in_picture(int y, int x) { return !PADDED || ((u32)y < (u32)IH && (u32)x < (u32)IW); }
+XN_INLINE bool in_image(int y, int x) { return !PADDED || ((u32)y < (u32)IH && (u32)x < (u32)IW); }
 
 // What is not there is not read, wherever its address points.
 XN_INLINE void bring(const PlainArguments& a, float* to, long at, int channel, bool there) {
@@ -84,7 +84,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) real_conv_tiled(const PlainArg
 #pragma unroll
         for (int e = 0; e < DEPTH; ++e)
             bring(a, to + e * PIXELS + threadIdx.x, at + e / DEEP * DX * PIXEL_STEP + e % DEEP * CHANNEL_STEP,
-                  part * DEEP + e % DEEP, in_picture(y, x + e / DEEP * DX));
+                  part * DEEP + e % DEEP, in_image(y, x + e / DEEP * DX));
 #else
         for (int e = lane; e < DEPTH; e += 32) {
             const long here = shift + e / DEEP * DX * PIXEL_STEP + e % DEEP;
@@ -95,7 +95,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) real_conv_tiled(const PlainArg
                 Window w[8];
                 EACH8(w[i] = windows[4 * (j + i) + warp])
                 EACH8(bring(a, row + j * 4 + (i ^ e / 4 % 8) * 4, w[i].at + here, part * DEEP + e % DEEP,
-                            in_picture(w[i].y + down, w[i].x + across)))
+                            in_image(w[i].y + down, w[i].x + across)))
             }
         }
 #endif

@@ -26,7 +26,7 @@ typedef bool Choice;
 
 enum StageKind { MULT, SHIFT, AFFINE, MAP, FULL, RELU, PRELU, HARDTANH, ADD, MUL, MUL_PIXEL, STORE, SIGN, CURVE, OFFSET, COMBINE };
 
-// The numbers of a picture of bits: bytes a pixel, bytes a row, halo, rows an image, and whether a pixel carries its right
+// The numbers of an image of bits: bytes a pixel, bytes a row, halo, rows an image, and whether a pixel carries its right
 // neighbour.
 struct BitsPlace {
     int pitch, row, halo, rows, pair;
@@ -56,8 +56,8 @@ struct PlainArguments {
     const float* table;   // bytes: what each stands for, [c][256]; null for floats
     const void* weight;
     const float* bias;
-    const int* range;     // bit_conv: first and last word of each group; picture_conv: the rest of each filter's sum
-    const float* factor;  // picture_conv: the step of each filter
+    const int* range;     // bit_conv: first and last word of each group; image_conv: the rest of each filter's sum
+    const float* factor;  // image_conv: the step of each filter
     long image_step, row_step, pixel_step, channel_step;  // of a float or byte source
     BitsPlace place;                                       // of a bit source
     int images, c, h, w, oc, oh, ow;

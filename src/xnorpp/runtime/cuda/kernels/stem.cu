@@ -1,10 +1,10 @@
-// The real-valued first layer on 8-bit pictures: k x k convolution of stride 2, affine, activation, 3x3 max pooling of
+// The real-valued first layer on 8-bit images: k x k convolution of stride 2, affine, activation, 3x3 max pooling of
 // stride 2 and the first sign, in one pass over the bytes.
 //
-// A picture is 8-bit, so its bytes are the exact left operand of an integer product. Normalisation is folded into the
+// An image is 8-bit, so its bytes are the exact left operand of an integer product. Normalisation is folded into the
 // filters; each filter is 16-bit (its own step), stored as two signed bytes, w = 256*hi + lo: one pass over the taps
 // with hi, the sum shifted by 8, one pass with lo, all exact in 32 bits. The only rounding is that of the filters
-// (runtime/picture.py, the same numbers as on the CPU). The fourth byte of a pixel is 255 inside the picture and 0
+// (runtime/stem.py, the same numbers as on the CPU). The fourth byte of a pixel is 255 inside the image and 0
 // outside; its filter carries the folded mean, so padding is zero *after* normalisation; row 0 of the table holds what
 // the mean's whole numbers leave over. From there the line rounds as the CPU engine does: float(sum), times the step, ...
 //
@@ -16,7 +16,7 @@
 // (a barrier a row) products and epilogues of all warps run in turns, 2.5 times the floor of the products.
 //
 // HOLD keeps both bytes of a warp's filters in registers (NP = 2: 112 of them) with a sum for each: shared memory then
-// serves pictures only, a third of a load a product instead of 1.3, which is as much as the tensor cores can wait for.
+// serves images only, a third of a load a product instead of 1.3, which is as much as the tensor cores can wait for.
 //
 // Macros: IH, IW, KH, PY, PX (kernel at most 8 wide), CH, CW (convolution), OH, OW (pooled), OC, TABLES, EPILOGUE, SIGNS,
 // STREAM, OPITCH, OPAIR, OROW, OHALO, OHP; R, XG (groups of 7 columns), XB (of them a block), NP, HOLD, BLOCKS.
@@ -49,7 +49,7 @@ constexpr int LOWEST = -2147483647 - 1;
 #define word0 words[0]
 #define word1 words[1]
 
-#include "stem_picture.cuh"
+#include "stem_image.cuh"
 
 XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args) {
     XN_SHARED;
@@ -57,7 +57,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
     const int g = lane >> 2, t = lane & 3;
     const int wn = warp / XB, xg0 = blockIdx.x % SPLIT * XB, xg = xg0 + warp % XB;
     const int image = blockIdx.x / SPLIT / GROUPS, first = blockIdx.x / SPLIT % GROUPS * R;
-    u32* picture = (u32*)shared_memory;
+    u32* pixels = (u32*)shared_memory;
     uint4* weights = (uint4*)(shared_memory + WEIGHT_AT);
     float* tables = (float*)(shared_memory + TABLE_AT);
 
@@ -73,11 +73,11 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
     for (int i = threadIdx.x; i < WEIGHT_WORDS; i += THREADS) weights[i] = args.weight[i];
 #endif
     for (int i = threadIdx.x; i < TABLES * OC; i += THREADS) tables[i] = args.channel[i];
-    const int top = 4 * (first - 1) - PY;  // picture row in shared row 0
+    const int top = 4 * (first - 1) - PY;  // image row in shared row 0
     const u8* source = args.input + (size_t)image * IH * IW * 3;
     dependency_wait();
     dependency_release();
-    load_picture<6>(picture, source, top, xg0);
+    load_pixels<6>(pixels, source, top, xg0);
     __syncthreads();
 
     int carry[2 * NP][4];
@@ -85,7 +85,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
     for (int n = 0; n < 2 * NP; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) carry[n][i] = LOWEST;
-    const u32* corner = picture + LEFT - PX + 4 * (7 * (xg - xg0) + g - 1) + t;
+    const u32* corner = pixels + LEFT - PX + 4 * (7 * (xg - xg0) + g - 1) + t;
 
 #pragma unroll 1
     for (int py = first == 0 ? 0 : first - 1; py < first + R && py < OH; ++py) {
@@ -135,7 +135,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
 #else
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
-            u32 rows[3][4];  // picture rows ky, ky + 1, ky + 2 of the window: convolution rows 2py and 2py + 1 share them
+            u32 rows[3][4];  // image rows ky, ky + 1, ky + 2 of the window: convolution rows 2py and 2py + 1 share them
 #pragma unroll
             for (int ky = -2; ky < KH; ++ky) {
 #pragma unroll
@@ -162,7 +162,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem(const StemArguments args)
             }
         }
 #endif
-        // Down: rows 2py-1 (carried), 2py, 2py+1. Convolution rows and columns past the picture never win.
+        // Down: rows 2py-1 (carried), 2py, 2py+1. Convolution rows and columns past the image never win.
         const bool lower = 2 * py + 1 < CH;
         const int column = 7 * xg + g - 1;
         const bool even = 2 * column < CW, odd = column >= 0 && 2 * column + 1 < CW;

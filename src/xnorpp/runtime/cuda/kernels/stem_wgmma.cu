@@ -8,7 +8,7 @@
 // They are made in turn, high bytes, a shift, low bytes; only other warpgroups use the tensor cores meanwhile. With
 // BOTH_ROWS the sums of both rows are kept, in 32 registers more, so that one's are shifted while the other's are made.
 //
-// Filters, 2048 bytes for 64 columns, take half of the shared memory's time: picture rows stay in registers for the next
+// Filters, 2048 bytes for 64 columns, take half of the shared memory's time: image rows stay in registers for the next
 // pooled row, and the epilogue's tables are read once for STEPS of them.
 //
 // Macros: those of stem.cu with NP = 4 and HOLD = 0; XB is a multiple of 4, R one of STEPS; BOTH_ROWS.
@@ -27,7 +27,7 @@ struct StemArguments {
 };
 
 static_assert(OC == 64 && NP == 4 && XB % 4 == 0, "a warpgroup makes 64 channels of 28 pooled columns");
-static_assert(R % STEPS == 0 && KH >= 3, "pooled rows come in whole steps, which share picture rows");
+static_assert(R % STEPS == 0 && KH >= 3, "pooled rows come in whole steps, which share image rows");
 constexpr int THREADS = XB * 32;
 constexpr int SPLIT = (XG + XB - 1) / XB;
 constexpr int LEFT = 8;                                 // words before a row's first pixel
@@ -37,8 +37,8 @@ constexpr int GROUPS = (OH + R - 1) / R;
 constexpr int WEIGHT_BYTES = 2 * KH * WGMMA_TILE;
 constexpr int TABLE_AT = WEIGHT_BYTES;
 constexpr int BARRIER_AT = TABLE_AT + TABLES * OC * 4;
-constexpr int PICTURE_AT = BARRIER_AT + 16;
-constexpr int SHARED_BYTES = PICTURE_AT + DEEP * WIDE * 4;
+constexpr int PIXELS_AT = BARRIER_AT + 16;
+constexpr int SHARED_BYTES = PIXELS_AT + DEEP * WIDE * 4;
 constexpr int LOWEST = -2147483647 - 1;
 
 #define word0 words[j][0]
@@ -46,7 +46,7 @@ constexpr int LOWEST = -2147483647 - 1;
 
 typedef int Sums[8][4];
 
-// KH products, the convolution row's picture rows from `rows` on: one byte of the filters.
+// KH products, the convolution row's image rows from `rows` on: one byte of the filters.
 template <int ADD> XN_INLINE void products(Sums& sums, const u32 (*rows)[4], u32 filters) {
     wgmma_fence(sums);
 #pragma unroll
@@ -86,7 +86,7 @@ XN_INLINE void both_bytes(Sums& sums, const u32 (*rows)[4], u32 high, u32 low) {
     wgmma_wait<0>(sums);
 }
 
-#include "stem_picture.cuh"
+#include "stem_image.cuh"
 
 XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem_wgmma(const StemArguments args) {
     XN_SHARED;
@@ -96,22 +96,22 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem_wgmma(const StemArguments
     const int image = blockIdx.x / SPLIT / GROUPS, first = blockIdx.x / SPLIT % GROUPS * R;
     float* tables = (float*)(shared_memory + TABLE_AT);
     u64* barrier = (u64*)(shared_memory + BARRIER_AT);
-    u32* picture = (u32*)(shared_memory + PICTURE_AT);
+    u32* pixels = (u32*)(shared_memory + PIXELS_AT);
 
     copy_init(barrier);
     copy_init_done();
     copy_start(barrier, shared_memory, args.weight, WEIGHT_BYTES);
     for (int i = threadIdx.x; i < TABLES * OC; i += THREADS) tables[i] = args.channel[i];
-    const int top = 4 * first - 2 - PY;  // picture row in shared row 0
+    const int top = 4 * first - 2 - PY;  // image row in shared row 0
     const u8* source = args.input + (size_t)image * IH * IW * 3;
     dependency_wait();
     dependency_release();
-    load_picture<11>(picture, source, top, xg0);
+    load_pixels<11>(pixels, source, top, xg0);
     __syncthreads();
     copy_wait(barrier, 0, 0);
 
     const u32 high = wgmma_operand(shared_address(shared_memory)), low = high + (WGMMA_TILE >> 4);
-    const u32* corner = picture + LEFT - PX + 4 * (7 * warp + g - 1) + t;
+    const u32* corner = pixels + LEFT - PX + 4 * (7 * warp + g - 1) + t;
     const int column = 7 * xg + g - 1;
     // The odd column to the left; where there is none (or nobody asks), the own one, which changes no maximum.
     const int left_lane = g > 0 && column > 0 ? lane - 4 : lane;
@@ -131,7 +131,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem_wgmma(const StemArguments
         for (int ky = 0; ky < KH; ++ky) wgmma_keep(rows[ky]);
     }
 
-    // Picture rows of a step are KH + 2, of which KH - 2 are the next step's first.
+    // Image rows of a step are KH + 2, of which KH - 2 are the next step's first.
     u32 rows[KH + 2][4];
 #pragma unroll
     for (int ky = 0; ky < KH - 2; ++ky) load_row(rows[ky], corner + (ky + 2) * WIDE);
@@ -167,7 +167,7 @@ XN_KERNEL void __launch_bounds__(THREADS, BLOCKS) stem_wgmma(const StemArguments
             for (int ky = 0; ky < KH - 2; ++ky)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) rows[ky][i] = rows[ky + 4][i];
-            // Down: rows 2py-1 (carried), 2py, 2py+1. Convolution rows and columns past the picture never win.
+            // Down: rows 2py-1 (carried), 2py, 2py+1. Convolution rows and columns past the image never win.
             const bool lower = CH % 2 == 0 || 2 * py + 1 < CH;
             const bool right = CW % 2 == 0 || 2 * column + 1 < CW;
 #pragma unroll

@@ -1,12 +1,12 @@
-// The rows of a picture that a block of stem.cu or stem_wgmma.cu needs, into shared memory: a word a pixel, its fourth byte
-// 255 inside the picture and 0 outside. Included behind the constants it reads: THREADS, LEFT, WIDE, DEEP.
+// The rows of an image that a block of stem.cu or stem_wgmma.cu needs, into shared memory: a word a pixel, its fourth byte
+// 255 inside the image and 0 outside. Included behind the constants it reads: THREADS, LEFT, WIDE, DEEP.
 #pragma once
 
 XN_INLINE u32 opaque(u32 rgb) { return (rgb & 0xFFFFFFu) | 0xFF000000u; }
 
-// `top`: the picture's row in shared row 0; `xg0`: the block's first group of columns. Four pixels are three words, and
+// `top`: the image's row in shared row 0; `xg0`: the block's first group of columns. Four pixels are three words, and
 // FLIGHT of them are asked for before the first is needed.
-template <int FLIGHT> XN_INLINE void load_picture(u32* picture, const u8* source, int top, int xg0) {
+template <int FLIGHT> XN_INLINE void load_pixels(u32* place, const u8* source, int top, int xg0) {
 #if IW % 4 == 0
     for (int begin = threadIdx.x; begin < DEEP * (WIDE / 4); begin += FLIGHT * THREADS) {
         u32 words[FLIGHT][3];
@@ -26,7 +26,7 @@ template <int FLIGHT> XN_INLINE void load_picture(u32* picture, const u8* source
             if (row >= DEEP) continue;
             const u32 solid = y >= 0 && y < IH && x >= 0 && x < IW ? 0xFF000000u : 0u;
             const u32 w0 = words[k][0], w1 = words[k][1], w2 = words[k][2];
-            *(uint4*)(picture + row * WIDE + 4 * quad) =
+            *(uint4*)(place + row * WIDE + 4 * quad) =
                 make_uint4((w0 & 0xFFFFFFu) | solid, (__byte_perm(w0, w1, 0x0543) & 0xFFFFFFu) | solid,
                            (__byte_perm(w1, w2, 0x0432) & 0xFFFFFFu) | solid, w2 >> 8 | solid);
         }
@@ -44,7 +44,7 @@ template <int FLIGHT> XN_INLINE void load_picture(u32* picture, const u8* source
             }
             four = make_uint4(pixels[0], pixels[1], pixels[2], pixels[3]);
         }
-        *(uint4*)(picture + row * WIDE + 4 * quad) = four;
+        *(uint4*)(place + row * WIDE + 4 * quad) = four;
     }
 #endif
 }

@@ -7,6 +7,7 @@ measured on the held-out part of the training set is in `choices.py` and in the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from xnorpp.paper import published
 from xnorpp.paper.accuracy.runs import CLAIM_SEEDS, EXPERIMENTS, REVISED_ROWS
@@ -321,9 +322,11 @@ def _packed_and_note(
 ) -> list[str]:
     """The accuracy of the packed file, for runs of models that ship, and a note."""
     same = ("experiment", "dataset", "network", "row", "epochs", "seed", "split", "factor", "level")
-    alike = sum(all(one.get(key) == row.get(key) for key in same) for one in found)
-    if alike > 1:
-        return ["", f"trained {alike} times, the same seed and recipe"]
+    alike = [one for one in found if all(one.get(key) == row.get(key) for key in same)]
+    if len(alike) > 1:
+        differing = _differing_settings(row, alike)
+        with_what = f"the same seed; here {', '.join(differing)}" if differing else "the same seed and recipe"
+        return ["", f"trained {len(alike)} times, {with_what}"]
     own = str(row["recipe"]), int(row["epochs"])
     value = packed.get(own)
     if row["experiment"] != "shipped" or row["row"] != "best" or value is None:
@@ -332,6 +335,21 @@ def _packed_and_note(
     last = [one for one in last if one.get("name") == row.get("name")]
     here = row is last[-1] and ships.get(str(row.get("name")), own) == own
     return [f"{value:.2f}", "ships" if here else "replaced"]
+
+
+def _differing_settings(row: Row, alike: Sequence[Row]) -> list[str]:
+    """`key=value` of this run for each setting in which the runs differ. A key that one of them lacks was
+    added to recipes later, and its default is what was done before.
+    """
+    runs = [_settings(one) for one in alike]
+    shared = set(runs[0]).intersection(*runs[1:])
+    own = _settings(row)
+    return [f"`{key}={own[key]}`" for key in sorted(shared) if any(run[key] != own[key] for run in runs)]
+
+
+def _settings(row: Row) -> dict[str, Any]:
+    sections = {name: keys for name, keys in (row.get("settings") or {}).items() if isinstance(keys, dict)}
+    return {f"{name}.{key}": value for name, keys in sections.items() for key, value in keys.items()}
 
 
 def shipped_recipes(rows: Sequence[Row]) -> dict[str, tuple[str, int]]:

@@ -15,6 +15,18 @@ from xnorpp.packing import pack_program as pack
 from xnorpp.packing import verify
 from xnorpp.runtime.reference import run
 
+
+class Written(nn.Module):
+    """An activation that a network writes out."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "sigmoid": nn.Sigmoid,
     "hardsigmoid": nn.Hardsigmoid,
@@ -33,11 +45,19 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "softsign": nn.Softsign,
     "leaky relu": lambda: nn.LeakyReLU(0.2),
     "relu6": nn.ReLU6,
+    "x * sigmoid(x)": lambda: Written(lambda x: x * torch.sigmoid(x)),
+    "x.sigmoid().mul(x)": lambda: Written(lambda x: x.sigmoid().mul(x)),
+    "x.mul_(x.sigmoid())": lambda: Written(lambda x: x.mul_(x.sigmoid())),
+    "x * tanh(softplus(x))": lambda: Written(lambda x: x * F.softplus(x).tanh()),
 }
 MONOTONE = {
     "sigmoid", "hardsigmoid", "elu", "celu", "selu", "tanh", "softplus", "logsigmoid", "leaky relu", "relu6",
 }  # fmt: skip
-SAME_SIGN = {"silu", "silu in place", "hardswish", "gelu", "gelu tanh", "mish"}
+WRITTEN = {
+    "x * sigmoid(x)": "silu", "x.sigmoid().mul(x)": "silu", "x.mul_(x.sigmoid())": "silu",
+    "x * tanh(softplus(x))": "mish",
+}  # fmt: skip
+SAME_SIGN = {"silu", "silu in place", "hardswish", "gelu", "gelu tanh", "mish", *WRITTEN}
 
 
 def images(n: int, *shape: int) -> np.ndarray:
@@ -78,6 +98,12 @@ def test_before_a_sign_only_a_threshold_is_left(name: str) -> None:
     program = pack(model, (3, 9, 8))
     assert {op.op for op in program.ops} == {"sign", "binary_conv2d", "affine"}
     assert verify(model, images(8, 3, 9, 8)).holds
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_an_activation_written_out_is_one_operation(name: str) -> None:
+    program = pack(nn.Sequential(nn.Conv2d(3, 5, 3), ACTIVATIONS[name](), nn.Conv2d(5, 7, 3)), (3, 9, 8))
+    assert [op.op for op in program.ops] == ["conv2d", WRITTEN[name], "conv2d"]
 
 
 class Arithmetic(nn.Module):

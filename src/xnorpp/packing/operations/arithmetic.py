@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
@@ -63,6 +64,9 @@ def _unexpanded(node: Node, other: Node) -> Node:
 def mul(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
     if trace.is_value(a) and trace.is_value(b):
         first, second, equal = _pair(trace, a, b)
+        written_out = _gated_curve(trace, first, second) or _gated_curve(trace, second, first)
+        if written_out is not None:
+            return written_out
         if second.shape == result.shape[1:] and first.shape != second.shape:
             first, second = second, first
         plain = equal or (first.shape == shape_of(result) and second.shape == (1, *first.shape[1:]))
@@ -70,6 +74,16 @@ def mul(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
         return trace.emit("mul", [first, second], shape_of(result), attrs)
     value, constant = (a, b) if trace.is_value(a) else (b, a)
     return times_constant(trace, _grown(trace, trace.node(value), result), constant)
+
+
+def _gated_curve(trace: Trace, value: Node, gate: Node) -> Node | None:
+    """`x * sigmoid(x)` and `x * tanh(softplus(x))`, as SiLU and Mish are often written: one operation instead
+    of two or three, and none directly before a sign."""
+    if gate.op == "sigmoid" and gate.inputs[0] is value:
+        return emit_curve(trace, value, "silu", F.silu)
+    if gate.op == "tanh" and gate.inputs[0].op == "softplus" and gate.inputs[0].inputs[0] is value:
+        return emit_curve(trace, value, "mish", F.mish)
+    return None
 
 
 def _grown(trace: Trace, node: Node, result: Tensor) -> Node:

@@ -129,12 +129,18 @@ def test_e3_waits_for_both_seeds() -> None:
     rows = [
         *seeds_of("case4", 50.0, (10, 11), experiment="enlarged"),
         *seeds_of("xnor-alpha", 48.0, (10,), experiment="enlarged"),
-        *seeds_of("case4-default-block", 55.0, (10,), experiment="enlarged"),
     ]
-    text = report.BLOCKS["enlarged"](rows)
+    shipped = {
+        "kind": "shipped", "name": "tiny-imagenet-resnet18-224", "date": "2026-11-16", "seed": 10,
+        "recipe": {"epochs": 80}, "data": {"train_images": 99_000},
+        "accuracy": {"packed_top1": 54.8, "packed_top5": 79.8},
+    }  # fmt: skip
+    text = report.BLOCKS["enlarged"]([*rows, shipped])
+    assert "3 of 6 runs are finished." in text
     assert "| Case 4: channel x row x column | 49.85 ± 0.07 |" in text
     assert "| XNOR-Net without K | not measured yet |" in text
-    assert "| Case 4, default block | 54.80 | 79.80 |" in text
+    assert "Case 4 with the default block, seed 10, 80 epochs on 99,000 of the training images" in text
+    assert "top-1 54.80 %, top-5 79.80 %." in text
     assert "with K |" not in text.replace("without K", "")
 
 

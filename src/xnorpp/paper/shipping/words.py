@@ -63,6 +63,11 @@ def limits(card: Mapping[str, Any]) -> list[str]:
         f"It is wrong on {100 - accuracy['packed_top1']:.0f} of 100 test images, and was tested on this "
         "data set alone: expect less on other images.",
     ]
+    if card["recipe"].get("settings", {}).get("data", {}).get("enlarge") == "batch":
+        found.append(
+            f"Its training images were enlarged to {height}x{width} from fewer pixels: an image with finer "
+            "detail looks unlike them."
+        )
     if data["dataset"] in _IMAGES:
         found.append(_IMAGES[data["dataset"]])
     if not card["twin"]:

@@ -133,7 +133,8 @@ class Builder {
     void plain(const PlanStep &from, Step &step, const OperationRow &row) const {
         const Operation &o = op(from);
         step.kind = StepKind::Plain;
-        for (const int input : o.inputs) {
+        for (size_t i = 0; i < row.read(o.inputs.size()); i++) {
+            const int input = o.inputs[i];
             step.inputs.push_back(id(input));
             step.views.push_back(view_of(p_.values[(size_t)input], engine_.value(id(input)).stride));
         }

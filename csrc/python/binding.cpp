@@ -331,7 +331,7 @@ nb::list operations() {
             inputs.append(texts(kinds));
         }
         out.append(nb::make_tuple(row.name, nb::tuple(inputs), texts(row.attrs), texts(row.required), texts(row.optional), row.since,
-                                  texts(row.more_attrs), row.many));
+                                  texts(row.more_attrs), row.many, row.shapes));
     }
     return out;
 }

@@ -81,16 +81,6 @@ Value channel_shuffle(const Site &site) {
     return {Kind::F32, in};
 }
 
-std::string mode_of(const Site &site, const std::vector<const char *> &allowed) {
-    const Json &mode = site.attr("mode");
-    std::string names;
-    for (const char *name : allowed) {
-        if (mode.is(Json::Type::Text) && mode.text() == name) return name;
-        names += (names.empty() ? "" : ", ") + std::string(name);
-    }
-    site.fail("`mode` (=" + mode.brief() + ") must be one of " + names);
-}
-
 Value edge_pad2d(const Site &site) {
     const Shape &in = site.image();
     const std::string mode = mode_of(site, {"reflect", "replicate", "circular"});
@@ -161,10 +151,6 @@ Value constant(const Site &site) {
     site.real("value", value.shape);
     if (value.shape.empty() || value.shape.size() > 8) site.fail("`value` must have 1 to 8 axes");
     return {Kind::F32, value.shape};
-}
-
-int64_t windows_work(const Site &site, const Value &out) {
-    return std::max(elements_of(site.inputs[0]->shape), elements_of(out.shape)) * 4;
 }
 
 // On the CPU.
@@ -307,7 +293,7 @@ void take_maxima(float *most, const float *from, int count) {
 
 // Window i of `out` over `in` numbers: from floor(i*in/out) to ceil((i+1)*in/out).
 template <bool kMax>
-PlainStep adaptive_pool(const PlainSite &) {
+PlainStep adaptive_pool() {
     return {[](const PlainCall &call, int first, int count, float *to) {
         const View &in = call.in[0], &out = call.out;
         for (int i = 0; i < count; i++, to += out.stride) {
@@ -386,6 +372,9 @@ PlainStep constant(const PlainSite &site) {
 
 }  // namespace
 
+PlainStep upsampling(const PlainSite &site) { return upsample2d(site); }
+PlainStep pooling(bool maxima) { return maxima ? adaptive_pool<true>() : adaptive_pool<false>(); }
+
 void add_moves(Rows &rows) {
     constexpr auto P = Fusion::Producer;
     const Names sizes{"size"};
@@ -399,8 +388,8 @@ void add_moves(Rows &rows) {
         {"channel_shuffle", {kF}, channel_shuffle, outputs_work, P, {"groups"}, {}, {}, 2, channel_shuffle},
         {"edge_pad2d", {kF}, edge_pad2d, outputs_work, P, {"padding", "mode"}, {}, {}, 2, edge_pad2d},
         {"upsample2d", {kF}, upsample2d, windows_work, P, {"size", "scale", "mode", "align_corners"}, {}, {}, 2, upsample2d},
-        {"adaptive_avg_pool2d", {kF}, adaptive, windows_work, P, sizes, {}, {}, 2, adaptive_pool<false>},
-        {"adaptive_max_pool2d", {kF}, adaptive, windows_work, P, sizes, {}, {}, 2, adaptive_pool<true>},
+        {"adaptive_avg_pool2d", {kF}, adaptive, windows_work, P, sizes, {}, {}, 2, [](const PlainSite &) { return adaptive_pool<false>(); }},
+        {"adaptive_max_pool2d", {kF}, adaptive, windows_work, P, sizes, {}, {}, 2, [](const PlainSite &) { return adaptive_pool<true>(); }},
         {"dilated_max_pool2d", {kF}, dilated_max_pool2d, dilated_work, P, {"kernel", "stride", "padding", "dilation", "ceil_mode"}, {}, {}, 2, dilated_max_pool2d},
         {"constant", {kF}, constant, outputs_work, P, {}, {"value"}, {}, 2, constant},
     });

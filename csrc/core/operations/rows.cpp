@@ -38,10 +38,23 @@ Shape channels_of(const Value &value) { return {value.channels()}; }
 
 Value same_value(const Site &site) { return *site.inputs[0]; }
 
+std::string mode_of(const Site &site, const Names &allowed) {
+    const Json &mode = site.attr("mode");
+    std::string names;
+    for (const char *name : allowed) {
+        if (mode.is(Json::Type::Text) && mode.text() == name) return name;
+        names += (names.empty() ? "" : ", ") + std::string(name);
+    }
+    site.fail("`mode` (=" + mode.brief() + ") must be one of " + names);
+}
+
 bool is_float32(const Json &value) { return value.is_number() && std::abs(value.number()) <= 3.4028234663852886e38; }
 
 int64_t outputs_work(const Site &, const Value &out) { return elements_of(out.shape); }
 int64_t inputs_work(const Site &site, const Value &) { return elements_of(site.inputs[0]->shape); }
+int64_t windows_work(const Site &site, const Value &out) {
+    return std::max(elements_of(site.inputs[0]->shape), elements_of(out.shape)) * 4;
+}
 int64_t filter_work(const Site &site, const Value &out) {
     return filter_products(*site.inputs[0], elements_of(out.shape), site.op, *site.tensor("weight"));
 }
@@ -62,7 +75,7 @@ int curve_of(const std::string &op) {
 const std::vector<OperationRow> &operation_set() {
     static const Rows rows = [] {
         Rows all;
-        for (const auto add : {add_convolutions, add_products, add_arithmetic, add_activations, add_reductions, add_windows, add_shapes, add_moves}) add(all);
+        for (const auto add : {add_convolutions, add_products, add_arithmetic, add_activations, add_reductions, add_windows, add_shapes, add_moves, add_sizes}) add(all);
         return all;
     }();
     return rows;

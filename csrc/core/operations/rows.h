@@ -17,6 +17,7 @@ void add_windows(Rows &rows);
 void add_shapes(Rows &rows);
 void add_reductions(Rows &rows);
 void add_moves(Rows &rows);
+void add_sizes(Rows &rows);
 
 // Kinds that an input may have.
 constexpr int kF = (int)Kind::F32, kB = (int)Kind::Bits, kN = (int)Kind::F32 | (int)Kind::Int;
@@ -24,6 +25,7 @@ constexpr int kF = (int)Kind::F32, kB = (int)Kind::Bits, kN = (int)Kind::F32 | (
 Shape channels_of(const Value &value);
 Value same_value(const Site &site);  // a rule: as the first input
 bool is_float32(const Json &value);
+std::string mode_of(const Site &site, const Names &allowed);  // the attribute `mode`
 
 // Windows of a (c, h, w) input; what does not fit is refused.
 int64_t window_size(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation);
@@ -32,9 +34,14 @@ int64_t pooled_size(int64_t size, int64_t kernel, int64_t stride, int64_t paddin
 [[noreturn]] void no_fit(const Site &site, int64_t kh, int64_t kw);
 std::pair<int64_t, int64_t> windows(const Site &site, int64_t kh, int64_t kw);
 
+// An image of another size: by one of upsample2d's modes, or by the windows of an adaptive pool.
+PlainStep upsampling(const PlainSite &site);
+PlainStep pooling(bool maxima);
+
 // Costs.
 int64_t outputs_work(const Site &site, const Value &out);
 int64_t inputs_work(const Site &site, const Value &out);
 int64_t filter_work(const Site &site, const Value &out);
+int64_t windows_work(const Site &site, const Value &out);
 
 }  // namespace xnorpp

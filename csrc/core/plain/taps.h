@@ -11,8 +11,8 @@ namespace xnorpp {
 inline float ratio_of(const PlainSite &site, size_t axis, bool aligned) {
     const int64_t in = site.input().shape[1 + axis], out = site.output().shape[1 + axis];
     if (aligned) return out > 1 ? (float)(in - 1) / (float)(out - 1) : 0.0f;
-    const Json &scale = *site.op.attrs.find("scale");
-    return scale.is(Json::Type::Null) ? (float)in / (float)out : (float)(1.0 / scale.items()[axis].number());
+    const Json *scale = site.op.attrs.find("scale");
+    return !scale || scale->is(Json::Type::Null) ? (float)in / (float)out : (float)(1.0 / scale->items()[axis].number());
 }
 
 struct Tap {

@@ -53,6 +53,9 @@ struct OperationRow {
     PlainStep (*make)(const PlainSite &) = nullptr;       // its function in plain C++ (../plain/plain.h); null: the engine has its own
     std::vector<const char *> more_attrs{};               // that may be absent; given, they need set 2
     bool many = false;                                    // any number of inputs more, of the last one's kinds
+    size_t shapes = 0;                                    // of its last inputs it only takes the shape: no engine reads them
+    // Inputs whose numbers it reads.
+    size_t read(size_t given) const { return given - shapes; }
 };
 
 const std::vector<OperationRow> &operation_set();

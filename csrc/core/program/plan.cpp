@@ -36,7 +36,7 @@ class Fuser {
         for (const Output &output : p_.outputs) wanted[(size_t)output.value] = true;
         for (size_t i = p_.ops.size(); i-- > 0;)
             if (wanted[i + 1])
-                for (const int input : p_.ops[i].inputs) wanted[(size_t)input] = true;
+                for (size_t k = 0; k < p_.ops[i].row->read(p_.ops[i].inputs.size()); k++) wanted[(size_t)p_.ops[i].inputs[k]] = true;
         for (size_t i = 0; i < p_.ops.size(); i++)
             if (wanted[i + 1] && !join((int)i)) open((int)i);
         return finish();
@@ -132,7 +132,7 @@ class Fuser {
         } else {
             line.op = index;
             line.names.push_back(o.output);
-            line.operands.assign(o.inputs.begin() + 1, o.inputs.end());
+            line.operands.assign(o.inputs.begin() + 1, o.inputs.begin() + (std::ptrdiff_t)o.row->read(o.inputs.size()));
             home_[(size_t)o.output] = {at, 0};
         }
         lines_.push_back(std::move(line));

@@ -152,8 +152,8 @@ void check(Program &p) {
         const std::string where = "operation " + std::to_string(i) + " (" + quoted(op.op, 40) + " " + quoted(op.name) + ")";
         std::vector<const Value *> inputs;
         for (const int input : op.inputs) {
+            if (input == 0 && inputs.size() < op.row->read(op.inputs.size())) readers.push_back((int)i);
             inputs.push_back(&p.values[(size_t)input]);
-            if (input == 0) readers.push_back((int)i);
         }
         for (const auto &item : op.tensors) {
             const Tensor &tensor = p.tensors[(size_t)item.second];

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xnorpp.runtime.format.ops import Value
+from xnorpp.runtime.format.ops import Value, operations
 from xnorpp.runtime.format.program import Op, Program
 
 F32 = npt.NDArray[np.float32]
@@ -235,7 +235,7 @@ def _step(program: Program, index: int, row: Mapping[str, Any]) -> Step:
         packed=op is not None and program.is_packed(op),
         window=program.window(op) if op is not None and weighted else (1, 1),
         takes_bytes=row["bytes"],
-        operands=() if op is None else op.inputs[1:],
+        operands=() if op is None else op.inputs[1 : len(op.inputs) - operations()[op.op].shapes],
     )
 
 

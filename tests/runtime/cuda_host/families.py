@@ -117,6 +117,14 @@ def _resize(size: list[int] | None, scale: list[float] | None, mode: str, aligne
     return _moved("upsample2d", attrs, (21, 6, 9))
 
 
+def _sized(name: str, attrs: Mapping[str, Any]) -> Case:
+    """An image with the size of another."""
+    w = Writer((21, 9, 11), seed=13)
+    pool = {"kernel": [2, 3], "stride": [2, 2], "padding": [0, 1], "ceil_mode": False}
+    small = w.op("affine", w.op("max_pool2d", "input", attrs=pool), mult=w.normal(21))
+    return w.program(w.op("relu", w.op(name, small, "input", attrs=dict(attrs)))), w.normal(3, 21, 9, 11)
+
+
 def _mean(w: Writer, value: str) -> str:
     """Of all pixels, with the same bits in every engine."""
     return w.op("reduce", value, attrs={"function": "mean", "axes": [1, 2]})
@@ -249,6 +257,13 @@ def _fill() -> None:
         (None, [1.7, 0.6], "nearest", False), ([13, 5], None, "nearest-exact", False),
     ):  # fmt: skip
         _of(CASES, f"upsample2d {resize}", lambda resize=resize: _resize(*resize))
+    same = [[0, 1, 1, 0], [1, 2, 2, -1]]
+    for mode in ("nearest", "nearest-exact", "bilinear", "bicubic", "mean", "max"):
+        attrs = {"size": same, "mode": mode, "align_corners": mode == "bilinear"}
+        _of(CASES, f"resize2d {mode}", lambda attrs=attrs: _sized("resize2d", attrs))
+    for mode, place in (("constant", "half"), ("reflect", "half_up"), ("replicate", "all"), ("circular", 1)):
+        fit = {"size": [[3, 4, 2, 0], None], "before": [place, 0], "mode": mode, "value": 0.5}
+        _of(CASES, f"fit2d {mode}", lambda fit=fit: _sized("fit2d", fit))
     for form in WHOLE:
         _of(CASES, f"int_conv2d {form[0]}", lambda form=form: _whole(*form))
     _of(CASES, "joined and repeated", _joined)

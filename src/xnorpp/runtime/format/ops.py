@@ -58,6 +58,7 @@ class Rule:
     since: int  # the operation set that has it first
     more_attrs: tuple[str, ...]  # that may be absent; given, they need set 2
     many: bool  # any number of inputs more, of the last one's kinds
+    shapes: int  # how many of its last inputs give their shape alone: no engine reads their numbers
 
     def opset(self, attrs: Mapping[str, Any]) -> int:
         """The operation set that an operation with these attributes needs."""

@@ -18,12 +18,13 @@ from xnorpp.runtime.reference import (
     product,
     reduction,
     shape,
+    sizes,
     window,
 )
 from xnorpp.runtime.reference.arrays import F32, Array
 from xnorpp.runtime.reference.rows import ROWS, apply
 
-for _family in (convolution, product, reduction, arithmetic, activation, window, shape, moves):
+for _family in (convolution, product, reduction, arithmetic, activation, window, shape, moves, sizes):
     ROWS.update(_family.ROWS)
 
 

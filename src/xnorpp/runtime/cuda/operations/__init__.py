@@ -17,11 +17,12 @@ from xnorpp.runtime.cuda.operations import (
     product,
     reduction,
     shape,
+    sizes,
     window,
 )
 from xnorpp.runtime.cuda.operations.producer import Producer
 
-_FAMILIES = (convolution, product, arithmetic, activation, reduction, window, shape, moves)
+_FAMILIES = (convolution, product, arithmetic, activation, reduction, window, shape, moves, sizes)
 
 PRODUCERS: Mapping[str, Producer] = {k: v for family in _FAMILIES for k, v in family.PRODUCERS.items()}
 ENTRY: Mapping[str, str] = {k: v for family in _FAMILIES for k, v in family.ENTRY.items()}

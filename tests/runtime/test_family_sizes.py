@@ -1,4 +1,4 @@
-"""Images that get the size of another value: every engine against the definition and torch, at several sizes."""
+"""Images that get the size of another value: every engine against the definition and torch."""
 
 from __future__ import annotations
 
@@ -121,10 +121,13 @@ def test_edges_around_an_image(mode: str) -> None:
 
 
 def test_a_value_whose_size_alone_counts_is_not_computed() -> None:
-    program, _ = networks("resize2d", {"size": [SAME, SAME], "mode": "max", "align_corners": False}, INPUTS[1])
+    program, _ = networks(
+        "resize2d", {"size": [SAME, SAME], "mode": "max", "align_corners": False}, INPUTS[1]
+    )
     steps = make_steps(program)
     assert [step.kind for step in steps] == ["max_pool2d", "resize2d"]
-    assert steps[1].operands == () and steps[1].reads == (program.ops[1].output,)
+    assert steps[1].operands == ()
+    assert steps[1].reads == (program.ops[1].output,)
     assert program.ops[2].output not in make_plan(program).offsets  # the signs
 
 
@@ -152,7 +155,9 @@ def test_what_does_not_fit_is_refused(op: str, attrs: dict[str, Any], message: s
 
 
 def test_an_older_set_does_not_have_them() -> None:
-    program, _ = networks("resize2d", {"size": [SAME, SAME], "mode": "max", "align_corners": False}, INPUTS[1])
+    program, _ = networks(
+        "resize2d", {"size": [SAME, SAME], "mode": "max", "align_corners": False}, INPUTS[1]
+    )
     assert b'\\"opset\\":3' in encode(program)
     w = Writer((3, 7, 9))
     assert b'\\"opset\\":1' in encode(w.program(w.op("relu", "input")))

@@ -101,7 +101,9 @@ def _sized(program: Program, size: str | None) -> Program:
         raise ValueError(
             f"`--size` (={size!r}) is for a model that takes any size, and this one takes one size"
         )
-    return program.for_input((program.input_shape[0], int(found[1]), int(found[2])))
+    from xnorpp.export.one_size import for_one_size
+
+    return for_one_size(program.for_input((program.input_shape[0], int(found[1]), int(found[2]))))
 
 
 def _c(program: Program, path: Path, given: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xnorpp.export.errors import ExportError, refuse
+from xnorpp.export.one_size import for_one_size
 from xnorpp.runtime.format.bits import unpack_bits, unpack_conv_weight
 from xnorpp.runtime.format.ops import pooled_size
 from xnorpp.runtime.format.program import INPUT, Op, Program
@@ -49,7 +50,7 @@ def export_openvino(program: Program, *, batch: int = 1) -> Any:
         raise ExportError(
             "this export needs the package openvino; install it with `pip install 'xnorpp[openvino]'`"
         ) from error
-    return _Translator(program, openvino, batch).model()
+    return _Translator(for_one_size(program), openvino, batch).model()
 
 
 class _Translator:

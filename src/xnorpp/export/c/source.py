@@ -18,6 +18,7 @@ from xnorpp.export.c.ranges import example_inputs, value_ranges
 from xnorpp.export.c.text import Function, comment, identifier, literal, parts, wrapped
 from xnorpp.export.c.writer import Writer
 from xnorpp.export.errors import ExportError
+from xnorpp.export.one_size import for_one_size
 from xnorpp.runtime.files import write_atomically
 from xnorpp.runtime.format.program import INPUT, Program
 
@@ -92,6 +93,7 @@ def export_c(
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ExportError(f"`name` (={name!r}) must be a C identifier: letters, digits and _, a letter first")
+    program = for_one_size(program)
     layers = make_layers(program, "c")
     if fixed not in (None, 16, 24):
         raise ExportError(f"`fixed` (={fixed!r}) must be 16 or 24 bits, or None for float")

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xnorpp.export.errors import refuse
+from xnorpp.export.one_size import for_one_size
 from xnorpp.export.onnx.graph import DOMAIN, Graph
 from xnorpp.export.onnx.operations2 import OPERATIONS as SET_2
 from xnorpp.runtime.format.bits import unpack_bits, unpack_conv_weight
@@ -28,7 +29,8 @@ class Translator:
     target = "onnx"
 
     def __init__(self, program: Program, graph: Graph, layout: str = "bits") -> None:
-        self.program, self.graph, self.layout = program, graph, layout
+        self.program = program if program.variable else for_one_size(program)
+        self.graph, self.layout = graph, layout
         self.names: dict[str, str] = {}
 
     def run(self) -> None:

@@ -3,75 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from xnorpp.packing.assemble import assemble
 from xnorpp.packing.fold import fold
-from xnorpp.packing.graph import Node, PackError, fingerprint, order
+from xnorpp.packing.graph import Node, PackError
+from xnorpp.packing.moves.alike import SIZED, Alike, Unlike
+from xnorpp.packing.moves.rules import Bound, explained
 from xnorpp.packing.record import trace
-from xnorpp.runtime.format.program import ProgramError
+from xnorpp.runtime.format.program import Program, ProgramError
+
+Size = tuple[int, int]
 
 # Added to height and width: the first keeps what is left after strides of up to 32, and must run; at the
 # others, where a stride may leave a pixel over, the model may be unable to run.
 _MORE = ((32, 64), (1, 3), (6, 5))
+# Where rows and columns follow from other values: added to the next multiple of 32. Halves of the first two
+# are odd again and again, rounded down and rounded up.
+_FURTHER = ((31, 63), (33, 97), (16, 47), (45, 10), (58, 88))
 
 
 def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, Node], str]:
     """The folded graph of a model that is the same at every height and width, and why there is none.
 
     A program has no sizes of its own besides attributes and constants: where two sizes give the same
-    operations with the same attributes and constants, the program is right for both.
+    operations with the same attributes and constants, the program is right for both. Attributes that are
+    rows and columns may be rules of another value's size instead (`rules.py`).
     """
-    size = tuple(inputs[0].shape[-2:])
-    outputs = fold(trace(model, *inputs, any_size=True))
-    goal = _described(outputs)
-    for more in _MORE:
-        other = (size[0] + more[0], size[1] + more[1])
+    height, width = (int(n) for n in inputs[0].shape[-2:])
+    alike = Alike(fold(trace(model, *inputs, any_size=True)))
+    tried: list[Size] = [(height, width)]
+    unlike: dict[Size, Unlike] = {}
+    sizes = [(height + more[0], width + more[1]) for more in _MORE]
+    rounded = (-(height // -32) * 32, -(width // -32) * 32)
+    for number in range(len(_MORE) + len(_FURTHER)):
+        if number == len(_MORE):
+            if all(row.node.op not in SIZED or row.same_everywhere() for row in alike.rows):
+                break
+            sizes += [(rounded[0] + more[0], rounded[1] + more[1]) for more in _FURTHER]
+        other = sizes[number]
         zeros = torch.zeros((*inputs[0].shape[:-2], *other), dtype=inputs[0].dtype)
         try:
-            found = _described(fold(trace(model, zeros, *inputs[1:], any_size=True)))
+            alike.add(fold(trace(model, zeros, *inputs[1:], any_size=True)))
+            tried.append(other)
+        except Unlike as error:
+            if not number:
+                return {}, f"{error} is bound to {height}x{width} pixels"
+            unlike[other] = error
         except (PackError, RuntimeError, ValueError, AssertionError) as error:
-            if more != _MORE[0]:
-                continue
-            reason = str(error).partition("\n")[0]
-            return {}, f"the model does not run on {other[0]}x{other[1]} pixels: {reason}"
-        different = next((mine for mine, theirs in zip(goal, found) if mine != theirs), None)
-        if different is not None and (more == _MORE[0] or _runs(outputs, inputs[0], other)):
-            return {}, f"{different[0]} ({different[1]}) is bound to {size[0]}x{size[1]} pixels"
+            if not number:
+                reason = str(error).partition("\n")[0]
+                return {}, f"the model does not run on {other[0]}x{other[1]} pixels: {reason}"
     try:
-        assemble(outputs, tuple(inputs[0].shape[1:]), free_axes=(1, 2))
-    except ProgramError as error:  # a constant map of a value whose size is no longer the input's
+        outputs = explained(alike)
+        program, _ = assemble(outputs, tuple(inputs[0].shape[1:]), free_axes=(1, 2))
+    except (Bound, ProgramError) as error:  # a constant map of a value whose size is no longer the input's
         return {}, str(error)
+    shapes = [row.shape for row in alike.rows if row.node.op != "input"]
+    for graph, other in enumerate(tried):
+        found = _shapes(program, other)  # None: where it takes no such image, it cannot be wrong
+        if found is not None and found != [shape(graph) for shape in shapes]:
+            return {}, f"the model has other sizes at {other[0]}x{other[1]} pixels than at {height}x{width}"
+    for other, difference in unlike.items():
+        if _shapes(program, other) is not None:
+            return {}, f"{difference} is bound to {height}x{width} pixels"
     return outputs, ""
 
 
-def _runs(outputs: Mapping[str, Node], x: Tensor, size: tuple[int, int]) -> bool:
-    """Whether the program of a graph takes images of a size: where it does not, it cannot be wrong there."""
-    shape = tuple(x.shape[1:])
-    program, _ = assemble(outputs, shape, free_axes=(1, 2))
+def _shapes(program: Program, size: Size) -> list[tuple[int, ...]] | None:
+    """The shape of each value that a program makes of images of a size; None where it takes none."""
     try:
-        program.for_input((shape[0], *size))
+        sized = program.for_input((program.input_shape[0], *size))
     except ProgramError:
-        return False
-    return True
+        return None
+    return [sized.values[op.output].shape for op in sized.ops]
 
 
 def is_dense(outputs: Mapping[str, Node]) -> bool:
     """Whether an output has rows and columns."""
     return any(len(node.shape) == 3 and node.shape[1:] != (1, 1) for node in outputs.values())
-
-
-def _described(outputs: Mapping[str, Node]) -> list[tuple[Any, ...]]:
-    """All that a program would state, node by node."""
-    nodes = order(*outputs.values())
-    places = {id(node): i for i, node in enumerate(nodes)}
-    rows: list[tuple[Any, ...]] = []
-    for node in nodes:
-        tensors = sorted((role, fingerprint(tensor)) for role, tensor in node.tensors.items())
-        sources = [places[id(source)] for source in node.inputs]
-        rows.append((node.op, node.path, sources, sorted(node.attrs.items(), key=str), tensors))
-    rows.append((f"{len(nodes)} operations", "", [places[id(node)] for node in outputs.values()], [], []))
-    return rows

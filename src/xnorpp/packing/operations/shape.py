@@ -91,9 +91,6 @@ def interpolate(
         several = isinstance(scale_factor, list | tuple)
         scale = [float(s) for s in (scale_factor if several else [scale_factor])]
         scale = [1.0, *scale] if flat else scale * 2 if len(scale) == 1 else scale
-    ratios = [out / n for out, n in zip(wide[1:], image.shape[1:])]
-    if scale is None and trace.any_size and all(ratio.is_integer() for ratio in ratios):
-        scale = ratios  # the same numbers, whatever the size
     attrs = {
         "size": list(wide[1:]) if scale is None else None,
         "scale": scale,

@@ -97,9 +97,10 @@ ROWS: dict[str, Row] = {
             "align_corners": "true or false",
         },
         "A rule is null, which leaves the size as it is, or four integers `[add, over, times, plus]`: "
-        "`floor((n + add) / over) * times + plus` of the second input's `n` rows (or columns); `[0, 1, 1, 0]` "
-        "is its size. With these rows and columns it is `upsample2d` with `size`, or in the modes `mean` and "
-        "`max` an adaptive pool. Any operation may take its size from a value that no other reads.",
+        "`floor((n + add) / over) * times + plus` of the second input's `n` rows (or columns); "
+        "`[0, 1, 1, 0]` is its size. With these rows and columns it is `upsample2d` with `size`, or in the "
+        "modes `mean` and `max` an adaptive pool. The second input may be of any "
+        "kind; its numbers are not read.",
     ),
     "fit2d": Row(
         _fit2d,
@@ -112,7 +113,8 @@ ROWS: dict[str, Row] = {
             "value": "around the image in mode `constant`",
         },
         "Adds rows and columns around an image, or leaves some out, until it has the size that the rules of "
-        "`resize2d` give. Of the `total` that are added along an axis (below 0 where they leave) so many come "
-        "before the first: the integer, `floor(total/2)`, `ceil(total/2)`, or all. Modes but `constant` only add.",
+        "`resize2d` give. Of the `total` that are added along an axis (below 0 where they leave) as many "
+        "come before the first as `before` states: the integer, `floor(total/2)` (`half`), `ceil(total/2)` "
+        "(`half_up`), or all. Modes other than `constant` only add.",
     ),
 }

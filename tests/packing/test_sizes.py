@@ -1,0 +1,215 @@
+"""Networks of any size whose values get the size of others: against torch at odd sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from xnorpp import pack
+from xnorpp.nn import BinaryConv2d
+from xnorpp.packing import PackError, verify
+from xnorpp.runtime import reference
+
+SIZES = ((32, 32), (17, 23), (40, 33), (63, 95), (50, 97))
+
+
+class Net(nn.Module):
+    """Features of three sizes, and what `decode` makes of them."""
+
+    def __init__(self, decode: Callable[..., Any], stride: str = "conv") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.decode = decode
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8))
+        step = 2 if stride == "conv" else 1
+        self.down = nn.ModuleList(
+            nn.Sequential(
+                nn.MaxPool2d(2) if step == 1 else nn.Identity(),
+                BinaryConv2d(8, 8, 3, stride=step, padding=1),
+                nn.BatchNorm2d(8),
+                nn.PReLU(),
+            )
+            for _ in range(3)
+        )
+        self.up = nn.Conv2d(16, 8, 1)
+        self.head = nn.Conv2d(8, 2, 1)
+
+    def encode(self, x: Tensor) -> list[Tensor]:
+        features = [self.stem(x)]
+        for down in self.down:
+            features.append(down(features[-1]))
+        return features
+
+    def forward(self, x: Tensor) -> Any:
+        return self.decode(self, x)
+
+
+def decoder(join: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Net, Tensor], Tensor]:
+    """A U-Net: deep features are made as large as earlier ones and joined with them."""
+
+    def decode(net: Net, x: Tensor) -> Tensor:
+        *skips, y = net.encode(x)
+        for skip in skips[::-1]:
+            y = net.up(join(y, skip))
+        return net.head(y)
+
+    return decode
+
+
+def interpolated(y: Tensor, skip: Tensor, **options: Any) -> Tensor:
+    return torch.cat([F.interpolate(y, size=skip.shape[-2:], **options), skip], 1)
+
+
+def padded(y: Tensor, skip: Tensor) -> Tensor:
+    y = F.interpolate(y, scale_factor=2)
+    rows, columns = skip.size(2) - y.size(2), skip.size(3) - y.size(3)
+    return torch.cat([F.pad(y, [columns // 2, columns - columns // 2, rows // 2, rows - rows // 2]), skip], 1)
+
+
+def resized_where_needed(y: Tensor, skip: Tensor) -> Tensor:
+    y = F.interpolate(y, scale_factor=2, mode="bilinear")
+    if y.shape != skip.shape:
+        y = F.interpolate(y, size=(skip.size()[2], skip.size()[3]), mode="bilinear", align_corners=True)
+    return torch.cat([y, skip], 1)
+
+
+def cut(y: Tensor, skip: Tensor) -> Tensor:
+    y = F.interpolate(y, scale_factor=2)
+    return torch.cat([y[:, :, : skip.shape[2], : skip.shape[3]], skip], 1)
+
+
+def middle(y: Tensor, skip: Tensor) -> Tensor:
+    y = F.interpolate(y, scale_factor=3)
+    top, left = (y.shape[2] - skip.shape[2]) // 2, (y.shape[3] - skip.shape[3]) // 2
+    return torch.cat([y[..., top : top + skip.shape[2], left : left + skip.shape[3]], skip], 1)
+
+
+def head_to_input(net: Net, x: Tensor) -> Tensor:
+    size = x.shape[-2:]
+    return F.interpolate(net.head(net.encode(x)[-1]), size=size, mode="bilinear", align_corners=False)
+
+
+def pyramid_pooling(net: Net, x: Tensor) -> Tensor:
+    y = net.encode(x)[-1]
+    rows, columns = y.size(2), y.size(3)
+    for bins in (1, 2, 3, 6):
+        pooled = F.adaptive_avg_pool2d(y, bins)
+        y = net.up(
+            torch.cat([y, F.interpolate(pooled, (rows, columns), mode="bilinear", align_corners=True)], 1)
+        )
+    return net.head(y)
+
+
+def expanded(net: Net, x: Tensor) -> Tensor:
+    y = net.encode(x)[-1]
+    y = net.up(torch.cat([y, y.amax((2, 3), keepdim=True).expand_as(y)], 1))
+    y = net.up(torch.cat([y, y.mean((2, 3), keepdim=True).repeat(1, 1, *y.shape[2:])], 1))
+    return net.head(y)
+
+
+def pooled_to_another(net: Net, x: Tensor) -> Tensor:
+    first, *_, last = net.encode(x)
+    size = last.shape[-2:]
+    return net.head(last + F.adaptive_avg_pool2d(first, size) + F.adaptive_max_pool2d(first, size))
+
+
+def whole_blocks(net: Net, x: Tensor) -> Tensor:
+    rows, columns = x.shape[2:]
+    x = F.pad(x, (0, -columns % 16, 0, (16 - rows % 16) % 16), mode="replicate")
+    return F.interpolate(net.head(net.encode(x)[-1]), scale_factor=8)[:, :, :rows, :columns]
+
+
+def smaller_images(net: Net, x: Tensor) -> Tensor:
+    rows, columns = x.shape[-2:]
+    half = net.stem(F.interpolate(x, size=(rows // 2, columns // 2), mode="bilinear", align_corners=True))
+    twice = F.interpolate(net.stem(x), size=(rows * 2, columns * 2), mode="nearest-exact")
+    return net.head(F.interpolate(half, (rows, columns)) + F.avg_pool2d(twice, 2))
+
+
+def same_padding(net: Net, x: Tensor) -> Tensor:
+    total = [max((-(-n // 2) - 1) * 2 + 3 - n, 0) for n in x.shape[2:]]
+    edges = [total[1] // 2, total[1] - total[1] // 2, total[0] // 2, total[0] - total[0] // 2]
+    return F.conv2d(F.pad(x, edges), net.stem[0].weight, stride=2)
+
+
+DECODERS: dict[str, Callable[[Net, Tensor], Tensor]] = {
+    "nearest": decoder(interpolated),
+    "bilinear": decoder(lambda y, skip: interpolated(y, skip, mode="bilinear")),
+    "corners": decoder(lambda y, skip: interpolated(y, skip, mode="bilinear", align_corners=True)),
+    "bicubic": decoder(lambda y, skip: interpolated(y, skip, mode="bicubic")),
+    "padded": decoder(padded),
+    "where needed": decoder(resized_where_needed),
+    "middle": decoder(middle),
+    "to the input": head_to_input,
+    "pyramid pooling": pyramid_pooling,
+    "expanded": expanded,
+    "pooled to another": pooled_to_another,
+    "whole blocks": whole_blocks,
+    "smaller images": smaller_images,
+    "same padding": same_padding,
+}
+FLOORED = {"padded", "bilinear", "where needed"}  # also where halves are rounded down
+
+
+@pytest.mark.parametrize(
+    ("name", "stride"),
+    [*((name, "conv") for name in DECODERS), *((name, "pool") for name in FLOORED), ("cut", "conv")],
+)
+def test_one_file_for_every_size(name: str, stride: str) -> None:
+    """The example's own size is odd in one case of two."""
+    decode = decoder(cut) if name == "cut" else DECODERS[name]
+    net = Net(decode, stride).eval()
+    example = (3, 32, 32) if len(name) % 2 else (3, 27, 45)
+    packed = pack(net, example, any_size=True)
+    assert {op.op for op in packed.program.ops} & {"resize2d", "fit2d"}
+    for rows, columns in SIZES:
+        x = np.random.default_rng(rows).standard_normal((2, 3, rows, columns)).astype(np.float32)
+        with torch.no_grad():
+            goal = net(torch.from_numpy(x)).numpy()
+        np.testing.assert_allclose(packed(x), goal, rtol=1e-4, atol=2e-5, err_msg=f"{rows}x{columns}")
+        if (rows, columns) == (17, 23):
+            np.testing.assert_allclose(reference.run(packed.program, x), goal, rtol=1e-4, atol=2e-5)
+            assert verify(net, x).holds
+
+
+def test_narrow_images() -> None:
+    packed = pack(net := Net(head_to_input).eval(), (3, 32, 32))
+    for size in ((1, 40), (9, 1), (1, 1)):
+        x = np.random.default_rng(0).standard_normal((1, 3, *size)).astype(np.float32)
+        with torch.no_grad():
+            np.testing.assert_allclose(packed(x), net(torch.from_numpy(x)).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def at_least_40(net: Net, x: Tensor) -> Tensor:
+    return F.interpolate(net.head(net.stem(x)), size=(max(x.shape[2], 40), x.shape[3]))
+
+
+def flattened(net: Net, x: Tensor) -> Tensor:
+    y = net.stem(x)
+    return net.head(y.flatten(2).softmax(-1).view(y.shape))
+
+
+@pytest.mark.parametrize(
+    ("decode", "message"),
+    [(at_least_40, "wants .* pixels, sizes that follow from no other"), (flattened, "bound to 32x32 pixels")],
+)
+def test_what_is_bound_to_a_size_is_refused(decode: Callable[..., Any], message: str) -> None:
+    net = Net(decode).eval()
+    with pytest.raises(PackError, match=message):
+        pack(net, (3, 32, 32), any_size=True)
+    assert not pack(net, (3, 32, 32)).program.variable
+
+
+def test_what_always_has_one_size_is_no_rule() -> None:
+    """A factor stays a factor, a size a size; files of such networks need no newer set."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.Upsample(scale_factor=2), nn.AdaptiveMaxPool2d(5)
+    ).eval()
+    program = pack(net, (3, 9, 5), any_size=True).program
+    assert [op.op for op in program.ops] == ["conv2d", "upsample2d", "adaptive_max_pool2d"]

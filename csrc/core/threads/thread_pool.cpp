@@ -16,7 +16,11 @@ inline void pause() {
 }
 
 constexpr int kSpins = 400;                                // some microseconds
-constexpr auto kAwake = std::chrono::microseconds(200);    // a worker waits so long for the next call, then sleeps
+// A worker waits so long for the next call, then sleeps: to be woken takes tens of microseconds. Where the last call came
+// soon, it waits longer, for one call follows the other.
+using Clock = std::chrono::steady_clock;
+constexpr auto kAwake = std::chrono::microseconds(200), kSoon = std::chrono::microseconds(2000);
+constexpr auto kPushed = std::chrono::microseconds(50);    // a look at the clock that took so long: others need the core
 constexpr uint64_t kInside = 0xffff, kOpen = 0x10000, kJob = 0x20000;  // workers inside; may be entered; one job more
 
 }  // namespace
@@ -74,15 +78,21 @@ bool ThreadPool::run(void (*job)(void *, int), void *argument, int most) {
 void ThreadPool::work(int index) {
     uint64_t seen = 0;  // the number of the last job that was looked at
     const auto fresh = [&](uint64_t state) { return state / kJob != seen; };
+    bool often = false;  // the last call came soon after the one before
     for (;;) {
-        const auto start = std::chrono::steady_clock::now();
+        const auto start = Clock::now();
+        auto last = start;
         for (int i = 0; !fresh(state_.load(std::memory_order_relaxed)) && !stop_.load(std::memory_order_relaxed); i++) {
             pause();
-            if (i % 64 == 63 && std::chrono::steady_clock::now() - start > kAwake) {
-                std::unique_lock<std::mutex> lock(mutex_);
-                wake_.wait(lock, [&] { return fresh(state_.load()) || stop_.load(); });
-            }
+            if (i % 64 != 63) continue;
+            const auto now = Clock::now();
+            const bool pushed = now - last > kPushed;
+            last = now;
+            if (now - start <= kAwake || (often && !pushed && now - start <= kSoon)) continue;
+            std::unique_lock<std::mutex> lock(mutex_);
+            wake_.wait(lock, [&] { return fresh(state_.load()) || stop_.load(); });
         }
+        often = Clock::now() - start <= kSoon;
         if (stop_.load()) return;
         uint64_t state = state_.load(std::memory_order_acquire);
         bool entered = false;

@@ -206,7 +206,10 @@ size_t Engine::memory() const {
 // keeps to its blocks, whose many weights it finds in its own cache at the next call.
 Split Engine::split_of(size_t index) const {
     const Step &step = steps_[index];
-    if (fused_pool_[index]) return {steps_[index + 1].h, true, 1};
+    if (fused_pool_[index]) {  // a stem that makes four rows at once makes two of the pool's, and a thief of one would make both
+        const int h = steps_[index + 1].h, width = step.toward.as() && step.image->conv.eight ? 2 : 1;
+        return {(h + width - 1) / width, true, 1, width};
+    }
     if (step.kind == StepKind::GlobalMean || step.kind == StepKind::Flatten || step.kind == StepKind::Softmax || step.kind == StepKind::Nothing) return {};
     if (step.kind == StepKind::Plain) {
         const int pieces = (step.h * step.w + step.plain.grain - 1) / step.plain.grain;

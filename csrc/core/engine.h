@@ -55,7 +55,7 @@ struct Split {
     int count = 1;
     bool by_row = true;
     int most = 1;   // pieces that are taken at once
-    int width = 1;  // channel blocks of a piece
+    int width = 1;  // channel blocks of a piece; rows of one where a convolution runs with its pool
 };
 
 // What one call in flight needs: an arena, scratch for every thread, the epilogues with their addresses.

@@ -83,8 +83,9 @@ void Engine::run_conv_pool(const Call &call, size_t index, int thread, Pieces &p
     Epilogue e = call.context->epilogues[index];
     e.out_stride = stride;
     int done = 0, last = -1;  // rows of the convolution below `done` are in the ring or gone, where the rows follow each other
-    for (Share rows; pieces.next(rows, splits_[index].most);)
-        for (int y = rows.begin; y < rows.end; last = y++) {
+    const int width = splits_[index].width;
+    for (Share share; pieces.next(share, splits_[index].most);)
+        for (int y = share.begin * width; y < share.end * width && y < next.h; last = y++) {
             const int first = y * next.pool.sh - next.pool.ph;
             const int begin = first < 0 ? 0 : first, end = first + next.pool.kh < step.h ? first + next.pool.kh : step.h;
             if (y != last + 1) done = 0;
@@ -115,8 +116,9 @@ void Engine::run_pooled_sums(const Call &call, size_t index, int thread, Pieces 
     sums.channels = step.c, sums.out_stride = stride, sums.toward = e.toward;
     Prepared prepared;
     int done = 0, last = -1;  // rows of the convolution below `done` are in the ring or gone, where the rows follow each other
-    for (Share rows; pieces.next(rows, splits_[index].most);)
-        for (int y = rows.begin; y < rows.end; last = y++) {
+    const int width = splits_[index].width;
+    for (Share share; pieces.next(share, splits_[index].most);)
+        for (int y = share.begin * width; y < share.end * width && y < next.h; last = y++) {
             const int begin = y > 0 ? 2 * y - 1 : 0, end = 2 * y + 2 < step.h ? 2 * y + 2 : step.h;
             if (y != last + 1) done = 0;
             for (int r = begin > done ? begin : done, count; r < end; r += count, done = r) {

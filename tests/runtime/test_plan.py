@@ -169,3 +169,57 @@ def test_a_value_added_to_itself() -> None:
     x = np.random.default_rng(0).standard_normal((1, 2, 3, 3)).astype(np.float32)
     assert np.array_equal(execute(make_plan(program, roomy), x), run(program, x))
     assert isinstance(program.ops[0], Op)
+
+
+def lives() -> list[tuple[int, int, int, str]]:
+    """Blocks (bytes, first step, last step, name) of a ResNet: every stage's values are half as large."""
+    rows = []
+    for stage, size in enumerate((8192, 4096, 2048, 1024)):
+        rows += [
+            (size, 4 * stage, 4 * stage + 3, f"sum{stage}"),
+            (size // 4, 4 * stage + 3, 4 * stage + 4, f"pool{stage}"),
+        ]
+    return rows
+
+
+def clashes(blocks: list[tuple[int, int, int, str]], offsets: list[int]) -> list[tuple[str, str]]:
+    """Pairs that share memory while both are alive."""
+    placed = list(zip(blocks, offsets, strict=True))
+    return [
+        (a[3], b[3])
+        for i, (a, at) in enumerate(placed)
+        for b, bt in placed[:i]
+        if a[1] <= b[2] and b[1] <= a[2] and at < bt + b[0] and bt < at + a[0]
+    ]
+
+
+def test_values_of_threads_lie_in_the_middle_of_larger_ones() -> None:
+    """The half that another thread makes begins where that thread's half always begins."""
+    core = pytest.importorskip("xnorpp.runtime._core")
+    blocks = lives()
+    lowest, least = core.place(blocks, 64)
+    offsets, total = core.place(blocks, 64, centred=True)
+    assert total == least
+    assert not clashes(blocks, offsets)
+    middles = {name: offset + size // 2 for (size, _, _, name), offset in zip(blocks, offsets, strict=True)}
+    assert len({middles[f"sum{stage}"] for stage in range(4)}) == 1
+    assert len({middles[f"pool{stage}"] for stage in range(4)}) == 1
+    assert offsets != lowest
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_places_in_the_middle_never_clash_and_take_little_more(seed: int) -> None:
+    core = pytest.importorskip("xnorpp.runtime._core")
+    random = np.random.default_rng(seed)
+    blocks = []
+    for i in range(30):
+        first = int(random.integers(0, 40))
+        size = int(random.choice([100, 640, 6400, 64000]) * random.integers(1, 4))
+        blocks.append((size, first, first + int(random.integers(0, 6)), f"v{i}"))
+    least = core.place(blocks, 64)[1]
+    offsets, total = core.place(blocks, 64, centred=True)
+    assert not clashes(blocks, offsets)
+    assert total <= least * 9 / 8
+    assert all(
+        0 <= at <= total - block[0] and at % 64 == 0 for at, block in zip(offsets, blocks, strict=True)
+    )

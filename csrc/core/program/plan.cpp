@@ -250,7 +250,8 @@ std::vector<PlanStep> make_steps(const Program &program) {
     return steps;
 }
 
-MemoryPlan plan_memory(const Program &p, std::vector<PlanStep> &steps, const SizeOf &size_of, int64_t align, const Joins *joins) {
+MemoryPlan plan_memory(const Program &p, std::vector<PlanStep> &steps, const SizeOf &size_of, int64_t align, const Joins *joins,
+                       Places places) {
     const size_t count = p.values.size();
     std::vector<int> born(count, -2), dies(count, -2), group(count, -1);
     born[0] = dies[0] = -1;
@@ -284,7 +285,7 @@ MemoryPlan plan_memory(const Program &p, std::vector<PlanStep> &steps, const Siz
         Block &block = blocks[(size_t)block_of[root]];
         block.first = std::min(block.first, born[v]), block.last = std::max(block.last, dies[v]);
     }
-    plan.arena = place_blocks(blocks, align);
+    plan.arena = place_blocks(blocks, align, places);
     for (size_t v = 0; v < count; v++)
         if (group[v] >= 0) {
             int64_t channel = 0;
@@ -294,32 +295,53 @@ MemoryPlan plan_memory(const Program &p, std::vector<PlanStep> &steps, const Siz
     return plan;
 }
 
-int64_t place_blocks(std::vector<Block> &blocks, int64_t align) {
+namespace {
+
+constexpr int64_t kMuch = 8;  // an eighth more memory is too much for places in the middle
+
+int64_t place(std::vector<Block> &blocks, const std::vector<size_t> &order, int64_t align, Places places) {
+    using Range = std::pair<int64_t, int64_t>;
+    const auto up = [&](int64_t n) { return (n + align - 1) / align * align; };
+    int64_t arena = 0;
+    std::vector<Range> taken;
+    for (size_t i = 0; i < order.size(); i++) {
+        Block &block = blocks[order[i]];
+        std::vector<int64_t> middles;
+        taken.clear();
+        for (size_t j = 0; j < i; j++) {
+            const Block &other = blocks[order[j]];
+            if (block.first <= other.last && other.first <= block.last) taken.emplace_back(other.offset, other.offset + other.bytes);
+            else if (places == Places::Centred) middles.push_back(other.offset + (other.bytes - block.bytes) / 2 / align * align);
+        }
+        std::sort(taken.begin(), taken.end());
+        block.offset = 0;
+        for (const Range &range : taken) {
+            if (block.offset + block.bytes <= range.first) break;
+            block.offset = std::max(block.offset, up(range.second));
+        }
+        const auto is_free = [&](int64_t at) {
+            return std::none_of(taken.begin(), taken.end(), [&](const Range &r) { return at < r.second && r.first < at + block.bytes; });
+        };
+        const auto middle = std::find_if(middles.begin(), middles.end(), is_free);
+        if (middle != middles.end()) block.offset = *middle;
+        arena = std::max(arena, block.offset + block.bytes);
+    }
+    return up(arena);
+}
+
+}  // namespace
+
+int64_t place_blocks(std::vector<Block> &blocks, int64_t align, Places places) {
     std::vector<size_t> order(blocks.size());
     std::iota(order.begin(), order.end(), (size_t)0);
     std::stable_sort(order.begin(), order.end(), [&](size_t i, size_t j) {
         const Block &a = blocks[i], &b = blocks[j];
         return a.bytes != b.bytes ? a.bytes > b.bytes : a.first != b.first ? a.first < b.first : a.name < b.name;
     });
-    const auto up = [&](int64_t n) { return (n + align - 1) / align * align; };
-    int64_t arena = 0;
-    std::vector<std::pair<int64_t, int64_t>> taken;
-    for (size_t i = 0; i < order.size(); i++) {
-        Block &block = blocks[order[i]];
-        taken.clear();
-        for (size_t j = 0; j < i; j++) {
-            const Block &other = blocks[order[j]];
-            if (block.first <= other.last && other.first <= block.last) taken.emplace_back(other.offset, other.offset + other.bytes);
-        }
-        std::sort(taken.begin(), taken.end());
-        block.offset = 0;
-        for (const auto &range : taken) {
-            if (block.offset + block.bytes <= range.first) break;
-            block.offset = std::max(block.offset, up(range.second));
-        }
-        arena = std::max(arena, block.offset + block.bytes);
-    }
-    return up(arena);
+    const int64_t least = place(blocks, order, align, Places::Lowest);
+    if (places == Places::Lowest) return least;
+    const int64_t arena = place(blocks, order, align, places);
+    return arena <= least + least / kMuch ? arena : place(blocks, order, align, Places::Lowest);
 }
 
 bool only_filters_read_input(const Program &p, const std::vector<PlanStep> &steps) {

@@ -54,22 +54,28 @@ struct MemoryPlan {
 
 std::vector<PlanStep> make_steps(const Program &program);
 
+// Threads share rows from the middle on: a smaller value in the middle of a larger one has each thread's rows where that
+// thread's rows of the larger one were, and they come from its own cache. Elsewhere a thread would write what another core's
+// cache holds, line by line.
+enum class Places { Lowest, Centred };
+
 using SizeOf = std::function<int64_t(int value)>;
 struct Joins;  // ../joins.h
 // Gives every stored value (and the input) a place; fills `in_place`. Parts of a concatenation lie inside of it, four bytes for
 // each channel before them.
 MemoryPlan plan_memory(const Program &program, std::vector<PlanStep> &steps, const SizeOf &size_of, int64_t align,
-                       const Joins *joins = nullptr);
+                       const Joins *joins = nullptr, Places places = Places::Lowest);
 
 // Places for blocks of memory that live from one step to another, largest first at the lowest free offset; blocks of equal
-// size and first step in the order of their names.
+// size and first step in the order of their names. Centred: where it can be, in the middle of a larger block that is not
+// alive then, and at the lowest free offset where not, or where all together would need much more.
 struct Block {
     int64_t bytes = 0;
     int first = 0, last = 0;
     std::string name;
     int64_t offset = 0;
 };
-int64_t place_blocks(std::vector<Block> &blocks, int64_t align);
+int64_t place_blocks(std::vector<Block> &blocks, int64_t align, Places places = Places::Lowest);
 
 // Whether nothing but convolutions and linear layers reads the input.
 bool only_filters_read_input(const Program &program, const std::vector<PlanStep> &steps);

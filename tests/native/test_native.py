@@ -24,6 +24,9 @@ COMMON = ["-std=c++17", "-ffp-contract=off", "-w", "-pthread"]
 def x86_flags() -> dict[str, list[str]]:
     """What each file of x86 kernels is compiled with, as CMakeLists.txt has it."""
     text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    for name in re.findall(r'set\((avx\w+) "', text):  # a later set may name an earlier one
+        options = text.split(f'set({name} "')[1].split('"')[0]
+        text = text.replace(f"${{{name}}}", options)
     found = re.findall(r'csrc/kernels/([\w/]+)\.cpp PROPERTIES COMPILE_OPTIONS\s+"([^"]*)"', text)
     return {file: [flag for flag in flags.split(";") if flag.startswith("-m")] for file, flags in found}
 

@@ -14,7 +14,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "../kernels/wide/planes.h"
+#include "../kernels/wide/chain.h"
 
 namespace xnorpp {
 namespace {
@@ -101,6 +101,8 @@ ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Sou
     k.words = (k.fan + 31) / 32;
     k.units = (k.fan + t.unit_channels - 1) / t.unit_channels;
     size_t row_units = (size_t)k.cols * s.groups * k.units;
+    const bool chain = source == Source::Bits && t.chain && in_chain(k);
+    if (chain) row_units = chain_row(k);
     if (source == Source::ImagePair) row_units = 2 * round_up(row_units + 24, 32);  // numbers, then differences
     const size_t least_rows = (size_t)(s.kh - 1) * s.dh + 1;
     check_scratch(s, row_units * least_rows * 4);
@@ -111,7 +113,8 @@ ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Sou
     k.blocks = s.groups == 1 ? k.blocks_per_group : 1;
     // As many rows at a time as keep the prepared rows in the first-level cache beside a weight panel.
     k.band = 1;
-    while (k.band < k.oh && ((size_t)k.band * s.sh + least_rows) * row_units * t.unit_bytes <= 24 * 1024) k.band++;
+    const size_t prefixes = chain ? prefix_bytes(k) : 0;
+    while (k.band < k.oh && ((size_t)k.band * s.sh + least_rows) * row_units * t.unit_bytes + (k.band + 1) * prefixes <= 24 * 1024) k.band++;
     const int bands = (k.oh + k.band - 1) / k.band;
     k.band = (k.oh + bands - 1) / bands;
     const int together = eight ? 4 : 2;  // rows that share most of what is prepared
@@ -210,7 +213,8 @@ int padded_channel(const Conv &k, int o) {
 size_t scratch_of(const Kernels &kernels, const ConvStore &store) {
     if (store.source == Source::Grouped) return grouped_scratch(store.conv);
     if (store.source == Source::Matrix) return plane_scratch(store.conv);
-    return conv_scratch(store.conv, traits_of(kernels, store.source), store.source == Source::Bits);
+    const bool bits = store.source == Source::Bits, chain = bits && kernels.bits.chain && in_chain(store.conv);
+    return conv_scratch(store.conv, traits_of(kernels, store.source), bits) + (chain ? chain_bytes(store.conv) : 0);
 }
 
 const DotTraits &traits_of(const Kernels &kernels, Source source) {

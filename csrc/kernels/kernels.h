@@ -120,6 +120,7 @@ struct DotTraits {
     int weight_bytes;    // of a panel for each unit
     int slack_units;     // the kernel may write or read so many units behind a prepared row
     int multiple;        // segments are rounded up to a multiple of it (pairs of 16-bit numbers: 2); 0: they are not
+    bool chain = false;  // bits: words of some convolutions are counted in a chain (wide/chain.h)
 };
 
 // An entry of the table that must be given: there is no way to make one from nothing.

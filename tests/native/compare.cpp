@@ -231,15 +231,11 @@ void compare_whole(const Kernels &kernels, Case &c, const char *in, const float 
     if (dilation > 1) fit(c);
 }
 
-void compare(const Kernels &kernels) {
+void compare_bits(const Kernels &kernels, Case &c) {
     const Kernels &plain = *generic_kernels();
     Budget budget(SIZE_MAX);
-    Case c = draw_case();
     ConvSpec &s = c.s;
-    c.plain = draw(0, 2) == 0;
-    if (draw(0, 1) && s.groups == 1) s.o = 32 * draw(1, 2), s.kw = 3, s.dw = 1, c.fused = draw(0, 3), fit(c);  // ends in registers
     const size_t fan = (size_t)(s.c / s.groups), taps = (size_t)s.kh * s.kw, pixels = (size_t)s.h * s.w;
-    // Bits.
     const size_t bytes = (fan + 7) / 8, words = ((size_t)s.c + 31) / 32;
     std::vector<uint8_t> weight((size_t)s.o * taps * bytes);
     for (size_t i = 0; i < weight.size(); i++) {
@@ -257,6 +253,31 @@ void compare(const Kernels &kernels) {
     if (a.floats != b.floats || a.bits != b.bits) fail(kernels, "bits", c);
     c.map.as<float>()[0] = factor;
     compare_endings(kernels, c, build_bit_conv(plain, budget, s, weight.data()), build_bit_conv(kernels, budget, s, weight.data()), bits.as());
+}
+
+// Rows of more than sixteen pixels, pixels of up to seventeen words, kernels up to 5x5 and strides up to 3: what AVX-512's
+// chains of words (csrc/kernels/wide/chain.inl) tell apart.
+void compare_long(const Kernels &kernels, const Case &given) {
+    Case c = draw_case();
+    c.plain = given.plain, c.fused = given.fused;
+    ConvSpec &s = c.s;
+    s.groups = 1, s.c = (draw(0, 1) ? 32 << draw(0, 4) : 32 * draw(1, 17)) - draw(0, 1) * draw(0, 31), s.o = draw(1, 3) * 16 + draw(0, 1);
+    s.kh = draw(1, 5), s.kw = draw(0, 1) ? s.kh : draw(1, 5), s.sh = draw(1, 3), s.sw = draw(1, 3);
+    s.h = draw(9, 11), s.w = draw(0, 1) ? draw(9, 20) : draw(30, 50);
+    fit(c);
+    compare_bits(kernels, c);
+}
+
+void compare(const Kernels &kernels) {
+    const Kernels &plain = *generic_kernels();
+    Budget budget(SIZE_MAX);
+    Case c = draw_case();
+    ConvSpec &s = c.s;
+    c.plain = draw(0, 2) == 0;
+    if (draw(0, 1) && s.groups == 1) s.o = 32 * draw(1, 2), s.kw = 3, s.dw = 1, c.fused = draw(0, 3), fit(c);  // ends in registers
+    compare_bits(kernels, c);
+    if (s.groups == 1) compare_long(kernels, c);
+    const size_t pixels = (size_t)s.h * s.w;
     // Floats, with and without padded pixels.
     const int stride = draw(0, 1) ? s.c : (int)round_up((size_t)s.c, 16);
     s.in_stride = stride;

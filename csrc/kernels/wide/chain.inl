@@ -1,0 +1,159 @@
+// Words counted in a chain: five operations for two words, which are 1,024 multiply-adds.
+//
+// Let s be the parity of all differing words so far, bit by bit, x the next one and y the one after it. A full adder turns
+// s + x + y into their parity p and a carry c, s + x + y = p + 2*c, and p takes the place of s: of two words one is counted,
+// and the last parity once. As p is a sum modulo 2 of pixels and weights alike,
+//     p = (all words of the pixels up to y) ^ (all words of the filter up to y),
+// both brackets, the prefixes, are made in advance: one for each output pixel and pair of words, and one in place of y in the
+// panel. The carry needs no y: it is s where s equals x, and otherwise the opposite of p. What is left:
+// two xor, one vpternlogd, one vpopcntd, one addition. An odd word is the first one: the parity that the chain begins with.
+//
+// Pixels of a prepared row lie side by side, word by word (a matrix of pixels and words is transposed), so that prefixes are
+// made for sixteen pixels at once, and the addresses of a tile's pixels differ by constants.
+
+namespace {
+
+// Sixteen pixels of kWords words each, word by word; `step` is the distance of two words of a pixel.
+template <int kWords>
+__attribute__((always_inline)) inline void part_words(const uint32_t *from, __mmask16 real, uint32_t *to, size_t step) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    __m512i a[kWords], b[kWords];
+#pragma GCC unroll 16
+    for (int i = 0; i < kWords; i++) a[i] = _mm512_loadu_si512(from + 16 * i);
+    // Each step parts the even words of a group from the odd ones.
+#pragma GCC unroll 4
+    for (int groups = 1; groups < kWords; groups *= 2) {
+        const int size = kWords / groups;
+#pragma GCC unroll 16
+        for (int i = 0; i < kWords / 2; i++) {
+            const int group = i / (size / 2), at = group * size + i % (size / 2) * 2, to_even = group * size + i % (size / 2);
+            b[to_even] = _mm512_permutex2var_epi32(a[at], even, a[at + 1]);
+            b[to_even + size / 2] = _mm512_permutex2var_epi32(a[at], odd, a[at + 1]);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < kWords; i++) a[i] = b[i];
+    }
+    // So the bits of a word's number are those of its place, in reverse.
+#pragma GCC unroll 16
+    for (int i = 0; i < kWords; i++) {
+        int word = 0;
+#pragma GCC unroll 4
+        for (int bit = 1; bit < kWords; bit *= 2) word = 2 * word + (i / bit) % 2;
+        _mm512_mask_storeu_epi32(to + word * step, real, a[i]);
+    }
+}
+
+template <int kWords>
+void part_row(const uint32_t *from, int columns, uint32_t *to, size_t step) {
+    for (int x = 0; x < columns; x += 16, from += 16 * kWords) {
+        const int left = columns - x;
+        part_words<kWords>(from, left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1), to + x, step);
+    }
+}
+
+// A row of padded words as planes: as many columns as the stride skips count as one pixel, with all of their words.
+void part_planes(const Conv &k, const uint32_t *from, uint32_t *to) {
+    const int columns = plane_columns(k), wanted = planes_across(k) * k.words, words = k.sw * k.words;
+    if (wanted == words && words == 1) return part_row<1>(from, columns, to, columns);
+    if (wanted == words && words == 2) return part_row<2>(from, columns, to, columns);
+    if (wanted == words && words == 4) return part_row<4>(from, columns, to, columns);
+    if (wanted == words && words == 8) return part_row<8>(from, columns, to, columns);
+    if (wanted == words && words == 16) return part_row<16>(from, columns, to, columns);
+    transpose((const float *)from, (size_t)words, columns, wanted, (float *)to, (size_t)columns);
+}
+
+// Where the words of a window lie in prepared rows, in bytes from the first one's place, in the order of the chain.
+void place_words(const Conv &k, int32_t *places) {
+    const int columns = plane_columns(k);
+    int skip = (int)((long)k.kh * k.kw * k.words % 2);
+    for (int row = 0; row < k.kh; row++)
+        for (int column = 0; column < k.kw; column++) {
+            const int at = column * k.dw;
+            const size_t first = (size_t)row * k.dh * k.row_units + (size_t)(at % k.sw * k.words) * columns + at / k.sw;
+            for (int j = 0; j < k.words; j++)
+                if (skip) skip = 0;
+                else *places++ = (int32_t)((first + (size_t)j * columns) * sizeof(uint32_t));
+        }
+}
+
+// The prefixes of one output row, whose first window begins at `row`.
+void join_prefixes(const Conv &k, const uint32_t *row, const int32_t *places, uint32_t *out) {
+    const size_t pairs = chain_pairs(k), width = (size_t)k.ow;
+    const bool odd = (long)k.kh * k.kw * k.words % 2;
+    // The last sixteen pixels may have been among others before. Fewer pixels: what is written after them is overwritten.
+    for (size_t x = 0, next; x < width; x = next) {
+        next = x + 16;
+        if (next > width && width > 16) x = width - 16;
+        const char *at = (const char *)(row + x);
+        uint32_t *to = out + x;
+        __m512i parity = odd ? _mm512_loadu_si512(at) : _mm512_setzero_si512();
+        for (size_t i = 0; i < pairs; i++, to += width) {
+            parity = _mm512_ternarylogic_epi32(parity, _mm512_loadu_si512(at + places[2 * i]), _mm512_loadu_si512(at + places[2 * i + 1]), 0x96);
+            _mm512_storeu_si512(to, parity);
+        }
+    }
+}
+
+// w ^ the word of pixel I.
+template <int I>
+__attribute__((always_inline)) inline __m512i differing(__m512i w, const char *at) {
+    return _mm512_xor_si512(w, _mm512_set1_epi32(*(const int32_t *)(at + 4 * I)));
+}
+
+// Two pairs of pixel I, so that parities change places without being moved. Left to the compiler they are moved all the same,
+// or do not fit the registers. It reads memory that the compiler does not know of: see `settled`.
+template <int I>
+__attribute__((always_inline)) inline void add_pairs(__m512i &parity, __m512i &carries, const __m512i (&w)[4], const char *first, const char *prefix,
+                                                     const char *second, const char *next) {
+    __m512i x, between;
+    __asm__("vpxord %c[i](%[first])%{1to16%}, %[w0], %[x]\n\t"
+            "vpxord %c[i](%[prefix])%{1to16%}, %[w1], %[between]\n\t"
+            "vpternlogd $0xd4, %[between], %[parity], %[x]\n\t"
+            "vpopcntd %[x], %[x]\n\t"
+            "vpaddd %[x], %[carries], %[carries]\n\t"
+            "vpxord %c[i](%[second])%{1to16%}, %[w2], %[x]\n\t"
+            "vpxord %c[i](%[next])%{1to16%}, %[w3], %[parity]\n\t"
+            "vpternlogd $0xd4, %[parity], %[between], %[x]\n\t"
+            "vpopcntd %[x], %[x]\n\t"
+            "vpaddd %[x], %[carries], %[carries]"
+            : [parity] "+v"(parity), [carries] "+v"(carries), [x] "=&v"(x), [between] "=&v"(between)
+            : [w0] "v"(w[0]), [w1] "v"(w[1]), [w2] "v"(w[2]), [w3] "v"(w[3]), [first] "r"(first), [prefix] "r"(prefix),
+              [second] "r"(second), [next] "r"(next), [i] "i"(4 * I));
+}
+
+// The last parities and the carries of a tile: 2*carries + popcount(parity) is the count.
+template <int P, int... I>
+__attribute__((always_inline)) inline void count_chain(const Run &run, const uint32_t *w, __m512i (&parity)[P], __m512i (&carries)[P],
+                                                       std::integer_sequence<int, I...>) {
+    const char *at = settled(run.at), *prefix = (const char *)run.prefixes;
+    const int32_t *place = run.places, *end = place + 2 * run.pairs;
+    const long step = run.prefix_step;
+    if (run.odd) {
+        const __m512i first = _mm512_load_si512(w);
+        ((parity[I] = differing<I>(first, at)), ...);
+        w += 16;
+    } else {
+        ((parity[I] = _mm512_setzero_si512()), ...);
+    }
+    ((carries[I] = _mm512_setzero_si512()), ...);
+    if (run.pairs % 2) {
+        const __m512i w1 = _mm512_load_si512(w), w2 = _mm512_load_si512(w + 16);
+        const char *x = at + place[0];
+        const auto pair = [&](auto i) __attribute__((always_inline)) {
+            constexpr int kI = decltype(i)::value;
+            const __m512i after = differing<kI>(w2, prefix);
+            carries[kI] = _mm512_popcnt_epi32(_mm512_ternarylogic_epi32(differing<kI>(w1, x), parity[kI], after, 0xd4));
+            parity[kI] = after;
+        };
+        (pair(std::integral_constant<int, I>{}), ...);
+        place += 2, prefix += step, w += 32;
+    }
+    for (; place != end; place += 4, prefix += 2 * step, w += 64) {
+        const __m512i words[4] = {_mm512_load_si512(w), _mm512_load_si512(w + 16), _mm512_load_si512(w + 32), _mm512_load_si512(w + 48)};
+        const char *first = at + place[0], *second = at + place[2], *next = prefix + step;
+        (add_pairs<I>(parity[I], carries[I], words, first, prefix, second, next), ...);
+    }
+}
+
+}  // namespace

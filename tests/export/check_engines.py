@@ -20,11 +20,12 @@ from random_programs import Builder, random_program
 
 from xnorpp.cli.main import main
 from xnorpp.export import ExportError, export_onnx, export_openvino, export_qonnx
+from xnorpp.export.one_size import for_one_size
 from xnorpp.export.onnx.operations import OPERATIONS as ONNX_OPERATIONS
 from xnorpp.runtime import load
 from xnorpp.runtime.format.bits import pack_conv_weight
 from xnorpp.runtime.format.ops import operations
-from xnorpp.runtime.format.program import INPUT, Program, read
+from xnorpp.runtime.format.program import INPUT, Program, ProgramError, read, write
 from xnorpp.runtime.reference import normalise, run
 from xnorpp.runtime.reference.curves import CURVES
 from xnorpp.shipped import shipped_path
@@ -130,7 +131,11 @@ NEWER: list[tuple[str, dict[str, Any], tuple[int, int, int], dict[str, Any]]] = 
             (4, 6, 8),
             {},
         )
-        for mode in ("nearest", "nearest-exact", "bilinear")
+        for mode in ("nearest", "nearest-exact", "bilinear", "bicubic")
+    ),
+    *(
+        ("reduce", {"function": function, "axes": [0, 2]}, (12, 6, 8), {})
+        for function in ("mean", "sum", "max", "min", "l2")
     ),
     (
         "upsample2d",
@@ -162,6 +167,73 @@ def test_operations_of_set_2_in_onnxruntime(
     x = np.abs(floats(program, 3)) + 0.1 if op in ("log", "sqrt") else floats(program, 3)
     found = in_onnxruntime(export_onnx(program), x)
     assert found.shape == reference(program, x).shape
+    assert np.allclose(found, reference(program, x), rtol=1e-5, atol=1e-5)
+
+
+def sized(op: str, attrs: dict[str, Any]) -> Program:
+    """Half an image, made as large as the image is, at any size."""
+    b = Builder((5, 9, 12))
+    pool = {"kernel": [2, 2], "stride": [2, 2], "padding": [1, 0], "ceil_mode": False}
+    half = b.emit("max_pool2d", INPUT, attrs=pool)
+    value = b.emit(op, half, INPUT, attrs=attrs)
+    scaled = {"size": None, "scale": [2.0, 1.4], "mode": "bilinear", "align_corners": False}
+    value = b.emit("upsample2d", value, attrs=scaled)
+    value = b.emit("concat", value, b.emit("channel_shuffle", value, attrs={"groups": 5}), attrs={"axis": 0})
+    return b.program(b.emit("adaptive_avg_pool2d", value, attrs={"size": [7, 3]}), free_axes=(1, 2))
+
+
+SIZED: list[tuple[str, dict[str, Any]]] = [
+    *(
+        ("resize2d", {"size": [[0, 1, 1, 0], [1, 2, 3, -1]], "mode": mode, "align_corners": corners})
+        for mode, corners in (
+            ("nearest", False), ("nearest-exact", False), ("bilinear", False), ("bilinear", True),
+            ("bicubic", False), ("bicubic", True), ("mean", False),
+        )
+    ),
+    *(
+        ("fit2d", {"size": [[0, 1, 1, 0], None], "before": [place, 0], "mode": mode, "value": 0.5})
+        for place, mode in (
+            ("half", "constant"), ("half_up", "constant"), ("all", "replicate"), (1, "reflect"),
+        )
+    ),
+    (
+        "fit2d",
+        {"size": [[0, 4, 1, 0], [0, 8, 1, 1]], "before": ["half", "half_up"], "mode": "constant", "value": 0},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "attrs"), SIZED, ids=lambda value: str(value)[:60])
+def test_sizes_of_other_values_stay_free_in_onnxruntime(op: str, attrs: dict[str, Any]) -> None:
+    program = sized(op, attrs)
+    model = export_onnx(program)
+    for rows, columns in ((9, 12), (17, 23), (6, 31), (8, 8)):
+        x = np.random.default_rng(rows).standard_normal((2, 5, rows, columns)).astype(np.float32)
+        try:
+            expected = reference(program, x)
+        except ProgramError:  # reflection of a few rows to many
+            assert attrs["mode"] == "reflect"
+            continue
+        assert np.allclose(in_onnxruntime(model, x), expected, rtol=1e-5, atol=1e-5), (rows, columns)
+        one = in_onnxruntime(export_onnx(for_one_size(program.for_input((5, rows, columns)))), x)
+        assert np.allclose(one, expected, rtol=1e-5, atol=1e-5), (rows, columns)
+
+
+def test_windows_of_maxima_are_exported_for_one_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = sized("resize2d", {"size": [[0, 4, 1, 0], [0, 6, 1, 0]], "mode": "max", "align_corners": False})
+    write(program, tmp_path / "any.xnor")
+    command = ["export", "onnx", str(tmp_path / "any.xnor"), "-o", str(tmp_path / "any.onnx")]
+    assert main(command) == 2
+    assert "(resize2d) cannot be exported to onnx: its windows depend on the size" in capsys.readouterr().err
+    assert main([*command, "--size", "8x24"]) == 2  # rows in twos and threes
+    assert "windows have different sizes" in capsys.readouterr().err
+    assert main([*command, "--size", "14x24"]) == 2
+    capsys.readouterr()
+    assert main([*command, "--size", "10x24"]) == 0
+    x = np.random.default_rng(0).standard_normal((2, 5, 10, 24)).astype(np.float32)
+    found = in_onnxruntime(onnx.load(tmp_path / "any.onnx"), x)
     assert np.allclose(found, reference(program, x), rtol=1e-5, atol=1e-5)
 
 

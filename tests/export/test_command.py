@@ -14,7 +14,9 @@ from xnorpp.cli.main import main
 from xnorpp.export import ExportError, export_c
 from xnorpp.export.c.layers import make_layers
 from xnorpp.export.c.memory import plan_memory
+from xnorpp.export.one_size import for_one_size
 from xnorpp.runtime.format.program import INPUT, Program, read, write
+from xnorpp.runtime.reference import run
 from xnorpp.shipped import shipped_path
 
 
@@ -100,3 +102,21 @@ def test_memory_is_shared_only_where_nothing_is_lost() -> None:
         spans.sort()
         assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans)), layer.name
         assert spans[-1][1] <= memory.arena
+
+
+def test_sizes_of_other_values_are_numbers_in_c(tmp_path: Path) -> None:
+    b = Builder((3, 8, 8))
+    pool = {"kernel": [2, 2], "stride": [2, 2], "padding": [0, 0], "ceil_mode": False}
+    small, rule = b.emit("max_pool2d", INPUT, attrs=pool), [0, 1, 1, 0]
+    attrs = {"size": [rule, rule], "mode": "nearest", "align_corners": False}
+    large = b.emit("resize2d", small, INPUT, attrs=attrs)
+    fit = {"size": [rule, [0, 4, 1, 0]], "before": ["half", "half_up"], "mode": "constant", "value": 0.5}
+    fitted = b.emit("fit2d", small, INPUT, attrs=fit)
+    program = b.program(large, free_axes=(1, 2), more_outputs={"fitted": fitted})
+    x = np.random.default_rng(0).standard_normal((1, 3, 7, 13)).astype(np.float32)
+    one = for_one_size(program.for_input((3, 7, 13)))
+    assert [op.op for op in one.ops] == ["max_pool2d", "upsample2d", "slice", "pad2d"]
+    for mine, theirs in zip(run(one, x).values(), run(program, x).values(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    write(program, tmp_path / "any.xnor")
+    assert main(["export", "c", str(tmp_path / "any.xnor"), "-o", str(tmp_path), "--size", "7x13"]) == 0

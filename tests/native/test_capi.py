@@ -159,7 +159,14 @@ def test_a_file_of_any_size_takes_any(library: Any) -> None:
         "conv2d", "input", attrs=geometry, tensors={"weight": rng.standard_normal((20, 3, 3, 3)).astype("f4")}
     )
     logits = b.emit("flatten", b.emit("global_avg_pool", b.emit("relu", x)))
-    program = b.program(logits, free_axes=(1, 2), more_outputs={"dense": x}, mean=(0.5,) * 3, std=(0.5,) * 3)
+    pool = {"kernel": [2, 2], "stride": [2, 2], "padding": [0, 0], "ceil_mode": False}
+    small, same = b.emit("max_pool2d", x, attrs=pool), [[0, 1, 1, 0]] * 2
+    large = b.emit(
+        "resize2d", small, x, attrs={"size": same, "mode": "bilinear", "align_corners": False}
+    )  # to the size of another value
+    more = {"size": same, "before": ["half", 0], "mode": "constant", "value": 0.5}
+    outputs = {"dense": x, "large": large, "fitted": b.emit("fit2d", small, "input", attrs=more)}
+    program = b.program(logits, free_axes=(1, 2), more_outputs=outputs, mean=(0.5,) * 3, std=(0.5,) * 3)
     python, c = xnorpp.PackedModel(program, threads=1), CModel(library, encode(program), threads=1)
     assert library.xnorpp_takes_any_size(c.handle)
     for height, width in ((9, 7), (16, 5)):

@@ -62,6 +62,13 @@ class Graph:
         self.nodes.append(made)
         return result
 
+    def cast(self, x: str, kind: int) -> str:
+        """Numbers of another type, one of `TensorProto`'s."""
+        self._count += 1
+        result = f"cast.{self._count}"
+        self.nodes.append(self.onnx.helper.make_node("Cast", [x], [result], name=result, to=kind))
+        return result
+
     def model(
         self,
         inputs: Sequence[Any],

@@ -1,4 +1,4 @@
-"""The operations of set 2 in standard ONNX operators; `operations.py` has the first set and the rules."""
+"""The operations of later sets in standard ONNX operators; `operations.py` has set 1 and the rules."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from xnorpp.export.errors import refuse
 from xnorpp.export.onnx.graph import Graph
+from xnorpp.export.onnx.resampling import OPERATIONS as RESAMPLING
 from xnorpp.runtime.format.ops import pooled_size
 from xnorpp.runtime.format.program import Op, Program
-from xnorpp.runtime.reference.moves import chosen, taps, windows
 
 Make = Callable[..., str]
 
@@ -101,6 +99,16 @@ def _expand(t: Any, op: Op, x: str) -> str:
     return str(t.graph.node("Expand", x, t.graph.numbers(1, *op.attrs["shape"])))
 
 
+_REDUCTIONS = {
+    "mean": "ReduceMean", "sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin", "l2": "ReduceL2",
+}  # fmt: skip
+
+
+def _reduce(t: Any, op: Op, x: str) -> str:
+    axes = t.graph.numbers(*(axis + 1 for axis in op.attrs["axes"]))
+    return str(t.graph.node(_REDUCTIONS[op.attrs["function"]], x, axes, keepdims=1))
+
+
 def _pixel_shuffle(t: Any, op: Op, x: str) -> str:
     return str(t.graph.node("DepthToSpace", x, blocksize=op.attrs["factor"], mode="CRD"))
 
@@ -114,11 +122,10 @@ def _pixel_unshuffle(t: Any, op: Op, x: str) -> str:
 
 
 def _channel_shuffle(t: Any, op: Op, x: str) -> str:
-    _fixed_size(t, op)
-    c, *rest = t.program.values[op.inputs[0]].shape
+    c = t.program.values[op.inputs[0]].shape[0]
     groups = op.attrs["groups"]
     turned = t.graph.node("Transpose", _reshaped(t, x, groups, c // groups, -1), perm=[0, 2, 1, 3])
-    return _reshaped(t, turned, c, *rest)
+    return str(t.graph.node("Reshape", turned, t.graph.node("Shape", x)))
 
 
 def _edge_pad2d(t: Any, op: Op, x: str) -> str:
@@ -128,54 +135,6 @@ def _edge_pad2d(t: Any, op: Op, x: str) -> str:
     top, bottom, left, right = op.attrs["padding"]
     pads = t.graph.numbers(0, 0, top, left, 0, 0, bottom, right)
     return str(t.graph.node("Pad", x, pads, mode=modes[op.attrs["mode"]]))
-
-
-def _upsample2d(t: Any, op: Op, x: str) -> str:
-    """Rows and columns by number, with the definition's weights: `Resize` of an engine rounds otherwise."""
-    _fixed_size(t, op)
-    g = t.graph
-
-    def pick(source: str, rows: Any, axis: int) -> str:
-        return str(
-            g.node("Gather", source, g.constant(f"rows.{len(g.constants)}", np.asarray(rows)), axis=axis)
-        )
-
-    def weighted(source: str, weight: Any) -> str:
-        return str(
-            g.node("Mul", source, g.constant(f"weights.{len(g.constants)}", np.asarray(weight, np.float32)))
-        )
-
-    _, h, w = t.program.values[op.inputs[0]].shape
-    if op.attrs["mode"] != "bilinear":
-        return pick(pick(x, chosen(op, h, 0), 2), chosen(op, w, 1), 3)
-    top, below, y0, y1 = taps(op, h, 0)
-    left, right, x0, x1 = taps(op, w, 1)
-    wide = g.node("Add", weighted(pick(x, left, 3), x0), weighted(pick(x, right, 3), x1))
-    upper, lower = weighted(pick(wide, top, 2), y0[:, None]), weighted(pick(wide, below, 2), y1[:, None])
-    return str(g.node("Add", upper, lower))
-
-
-def _adaptive_avg_pool2d(t: Any, op: Op, x: str) -> str:
-    """Means as two products with matrices: windows of an adaptive pool have different sizes."""
-    _fixed_size(t, op)
-    matrices = []
-    for size, out in zip(t.program.values[op.inputs[0]].shape[1:], op.attrs["size"], strict=True):
-        matrix = np.zeros((out, size), np.float32)
-        for row, (first, end) in zip(matrix, windows(size, out), strict=True):
-            row[first:end] = 1 / (end - first)
-        matrices.append(matrix)
-    g = t.graph
-    rows = g.constant(f"{op.output}.rows", matrices[0])
-    return str(g.node("MatMul", g.node("MatMul", rows, x), g.constant(f"{op.output}.columns", matrices[1].T)))
-
-
-def _adaptive_max_pool2d(t: Any, op: Op, x: str) -> str:
-    _fixed_size(t, op)
-    sizes = t.program.values[op.inputs[0]].shape[1:]
-    kernel = [size // out for size, out in zip(sizes, op.attrs["size"], strict=True)]
-    if any(size % out for size, out in zip(sizes, op.attrs["size"], strict=True)):
-        raise refuse(op.name, op.op, t.target, "its windows have different sizes, and MaxPool has one size")
-    return str(t.graph.node("MaxPool", x, kernel_shape=kernel, strides=kernel))
 
 
 def _dilated_max_pool2d(t: Any, op: Op, x: str) -> str:
@@ -231,9 +190,8 @@ OPERATIONS: dict[str, Make] = {
     "pixel_unshuffle": _pixel_unshuffle,
     "channel_shuffle": _channel_shuffle,
     "edge_pad2d": _edge_pad2d,
-    "upsample2d": _upsample2d,
-    "adaptive_avg_pool2d": _adaptive_avg_pool2d,
-    "adaptive_max_pool2d": _adaptive_max_pool2d,
     "dilated_max_pool2d": _dilated_max_pool2d,
     "constant": _constant,
+    "reduce": _reduce,
+    **RESAMPLING,
 }

@@ -1,8 +1,9 @@
 // How threads share a step. Its work is numbered pieces (rows, or blocks of channels); each thread begins with an equal
 // run of neighbours and takes from its front, large parts first and single pieces at last. One that has nothing left
-// takes the back half of what another still has. So a core that is slowed down, or that woke up late, does less, and
-// threads of equal speed work as if the step had been cut into equal parts. A step is over when all of its pieces are
-// counted as done: nobody waits for a thread that holds no piece.
+// takes the back half of what another still has; of a last piece only after the time of one, in which its owner may begin
+// with it, for what was taken away lies in the wrong core's cache at the next step. So a core that is slowed down, or that
+// woke up late, does less, and threads of equal speed work as if the step had been cut into equal parts. A step is over when
+// all of its pieces are counted as done: nobody waits long for a thread that holds no piece.
 //
 // Every piece is computed the same way whoever takes it, so the results do not depend on the number of threads.
 #pragma once
@@ -61,10 +62,15 @@ class Pieces {
             share = {0, count_};
             return taken_ ? false : (taken_ = true, count_ > 0);
         }
+        const int64_t ended = ticks();
+        if (last_) piece_ = (ended - began_) / last_, last_ = 0;
         for (Patience patience;; patience.wait()) {
             do
-                if (take(share, most)) return true;
-            while (steal());
+                if (take(share, most)) {
+                    began_ = ended, last_ = share.end - share.begin;
+                    return true;
+                }
+            while (steal(ticks() - ended < piece_ ? 2 : 1));
             if (taken_) board_->done(step_).fetch_add((uint64_t)taken_, std::memory_order_acq_rel), taken_ = 0;
             if (board_->done(step_).load(std::memory_order_acquire) == (uint64_t)count_) return false;
         }
@@ -83,12 +89,13 @@ class Pieces {
             return true;
         }
     }
-    bool steal() {
+    // From another that has at least so many left.
+    bool steal(int least) {
         for (int i = 1; i < board_->threads; i++) {
             auto &other = board_->left(step_, (thread_ + i) % board_->threads);
             for (uint64_t run = other.load(std::memory_order_relaxed);;) {
                 const int begin = (int)(run >> 32), end = (int)(uint32_t)run, middle = end - (end - begin + 1) / 2;
-                if (begin >= end) break;
+                if (end - begin < least) break;
                 if (!other.compare_exchange_weak(run, Board::pack(begin, middle), std::memory_order_relaxed)) continue;
                 board_->left(step_, thread_).store(Board::pack(middle, end), std::memory_order_relaxed);
                 return true;
@@ -101,7 +108,9 @@ class Pieces {
     int step_ = 0;
     const int count_;
     int thread_ = 0;
-    int taken_ = 0;
+    int taken_ = 0;  // not yet counted as done
+    int last_ = 0;   // taken the last time, `began_`; the time of one of them
+    int64_t began_ = 0, piece_ = 0;
 };
 
 }  // namespace xnorpp

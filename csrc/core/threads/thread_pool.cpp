@@ -30,6 +30,8 @@ void Patience::wait() {
     else std::this_thread::yield();
 }
 
+int64_t ticks() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
+
 ThreadPool::ThreadPool(int threads) {
     try {
         for (int i = 1; i < threads; i++) workers_.emplace_back([this, i] { work(i); });

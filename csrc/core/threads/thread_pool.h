@@ -31,6 +31,8 @@ class Patience {
     void wait() {}
 };
 
+inline int64_t ticks() { return 0; }
+
 class ThreadPool {
   public:
     explicit ThreadPool(int threads) {
@@ -50,6 +52,9 @@ class Patience {
   private:
     int rounds_ = 0;
 };
+
+// A clock for short times: nanoseconds from some moment on.
+int64_t ticks();
 
 class ThreadPool {
   public:

@@ -201,15 +201,16 @@ size_t Engine::memory() const {
     return bytes;
 }
 
+constexpr int kMeans = 64;  // channels of a piece of a global mean
+
 // A convolution is cut into rows or into channel blocks, whichever leaves the slowest thread less work; rows where equal
 // and plenty: a thread then reads mostly what it wrote itself, where blocks read every channel of both. Of few rows it
 // keeps to its blocks, whose many weights it finds in its own cache at the next call.
 Split Engine::split_of(size_t index) const {
     const Step &step = steps_[index];
-    if (fused_pool_[index]) {  // a stem that makes four rows at once makes two of the pool's, and a thief of one would make both
-        const int h = steps_[index + 1].h, width = step.toward.as() && step.image->conv.eight ? 2 : 1;
-        return {(h + width - 1) / width, true, 1, width};
-    }
+    if (fused_pool_[index]) return {steps_[index + 1].h, true, step.toward.as() && step.image->conv.eight ? 2 : 1};
+    if (step.kind == StepKind::GlobalMean && step.c % kMeans == 0 && step.stages.size() == 1 && step.stages[0].kind == StageKind::Store)
+        return {step.c / kMeans, true, 1, kMeans};
     if (step.kind == StepKind::GlobalMean || step.kind == StepKind::Flatten || step.kind == StepKind::Softmax || step.kind == StepKind::Nothing) return {};
     if (step.kind == StepKind::Plain) {
         const int pieces = (step.h * step.w + step.plain.grain - 1) / step.plain.grain;
@@ -223,7 +224,7 @@ Split Engine::split_of(size_t index) const {
     blocks /= width;
     const double row_waste = (double)((k.oh + threads_ - 1) / threads_) * threads_ / k.oh;
     const double block_waste = (double)((blocks + threads_ - 1) / threads_) * threads_ / blocks;
-    if (row_waste < block_waste || (row_waste == block_waste && k.oh >= 7 * threads_)) return {k.oh, true, k.band};
+    if (row_waste < block_waste || (row_waste == block_waste && k.oh >= kFewRows * threads_)) return {k.oh, true, k.band};
     return {blocks * ((k.oh + k.band - 1) / k.band), false, blocks, width};
 }
 

@@ -55,7 +55,7 @@ struct Split {
     int count = 1;
     bool by_row = true;
     int most = 1;   // pieces that are taken at once
-    int width = 1;  // channel blocks of a piece; rows of one where a convolution runs with its pool
+    int width = 1;  // of a piece: channel blocks, or channels of a mean
 };
 
 // What one call in flight needs: an arena, scratch for every thread, the epilogues with their addresses.
@@ -78,6 +78,9 @@ struct Resources {
     std::unique_ptr<ThreadPool> threads;
     std::atomic<ThreadPool *> pool{nullptr};  // `threads` when they are ready; may be read without the lock
 };
+
+// A convolution of fewer rows for each thread may be shared by channels.
+constexpr int kFewRows = 7;
 
 class Engine {
   public:

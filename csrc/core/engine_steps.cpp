@@ -58,7 +58,8 @@ void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces
             while (at >= share_of(blocks, owner, threads_).end * bands) owner++;
             const Share own = share_of(blocks, owner, threads_);
             const int width = own.end - own.begin, place = at - own.begin * bands;
-            const int band = place / width, first = place % width;
+            // Every other thread begins with the last band: two at the same pixels would write into the same lines of bits.
+            const int band = owner % 2 ? bands - 1 - place / width : place / width, first = place % width;
             const int count = width - first < share.end - at ? width - first : share.end - at;
             const int y0 = band * height, y1 = y0 + height < k.oh ? y0 + height : k.oh;
             const int b0 = (own.begin + first) * split.width, b1 = b0 + count * split.width;
@@ -83,9 +84,8 @@ void Engine::run_conv_pool(const Call &call, size_t index, int thread, Pieces &p
     Epilogue e = call.context->epilogues[index];
     e.out_stride = stride;
     int done = 0, last = -1;  // rows of the convolution below `done` are in the ring or gone, where the rows follow each other
-    const int width = splits_[index].width;
-    for (Share share; pieces.next(share, splits_[index].most);)
-        for (int y = share.begin * width; y < share.end * width && y < next.h; last = y++) {
+    for (Share rows; pieces.next(rows, splits_[index].most);)
+        for (int y = rows.begin; y < rows.end; last = y++) {
             const int first = y * next.pool.sh - next.pool.ph;
             const int begin = first < 0 ? 0 : first, end = first + next.pool.kh < step.h ? first + next.pool.kh : step.h;
             if (y != last + 1) done = 0;
@@ -116,13 +116,13 @@ void Engine::run_pooled_sums(const Call &call, size_t index, int thread, Pieces 
     sums.channels = step.c, sums.out_stride = stride, sums.toward = e.toward;
     Prepared prepared;
     int done = 0, last = -1;  // rows of the convolution below `done` are in the ring or gone, where the rows follow each other
-    const int width = splits_[index].width;
-    for (Share share; pieces.next(share, splits_[index].most);)
-        for (int y = share.begin * width; y < share.end * width && y < next.h; last = y++) {
+    // Four rows are two of the pool's, from an even one on: where only one of these is taken, two.
+    for (Share rows{0, 0}; pieces.next(rows, rows.end % 2 ? 1 : splits_[index].most);)
+        for (int y = rows.begin; y < rows.end; last = y++) {
             const int begin = y > 0 ? 2 * y - 1 : 0, end = 2 * y + 2 < step.h ? 2 * y + 2 : step.h;
             if (y != last + 1) done = 0;
             for (int r = begin > done ? begin : done, count; r < end; r += count, done = r) {
-                count = k.eight && r % 4 == 0 && r + 3 < step.h ? 4 : r % 2 == 0 && r + 1 < step.h ? 2 : 1;
+                count = k.eight && r % 4 == 0 && r + 3 < step.h && y + 1 < rows.end ? 4 : r % 2 == 0 && r + 1 < step.h ? 2 : 1;
                 sums.sums = lines + ((long)(r % ring) - r) * next.w * stride;  // line r lands in its place
                 kernels_.conv_pooled(k, sums, call.x, r, r + count, rest, &prepared);
             }
@@ -207,6 +207,11 @@ void Engine::run_single(const Call &call, size_t index, int thread, Pieces &piec
     const float *in = (const float *)(call.context->arena.as() + v.offset);
     float *row = (float *)round_up((size_t)call.context->scratch[(size_t)thread].as(), kLine);
     for (Share share; pieces.next(share, 1);) {
+        if (const int width = splits_[index].width; width > 1) {  // channels of a mean that is stored as it is
+            const int first = share.begin * width, count = (share.end - share.begin) * width;
+            kernels_.global_mean(in + first, v.pixels(), v.stride, count, call.context->epilogues[index].out + first);
+            continue;
+        }
         if (step.kind == StepKind::GlobalMean) {
             kernels_.global_mean(in, v.pixels(), v.stride, v.c, row);
         } else if (step.kind == StepKind::Flatten) {  // the logical order is channel, row, column

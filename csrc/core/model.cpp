@@ -38,7 +38,7 @@ class Builder {
             if (passing[(size_t)v]) return 64;
             const Extent e = extent_of(p_.values[(size_t)v].shape);
             return (int64_t)e.h * e.w * stride(v) * (p_.values[(size_t)v].kind == Kind::Bits ? 1 : 4);
-        }, 64, &joins, engine_.threads() > 1 ? Places::Centred : Places::Lowest);
+        }, 64, &joins, engine_.threads() > 1 ? Places::Centred : Places::Lowest, kFewRows * engine_.threads());
         if ((uint64_t)plan.arena > limits.memory_bytes)
             throw beyond_limit("at least " + std::to_string(plan.arena) + " bytes of memory", "memory_bytes", limits.memory_bytes);
         ids_.assign(p_.values.size(), -1);

@@ -8,6 +8,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <exception>
 #include <stdexcept>
 #include <string>
@@ -229,10 +230,11 @@ nb::tuple plan(const Native &native, const nb::dict &sizes, int64_t align) {
 
 // Blocks of (bytes, first step, last step, name) -> their offsets, and the bytes of all.
 std::pair<std::vector<int64_t>, int64_t> place(const std::vector<std::tuple<int64_t, int, int, std::string>> &rows, int64_t align,
-                                               bool centred) {
+                                               bool centred, const std::vector<std::string> &apart) {
     require(align > 0, "the alignment must be positive");
     std::vector<Block> blocks;
-    for (const auto &[bytes, first, last, name] : rows) blocks.push_back({bytes, first, last, name, 0});
+    for (const auto &[bytes, first, last, name] : rows)
+        blocks.push_back({bytes, first, last, name, 0, std::find(apart.begin(), apart.end(), name) != apart.end()});
     const int64_t total = place_blocks(blocks, align, centred ? Places::Centred : Places::Lowest);
     std::vector<int64_t> offsets;
     for (const Block &block : blocks) offsets.push_back(block.offset);
@@ -365,7 +367,7 @@ NB_MODULE(_core, m) {
     m.def("operations", &operations, "(name, inputs, attributes, required and optional tensors) of the operation set.");
     m.def("engine_operations", &engine_operations, "The operations that the CPU engine covers.");
     m.def("infer", &infer_one);
-    m.def("place", &place, nb::arg("blocks"), nb::arg("align"), nb::arg("centred") = false);
+    m.def("place", &place, nb::arg("blocks"), nb::arg("align"), nb::arg("centred") = false, nb::arg("apart") = nb::list());
     m.def("round_filters", &rounded);
     nb::class_<Native>(m, "Program")
         .def_static("read", &read_file, nb::arg("file"), nb::arg("file_bytes") = kMostFile)

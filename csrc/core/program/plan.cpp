@@ -251,7 +251,7 @@ std::vector<PlanStep> make_steps(const Program &program) {
 }
 
 MemoryPlan plan_memory(const Program &p, std::vector<PlanStep> &steps, const SizeOf &size_of, int64_t align, const Joins *joins,
-                       Places places) {
+                       Places places, int few_rows) {
     const size_t count = p.values.size();
     std::vector<int> born(count, -2), dies(count, -2), group(count, -1);
     born[0] = dies[0] = -1;
@@ -281,7 +281,7 @@ MemoryPlan plan_memory(const Program &p, std::vector<PlanStep> &steps, const Siz
     for (size_t v = 0; v < count; v++) {
         if (group[v] < 0) continue;
         const size_t root = (size_t)group[v];
-        if (block_of[root] < 0) block_of[root] = (int)blocks.size(), blocks.push_back({plan.bytes[root], born[v], dies[v], p.names[root], 0});
+        if (block_of[root] < 0) block_of[root] = (int)blocks.size(), blocks.push_back({plan.bytes[root], born[v], dies[v], p.names[root], 0, extent_of(p.values[root].shape).h < few_rows});
         Block &block = blocks[(size_t)block_of[root]];
         block.first = std::min(block.first, born[v]), block.last = std::max(block.last, dies[v]);
     }
@@ -297,12 +297,13 @@ MemoryPlan plan_memory(const Program &p, std::vector<PlanStep> &steps, const Siz
 
 namespace {
 
-constexpr int64_t kMuch = 8;  // an eighth more memory is too much for places in the middle
+constexpr int64_t kMuch = 5;  // a fifth more memory is too much for places in the middle and apart
 
-int64_t place(std::vector<Block> &blocks, const std::vector<size_t> &order, int64_t align, Places places) {
+// From `start` on, in this order; returns where they end.
+int64_t place(std::vector<Block> &blocks, const std::vector<size_t> &order, int64_t start, int64_t align, Places places) {
     using Range = std::pair<int64_t, int64_t>;
     const auto up = [&](int64_t n) { return (n + align - 1) / align * align; };
-    int64_t arena = 0;
+    int64_t arena = start;
     std::vector<Range> taken;
     for (size_t i = 0; i < order.size(); i++) {
         Block &block = blocks[order[i]];
@@ -314,7 +315,7 @@ int64_t place(std::vector<Block> &blocks, const std::vector<size_t> &order, int6
             else if (places == Places::Centred) middles.push_back(other.offset + (other.bytes - block.bytes) / 2 / align * align);
         }
         std::sort(taken.begin(), taken.end());
-        block.offset = 0;
+        block.offset = start;
         for (const Range &range : taken) {
             if (block.offset + block.bytes <= range.first) break;
             block.offset = std::max(block.offset, up(range.second));
@@ -338,10 +339,15 @@ int64_t place_blocks(std::vector<Block> &blocks, int64_t align, Places places) {
         const Block &a = blocks[i], &b = blocks[j];
         return a.bytes != b.bytes ? a.bytes > b.bytes : a.first != b.first ? a.first < b.first : a.name < b.name;
     });
-    const int64_t least = place(blocks, order, align, Places::Lowest);
+    const int64_t least = place(blocks, order, 0, align, Places::Lowest);
     if (places == Places::Lowest) return least;
-    const int64_t arena = place(blocks, order, align, places);
-    return arena <= least + least / kMuch ? arena : place(blocks, order, align, Places::Lowest);
+    const std::vector<Block> lowest = blocks;
+    const auto middle = std::stable_partition(order.begin(), order.end(), [&](size_t i) { return !blocks[i].apart; });
+    const int64_t shared = place(blocks, {order.begin(), middle}, 0, align, places);
+    const int64_t arena = place(blocks, {middle, order.end()}, shared, align, Places::Lowest);
+    if (arena <= least + least / kMuch) return arena;
+    blocks = lowest;
+    return least;
 }
 
 bool only_filters_read_input(const Program &p, const std::vector<PlanStep> &steps) {

@@ -54,9 +54,9 @@ struct MemoryPlan {
 
 std::vector<PlanStep> make_steps(const Program &program);
 
-// Threads share rows from the middle on: a smaller value in the middle of a larger one has each thread's rows where that
-// thread's rows of the larger one were, and they come from its own cache. Elsewhere a thread would write what another core's
-// cache holds, line by line.
+// Where values lie that threads make together. Centred: they share rows from the middle on, and a smaller value in the middle
+// of a larger one has each thread's rows where that thread's rows of the larger one were, in its own core's cache; elsewhere
+// a thread would write what another cache holds, line by line. Values of few rows are shared in another way: those lie apart.
 enum class Places { Lowest, Centred };
 
 using SizeOf = std::function<int64_t(int value)>;
@@ -64,16 +64,18 @@ struct Joins;  // ../joins.h
 // Gives every stored value (and the input) a place; fills `in_place`. Parts of a concatenation lie inside of it, four bytes for
 // each channel before them.
 MemoryPlan plan_memory(const Program &program, std::vector<PlanStep> &steps, const SizeOf &size_of, int64_t align,
-                       const Joins *joins = nullptr, Places places = Places::Lowest);
+                       const Joins *joins = nullptr, Places places = Places::Lowest, int few_rows = 0);
 
 // Places for blocks of memory that live from one step to another, largest first at the lowest free offset; blocks of equal
 // size and first step in the order of their names. Centred: where it can be, in the middle of a larger block that is not
-// alive then, and at the lowest free offset where not, or where all together would need much more.
+// alive then, and at the lowest free offset where not; the blocks apart after all others; and all of them at the lowest free
+// offset where that would need much less.
 struct Block {
     int64_t bytes = 0;
     int first = 0, last = 0;
     std::string name;
     int64_t offset = 0;
+    bool apart = false;
 };
 int64_t place_blocks(std::vector<Block> &blocks, int64_t align, Places places = Places::Lowest);
 

@@ -219,6 +219,18 @@ def test_sizes_of_other_values_stay_free_in_onnxruntime(op: str, attrs: dict[str
         assert np.allclose(one, expected, rtol=1e-5, atol=1e-5), (rows, columns)
 
 
+def test_tokens_of_any_size_in_onnxruntime() -> None:
+    b = Builder((6, 8, 12))
+    flat = b.emit("reshape_to", b.emit("relu", INPUT), INPUT, attrs={"shape": [6, -1]})
+    turned = b.emit("sigmoid", b.emit("permute", flat, attrs={"axes": [1, 0]}))
+    blocks = {"shape": [[1, 0, 4, 1, 0], 4, [2, 0, 1, 1, 0], -1]}
+    program = b.program(b.emit("reshape_to", turned, INPUT, attrs=blocks), free_axes=(1, 2))
+    model = export_onnx(program)
+    for rows, columns in ((8, 12), (4, 5), (12, 1)):
+        x = np.random.default_rng(rows).standard_normal((2, 6, rows, columns)).astype(np.float32)
+        assert np.allclose(in_onnxruntime(model, x), reference(program, x), atol=1e-6), (rows, columns)
+
+
 def test_windows_of_maxima_are_exported_for_one_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -138,6 +138,43 @@ def same_padding(net: Net, x: Tensor) -> Tensor:
     return F.conv2d(F.pad(x, edges), net.stem[0].weight, stride=2)
 
 
+def tokens(net: Net, x: Tensor) -> Tensor:
+    y = net.encode(x)[-1]
+    n, c, h, w = y.shape
+    t = y.flatten(2).transpose(1, 2)
+    t = t + F.gelu(F.linear(F.layer_norm(t, (c,)), net.up.weight[:, :8, 0, 0]))
+    return net.head(t.transpose(1, 2).reshape(n, c, h, w))
+
+
+def attention(net: Net, x: Tensor) -> Tensor:
+    y = net.encode(x)[-1]
+    n, c, h, w = y.shape
+    weights = (net.up.weight[:, :8, 0, 0], net.up.weight[:, 8:, 0, 0])
+    q, k = (F.linear(y.view(n, c, -1).transpose(1, 2), weight).view(n, h * w, 2, 4) for weight in weights)
+    seen = (q.transpose(1, 2) @ k.permute(0, 2, 3, 1)).softmax(-1) @ k.transpose(1, 2)
+    return net.head(y + seen.transpose(1, 2).reshape(n, h * w, c).permute(0, 2, 1).view(n, c, h, w))
+
+
+def windows_of_attention(net: Net, x: Tensor) -> Tensor:
+    y = net.stem(x)
+    rows, columns = y.shape[2:]
+    y = F.pad(y, (0, -columns % 4, 0, -rows % 4))
+    n, c, h, w = y.shape
+    t = y.view(n, c, h // 4, 4, w // 4, 4).permute(0, 2, 4, 3, 5, 1).reshape(n, -1, 16, c)
+    t = (t @ t.transpose(-1, -2)).softmax(-1) @ t
+    y = t.reshape(n, h // 4, w // 4, 4, 4, c).permute(0, 5, 1, 3, 2, 4).reshape(n, c, h, w)
+    return net.head(y[:, :, :rows, :columns])
+
+
+def stacked(net: Net, x: Tensor) -> Tensor:
+    """Two lines that make the same of a value at even sizes alone."""
+    first, second, *_ = net.encode(x)
+    size = (x.shape[2] // 2, x.shape[3] // 2)
+    first = first + F.interpolate(F.interpolate(first, size=second.shape[2:]), size=first.shape[2:])
+    both = torch.stack([F.interpolate(y, size=size) for y in (first, second)])
+    return net.head(both.sum(0) + F.interpolate(first, size=size))
+
+
 DECODERS: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "nearest": decoder(interpolated),
     "bilinear": decoder(lambda y, skip: interpolated(y, skip, mode="bilinear")),
@@ -153,6 +190,10 @@ DECODERS: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "whole blocks": whole_blocks,
     "smaller images": smaller_images,
     "same padding": same_padding,
+    "tokens": tokens,
+    "attention": attention,
+    "windows of attention": windows_of_attention,
+    "stacked": stacked,
 }
 FLOORED = {"padded", "bilinear", "where needed"}  # also where halves are rounded down
 
@@ -167,7 +208,7 @@ def test_one_file_for_every_size(name: str, stride: str) -> None:
     net = Net(decode, stride).eval()
     example = (3, 32, 32) if len(name) % 2 else (3, 27, 45)
     packed = pack(net, example, any_size=True)
-    assert {op.op for op in packed.program.ops} & {"resize2d", "fit2d"}
+    assert {op.op for op in packed.program.ops} & {"resize2d", "fit2d", "reshape_to"}
     for rows, columns in SIZES:
         x = np.random.default_rng(rows).standard_normal((2, 3, rows, columns)).astype(np.float32)
         with torch.no_grad():
@@ -190,14 +231,22 @@ def at_least_40(net: Net, x: Tensor) -> Tensor:
     return F.interpolate(net.head(net.stem(x)), size=(max(x.shape[2], 40), x.shape[3]))
 
 
-def flattened(net: Net, x: Tensor) -> Tensor:
+def at_least_32(net: Net, x: Tensor) -> Tensor:
+    return F.interpolate(net.head(net.stem(x)), size=tuple(max(n, 32) for n in x.shape[2:]))
+
+
+def of_places(net: Net, x: Tensor) -> Tensor:
     y = net.stem(x)
-    return net.head(y.flatten(2).softmax(-1).view(y.shape))
+    return net.head(y + torch.linspace(0, 1, y.shape[3]))
 
 
 @pytest.mark.parametrize(
     ("decode", "message"),
-    [(at_least_40, "wants .* pixels, sizes that follow from no other"), (flattened, "bound to 32x32 pixels")],
+    [
+        (at_least_40, "wants .* pixels, sizes that follow from no other"),
+        (at_least_32, "sizes that follow from no other"),
+        (of_places, "bound to 32x32 pixels"),
+    ],
 )
 def test_what_is_bound_to_a_size_is_refused(decode: Callable[..., Any], message: str) -> None:
     net = Net(decode).eval()

@@ -120,6 +120,32 @@ def test_edges_around_an_image(mode: str) -> None:
     np.testing.assert_allclose(engines_agree(program, x), goal.numpy(), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(12, 6, 8), (12, 9, 4), (12, 3, 20)])
+def test_reshape_by_the_shape_of_another_value(shape: tuple[int, int, int]) -> None:
+    """Tokens and back, windows of 3 x 2 pixels, and what only renames a value."""
+    c, h, wide = shape
+    w = Writer(shape)
+    tokens = w.op("reshape_to", w.op("relu", "input"), "input", attrs={"shape": [12, -1]})
+    turned = w.op("silu", w.op("permute", tokens, attrs={"axes": [1, 0]}))
+    back = w.op("permute", turned, attrs={"axes": [1, 0]})
+    image = w.op("reshape_to", back, "input", attrs={"shape": [12, [1, *SAME], [2, *SAME]]})
+    blocks = [12, [1, 0, 3, 1, 0], 3, -1, 2]
+    windows = w.op(
+        "permute", w.op("reshape_to", image, image, attrs={"shape": blocks}), attrs={"axes": [1, 3, 2, 4, 0]}
+    )
+    again = w.op(
+        "reshape_to",
+        w.op("relu", windows),
+        "input",
+        attrs={"shape": [[1, 0, 3, 1, 0], [2, 0, 2, 1, 0], 3, 2, 12]},
+    )
+    program = w.program(w.op("sigmoid", again))
+    x = w.normal(2, *shape)
+    y = F.silu(torch.from_numpy(x).relu()).reshape(2, c, h // 3, 3, wide // 2, 2).permute(0, 2, 4, 3, 5, 1)
+    np.testing.assert_allclose(engines_agree(program, x), y.relu().sigmoid().numpy(), rtol=1e-6, atol=1e-6)
+    assert len(make_steps(program)) == 7  # the last one only renames
+
+
 def test_a_value_whose_size_alone_counts_is_not_computed() -> None:
     program, _ = networks(
         "resize2d", {"size": [SAME, SAME], "mode": "max", "align_corners": False}, INPUTS[1]
@@ -143,12 +169,17 @@ def test_a_value_whose_size_alone_counts_is_not_computed() -> None:
         ("fit2d", {"size": [[0, 1, 2, 0], SAME], "before": [0, 0], "mode": "reflect"}, "cannot get 14"),
         ("fit2d", {"size": [None, [0, 4, 1, 0]], "before": [0, -9]}, "cannot get 2"),
         ("fit2d", {"size": [None, SAME], "before": [0, 0], "value": "zero"}, "`value`"),
+        ("reshape_to", {"shape": [-1, -1]}, "`shape`"),
+        ("reshape_to", {"shape": [5, -1]}, "with the 189 elements"),
+        ("reshape_to", {"shape": [[3, *SAME], -1]}, r"of \(3, 7, 9\)"),
+        ("reshape_to", {"shape": [[1, 0, 0, 1, 0], -1]}, "`shape`"),
+        ("reshape_to", {"shape": [3, [1, *SAME]]}, "`shape`"),
     ],
 )
 def test_what_does_not_fit_is_refused(op: str, attrs: dict[str, Any], message: str) -> None:
-    more = {"mode": "nearest", "align_corners": False}
-    if op == "fit2d":
-        more = {"mode": "constant", "value": 0.0}
+    more: dict[str, Any] = {"mode": "nearest", "align_corners": False}
+    if op != "resize2d":
+        more = {"mode": "constant", "value": 0.0} if op == "fit2d" else {}
     w = Writer((3, 7, 9))
     with pytest.raises(ProgramError, match=message):
         w.program(w.op(op, w.op("relu", "input"), "input", attrs={**more, **attrs}))

@@ -37,6 +37,8 @@ std::pair<int64_t, int64_t> windows(const Site &site, int64_t kh, int64_t kw);
 // An image of another size: by one of upsample2d's modes, or by the windows of an adaptive pool.
 PlainStep upsampling(const PlainSite &site);
 PlainStep pooling(bool maxima);
+// The same numbers in the same order.
+PlainStep reshaping(const PlainSite &site);
 
 // Costs.
 int64_t outputs_work(const Site &site, const Value &out);

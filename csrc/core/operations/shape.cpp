@@ -80,6 +80,8 @@ PlainStep reshape(const PlainSite &) {
 
 }  // namespace
 
+PlainStep reshaping(const PlainSite &site) { return reshape(site); }
+
 void add_shapes(Rows &rows) {
     rows.insert(rows.end(), {
         {"flatten", {kF}, flatten, outputs_work, Fusion::Reshape, {}, {}, {}},

@@ -1,4 +1,4 @@
-// Images that get the size of another value, whatever that is: the second input only gives its rows and columns.
+// Values that get the size of another one, whatever that is: of the second input only the shape counts.
 #include <algorithm>
 #include <cmath>
 
@@ -10,10 +10,15 @@ namespace {
 
 // Rows or columns by a rule [add, over, times, plus] of those of the other value: floor((n + add) / over) * times + plus.
 // Without a rule the input's own.
-int64_t size_by(const Json &rule, int64_t own, int64_t other) {
-    if (rule.is(Json::Type::Null)) return own;
-    const auto number = [&](size_t i) { return rule.items()[i].integer; };
-    return (other + number(0)) / number(1) * number(2) + number(3);
+int64_t by_rule(const Json *rule, int64_t n) { return (n + rule[0].integer) / rule[1].integer * rule[2].integer + rule[3].integer; }
+int64_t size_by(const Json &rule, int64_t own, int64_t other) { return rule.is(Json::Type::Null) ? own : by_rule(rule.items().data(), other); }
+
+// Whether four numbers are a rule.
+bool is_rule(const Json *items) {
+    constexpr int64_t low[] = {0, 1, 1, -kMostExtent}, high[] = {kMostExtent, kMostWindow, kMostWindow, kMostExtent};
+    bool right = true;
+    for (size_t i = 0; i < 4; i++) right &= items[i].is(Json::Type::Integer) && items[i].integer >= low[i] && items[i].integer <= high[i];
+    return right;
 }
 
 // How many numbers come before the input's first, below 0 where its first ones are left out; `total` come in all.
@@ -29,15 +34,10 @@ std::string axis_name(size_t axis) { return axis ? "columns" : "rows"; }
 Shape sizes(const Site &site) {
     const Shape &in = site.image(), &other = site.image(1);
     const Json &size = site.attr("size");
-    constexpr int64_t low[] = {0, 1, 1, -kMostExtent}, high[] = {kMostExtent, kMostWindow, kMostWindow, kMostExtent};
     bool right = size.is(Json::Type::List) && size.items().size() == 2;
     for (size_t axis = 0; right && axis < 2; axis++) {
         const Json &rule = size.items()[axis];
-        right = rule.is(Json::Type::Null) || (rule.is(Json::Type::List) && rule.items().size() == 4);
-        for (size_t i = 0; right && i < rule.items().size(); i++) {
-            const Json &item = rule.items()[i];
-            right = item.is(Json::Type::Integer) && item.integer >= low[i] && item.integer <= high[i];
-        }
+        right = rule.is(Json::Type::Null) || (rule.is(Json::Type::List) && rule.items().size() == 4 && is_rule(rule.items().data()));
     }
     if (!right)
         site.fail("`size` (=" + size.brief() + ") must be two rules, each null or four integers [add, over, times, plus] in range");
@@ -77,6 +77,33 @@ Value fit2d(const Site &site) {
             site.fail("an image of " + std::to_string(size) + " " + axis_name(axis) + " cannot get " + std::to_string(out[1 + axis]) + " with " +
                       std::to_string(first) + " before and " + std::to_string(last) + " after it in mode " + mode);
     }
+    return {Kind::F32, out};
+}
+
+// Each axis a number, -1 for what is left, or [axis, add, over, times, plus]: a rule of that axis of the other value.
+Value reshape_to(const Site &site) {
+    const Shape &in = site.inputs[0]->shape, &other = site.inputs[1]->shape;
+    const Json &shape = site.attr("shape");
+    bool right = shape.is(Json::Type::List) && !shape.items().empty() && shape.items().size() <= 8;
+    Shape out;
+    int64_t known = 1;
+    size_t left = 8;
+    for (size_t i = 0; right && i < shape.items().size(); i++) {
+        const Json &item = shape.items()[i];
+        int64_t size = 0;
+        if (item.is(Json::Type::Integer)) size = item.integer;
+        else if (item.is(Json::Type::List) && item.items().size() == 5 && item.items()[0].is(Json::Type::Integer) && item.items()[0].integer >= 0 &&
+                 item.items()[0].integer < (int64_t)other.size() && is_rule(item.items().data() + 1))
+            size = by_rule(item.items().data() + 1, other[(size_t)item.items()[0].integer]);
+        if (item.is(Json::Type::Integer) && size == -1 && left == 8) left = i, size = 1;
+        right = size >= 1 && size <= kMostExtent && known <= kMostElements;
+        out.push_back(size), known *= right ? size : 1;
+    }
+    const int64_t elements = elements_of(in);
+    if (right && left < 8 && elements % known == 0) out[left] = elements / known, known = elements;
+    if (!right || known != elements)
+        site.fail("`shape` (=" + shape.brief() + ") must give 1 to 8 axes with the " + std::to_string(elements) +
+                  " elements of the input, each a number, -1 once, or [axis, add, over, times, plus] of " + text_of(other));
     return {Kind::F32, out};
 }
 
@@ -126,6 +153,7 @@ void add_sizes(Rows &rows) {
     rows.insert(rows.end(), {
         {"resize2d", {kF, any}, resize2d, windows_work, P, {"size", "mode", "align_corners"}, {}, {}, 3, resize2d, {}, false, 1},
         {"fit2d", {kF, any}, fit2d, outputs_work, P, {"size", "before", "mode", "value"}, {}, {}, 3, fit2d, {}, false, 1},
+        {"reshape_to", {kF, any}, reshape_to, outputs_work, Fusion::Reshape, {"shape"}, {}, {}, 3, reshaping, {}, false, 1},
     });
 }
 

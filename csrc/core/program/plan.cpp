@@ -36,7 +36,7 @@ class Fuser {
         for (const Output &output : p_.outputs) wanted[(size_t)output.value] = true;
         for (size_t i = p_.ops.size(); i-- > 0;)
             if (wanted[i + 1])
-                for (size_t k = 0; k < p_.ops[i].row->read(p_.ops[i].inputs.size()); k++) wanted[(size_t)p_.ops[i].inputs[k]] = true;
+                for (size_t k = 0; k < reads(p_.ops[i]); k++) wanted[(size_t)p_.ops[i].inputs[k]] = true;
         for (size_t i = 0; i < p_.ops.size(); i++)
             if (wanted[i + 1] && !join((int)i)) open((int)i);
         return finish();
@@ -45,6 +45,7 @@ class Fuser {
   private:
     const Operation &op(int index) const { return p_.ops[(size_t)index]; }
     const Value &value(int index) const { return p_.values[(size_t)index]; }
+    static size_t reads(const Operation &o) { return o.row->read(o.inputs.size()); }  // inputs whose numbers it needs
 
     // A reshape that leaves channels, rows and columns only renames its input; so does a flatten of (c, 1, 1).
     bool is_alias(const Operation &o) const {
@@ -53,7 +54,7 @@ class Fuser {
     // Which input may be in the register: the one with the shape of the result, the other one lying on it in a way that a
     // line knows. A difference and a quotient take the first alone, and so does a product of integers. -1: neither.
     int register_input(const Operation &o, size_t index) const {
-        if (o.inputs.size() == 1) return index == 0 ? o.inputs[0] : -1;
+        if (reads(o) == 1) return index == 0 ? o.inputs[0] : -1;
         const Shape &shape = value(o.output).shape;
         const int own = o.inputs[index], other = o.inputs[1 - index];
         const bool commutes = (o.op == "add" || o.op == "mul") && value(other).kind == Kind::F32;
@@ -74,7 +75,7 @@ class Fuser {
             return true;
         }
         if (!is_pointwise(o)) return false;
-        const bool two = o.inputs.size() == 2;
+        const bool two = reads(o) == 2;
         if (two && o.inputs[0] == o.inputs[1]) return false;
         int name = register_input(o, 0);
         if (two) {
@@ -83,8 +84,8 @@ class Fuser {
         }
         const int at = home_[(size_t)name].line;
         if (at < 0 || lines_[(size_t)at].names.back() != name) return false;
-        for (const int other : o.inputs)
-            if (other != name && home_[(size_t)other].line >= at) return false;
+        for (size_t i = 0; i < reads(o); i++)
+            if (o.inputs[i] != name && home_[(size_t)o.inputs[i]].line >= at) return false;
         extend(lines_[(size_t)at], at, index, two ? (name == o.inputs[0] ? o.inputs[1] : o.inputs[0]) : -1);
         return true;
     }
@@ -124,7 +125,7 @@ class Fuser {
             const bool second = !is_alias(o) && register_input(o, 0) < 0;
             line.source = o.inputs[second ? 1 : 0];
             line.names.push_back(line.source);
-            extend(line, at, index, o.inputs.size() == 2 ? o.inputs[second ? 0 : 1] : -1);
+            extend(line, at, index, reads(o) == 2 ? o.inputs[second ? 0 : 1] : -1);
         } else if (o.row->fusion == Fusion::Sign) {
             line.names.push_back(line.source);
             line.signs.emplace_back(0, index);
@@ -132,7 +133,7 @@ class Fuser {
         } else {
             line.op = index;
             line.names.push_back(o.output);
-            line.operands.assign(o.inputs.begin() + 1, o.inputs.begin() + (std::ptrdiff_t)o.row->read(o.inputs.size()));
+            line.operands.assign(o.inputs.begin() + 1, o.inputs.begin() + (std::ptrdiff_t)reads(o));
             home_[(size_t)o.output] = {at, 0};
         }
         lines_.push_back(std::move(line));

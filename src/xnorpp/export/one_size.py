@@ -6,19 +6,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from xnorpp.runtime.format.ops import operations
 from xnorpp.runtime.format.program import Op, Program
 from xnorpp.runtime.reference.sizes import of_one_size, place_by
 
 
 def for_one_size(program: Program) -> Program:
     """The program for its `input_shape` alone, with the numbers that its rules give there."""
-    if not program.variable and all(op.op not in ("resize2d", "fit2d") for op in program.ops):
+    if not program.variable and all(operations()[op.op].since < 3 for op in program.ops):
         return program
     ops: list[Op] = []
     for op in program.ops:
         size = program.values[op.output].shape[1:]
         if op.op == "fit2d":
             ops += _fitted(program, op)
+        elif op.op == "reshape_to":
+            shape = list(program.values[op.output].shape)
+            ops.append(replace(op, op="reshape", inputs=op.inputs[:1], attrs={"shape": shape}))
         else:
             ops.append(of_one_size(op, size) if op.op == "resize2d" else op)
     return replace(program, ops=tuple(ops), free_axes=())

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
 from xnorpp.packing.graph import F32, Array, Node, Trained, fingerprint, order, users
+from xnorpp.packing.moves.alike import FREE
 from xnorpp.packing.moves.chains import shorten_chains
 from xnorpp.packing.moves.layout import place_moves
 from xnorpp.packing.threshold import integer_threshold, real_threshold, shift_with_signs
@@ -37,21 +39,25 @@ _SAME_SIGN = ("silu", "mish", "gelu", "gelu_tanh", "hardswish")
 Outputs = tuple[Node, ...]
 
 
-def fold(outputs: Mapping[str, Node]) -> dict[str, Node]:
-    """The folded graph of a model's outputs by name; the given nodes are left as they are."""
+def fold(outputs: Mapping[str, Node], apart: bool = False) -> dict[str, Node]:
+    """The folded graph of a model's outputs by name; the given nodes are left as they are.
+
+    `apart`: moves of different lines, which may be equal at this size alone, stay apart.
+    """
     nodes: Outputs = tuple(outputs.values())
+    share = partial(shared, apart=apart)
     for one_pass in (
-        _share,
+        share,
         place_moves,
         shorten_chains,
         place_moves,
-        _share,
+        share,
         _merge_affines,
         _into_weights,
         _thresholds,
         _signs_of_integers,
         _drop_identities,
-        _share,
+        share,
     ):
         nodes = one_pass(nodes)
     return dict(zip(outputs, nodes))
@@ -241,8 +247,8 @@ def _drop_identities(outputs: Outputs) -> Outputs:
     return _rewrite(outputs, rule)
 
 
-def _share(outputs: Outputs) -> Outputs:
-    """Equal operations on equal inputs become one."""
+def shared(outputs: Outputs, apart: bool = False) -> Outputs:
+    """The graph with equal operations on equal inputs as one; `apart`: but not moves of different lines."""
     seen: dict[object, Node] = {}
 
     def rule(node: Node, original: Node, readers: dict[int, list[Node]]) -> Node:
@@ -254,6 +260,7 @@ def _share(outputs: Outputs) -> Outputs:
             tuple(id(source) for source in node.inputs),
             repr(sorted(node.attrs.items())),
             tensors,
+            (node.path, node.line) if apart and node.op in FREE else None,
         )
         return seen.setdefault(key, node)
 

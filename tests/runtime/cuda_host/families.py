@@ -125,6 +125,15 @@ def _sized(name: str, attrs: Mapping[str, Any]) -> Case:
     return w.program(w.op("relu", w.op(name, small, "input", attrs=dict(attrs)))), w.normal(3, 21, 9, 11)
 
 
+def _reshaped() -> Case:
+    """Rows and columns as tokens, and back."""
+    w = Writer((21, 9, 11), seed=14)
+    tokens = w.op("reshape_to", w.op("relu", "input"), "input", attrs={"shape": [21, -1]})
+    turned = w.op("silu", w.op("permute", tokens, attrs={"axes": [1, 0]}))
+    image = w.op("reshape_to", turned, "input", attrs={"shape": [[1, 0, 3, 1, 0], 3, [2, 0, 1, 1, 0], -1]})
+    return w.program(w.op("sigmoid", image)), w.normal(3, 21, 9, 11)
+
+
 def _mean(w: Writer, value: str) -> str:
     """Of all pixels, with the same bits in every engine."""
     return w.op("reduce", value, attrs={"function": "mean", "axes": [1, 2]})
@@ -264,6 +273,7 @@ def _fill() -> None:
     for mode, place in (("constant", "half"), ("reflect", "half_up"), ("replicate", "all"), ("circular", 1)):
         fit = {"size": [[3, 4, 2, 0], None], "before": [place, 0], "mode": mode, "value": 0.5}
         _of(CASES, f"fit2d {mode}", lambda fit=fit: _sized("fit2d", fit))
+    _of(CASES, "reshape_to", _reshaped)
     for form in WHOLE:
         _of(CASES, f"int_conv2d {form[0]}", lambda form=form: _whole(*form))
     _of(CASES, "joined and repeated", _joined)

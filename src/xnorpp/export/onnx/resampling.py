@@ -1,4 +1,4 @@
-"""Images of another size in standard ONNX operators: enlarged, reduced, padded and cut.
+"""Values of another size in standard ONNX operators: images enlarged, reduced, padded and cut, reshaping.
 
 Rows and columns are picked by number, with the definition's weights: `Resize` of an engine rounds otherwise.
 Where the size of an image is free, these numbers and weights are computed in the graph, each step as the
@@ -7,7 +7,7 @@ definition has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -220,19 +220,19 @@ def adaptive_max_pool2d(t: Any, op: Op, x: str) -> str:
     return str(t.graph.node("MaxPool", x, kernel_shape=kernel, strides=kernel))
 
 
+def _by_rule(g: Any, size: str, rule: Sequence[int]) -> str:
+    steps = (("Add", rule[0], 0), ("Div", rule[1], 1), ("Mul", rule[2], 1), ("Add", rule[3], 0))
+    for operator, number, neutral in steps:
+        size = size if number == neutral else g.node(operator, size, g.numbers(number))
+    return size
+
+
 def _sizes_by_rule(t: Any, op: Op, x: str, other: str) -> list[str]:
     """Rows and columns that the rules of an operation give."""
     g, found = t.graph, []
     for axis, rule in zip((2, 3), op.attrs["size"], strict=True):
         size = g.node("Shape", x if rule is None else other, start=axis, end=axis + 1)
-        steps = (
-            ()
-            if rule is None
-            else (("Add", rule[0], 0), ("Div", rule[1], 1), ("Mul", rule[2], 1), ("Add", rule[3], 0))
-        )
-        for operator, number, neutral in steps:
-            size = size if number == neutral else g.node(operator, size, g.numbers(number))
-        found.append(size)
+        found.append(size if rule is None else _by_rule(g, size, rule))
     return found
 
 
@@ -243,6 +243,16 @@ def resize2d(t: Any, op: Op, x: str, other: str) -> str:
         raise refuse(op.name, op.op, t.target, reason)
     axes = _axes(t, op, x, _sizes_by_rule(t, op, x, other))
     return _means(t, x, axes) if op.attrs["mode"] == "mean" else _resampled(t, op, x, axes)
+
+
+def reshape_to(t: Any, op: Op, x: str, other: str) -> str:
+    g, parts = t.graph, [t.graph.numbers(0)]
+    for item in op.attrs["shape"]:
+        if isinstance(item, int):
+            parts.append(g.numbers(item))
+        else:
+            parts.append(_by_rule(g, g.node("Shape", other, start=item[0] + 1, end=item[0] + 2), item[1:]))
+    return str(g.node("Reshape", x, g.node("Concat", *parts, axis=0)))
 
 
 def fit2d(t: Any, op: Op, x: str, other: str) -> str:
@@ -274,4 +284,5 @@ OPERATIONS: dict[str, Make] = {
     "adaptive_max_pool2d": adaptive_max_pool2d,
     "resize2d": resize2d,
     "fit2d": fit2d,
+    "reshape_to": reshape_to,
 }

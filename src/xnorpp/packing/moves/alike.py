@@ -23,6 +23,8 @@ SIZED = {
     "edge_pad2d": ("padding",),
     "slice": ("start", "stop"),
 }
+# Attributes that may be rules of other values' sizes.
+FREE = {**SIZED, "reshape": ("shape",)}
 
 
 class Unlike(Exception):
@@ -146,7 +148,7 @@ def _same(a: Node, b: Node) -> bool:
         return False
     if a.op in SIZED and a.line != b.line:
         return False
-    free = SIZED.get(a.op, ())
+    free = FREE.get(a.op, ())
     return bool(_stated(a, free) == _stated(b, free))
 
 

@@ -7,12 +7,13 @@ multiple of 32).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from xnorpp.packing.graph import Node
-from xnorpp.packing.moves.alike import SIZED, Alike, Row
+from xnorpp.packing.moves.alike import FREE, Alike, Row
 
 Rule = list[int]  # add, over, times, plus
 SAME: Rule = [0, 1, 1, 0]
@@ -35,10 +36,12 @@ def explained(alike: Alike) -> dict[str, Node]:
         node, inputs = row.node, [made[id(source)] for source in row.inputs]
         attrs: dict[str, Any] | None = node.attrs
         op = node.op
-        if op in SIZED and not row.same_everywhere():
-            if any(len(row.shape(g)) != 3 or len(row.inputs[0].shape(g)) != 3 for g in range(alike.graphs)):
+        if op in FREE and not row.same_everywhere():
+            if op != "reshape" and any(
+                len(row.shape(g)) != 3 or len(row.inputs[0].shape(g)) != 3 for g in range(alike.graphs)
+            ):
                 raise Bound(_bound(row))
-            op, attrs, other = _sized(alike, row, place)
+            op, attrs, other = (_reshaped if op == "reshape" else _sized)(alike, row, place)
             inputs += [] if other is None else [made[id(other)]]
         made[id(row)] = replace(node, op=op, attrs=attrs or {}, inputs=inputs, serial=place)
     return {name: made[id(row)] for name, row in alike.outputs.items()}
@@ -46,7 +49,7 @@ def explained(alike: Alike) -> dict[str, Node]:
 
 def _bound(row: Row) -> str:
     node = row.node
-    return f"{node.path} ({node.op}) is bound to {node.shape[-2]}x{node.shape[-1]} pixels ({node.line})"
+    return f"{node.path} ({node.op}) has the shape {node.shape}, bound to the size of the image ({node.line})"
 
 
 def _sized(alike: Alike, row: Row, place: int) -> tuple[str, dict[str, Any], Row | None]:
@@ -69,6 +72,42 @@ def _sized(alike: Alike, row: Row, place: int) -> tuple[str, dict[str, Any], Row
     mode = _POOLS.get(node.op) or node.attrs["mode"]
     attrs = {"size": rules, "mode": mode, "align_corners": bool(node.attrs.get("align_corners"))}
     return "resize2d", attrs, other
+
+
+def _reshaped(alike: Alike, row: Row, place: int) -> tuple[str, dict[str, Any], Row | None]:
+    """Axes that differ from size to size: the last of them is what is left, the others have rules."""
+    graphs = range(alike.graphs)
+    shapes = [row.shape(g) for g in graphs]
+    if len({len(shape) for shape in shapes}) > 1:
+        raise Bound(_bound(row))
+    columns = list(zip(*shapes, strict=True))
+    shape: list[Any] = [column[0] if len(set(column)) == 1 else None for column in columns]
+    *ruled, last = [axis for axis, size in enumerate(shape) if size is None]
+    shape[last] = -1
+    rows = [
+        other
+        for other in (row.inputs[0], *alike.rows[:place])
+        if len({len(other.shape(g)) for g in graphs}) == 1
+    ]
+    for exact, other in itertools.product((True, False), rows):
+        axes = list(zip(*(other.shape(g) for g in graphs), strict=True))
+        found = [_axis_rule(axes, columns[axis], exact) for axis in ruled]
+        if all(found):
+            for axis, rule in zip(ruled, found, strict=True):
+                shape[axis] = rule
+            return "reshape_to", {"shape": shape}, other
+    raise Bound(_bound(row))
+
+
+def _axis_rule(axes: Sequence[tuple[int, ...]], wanted: tuple[int, ...], exact: bool) -> list[int] | None:
+    """The axis of a value that has these sizes in the graphs, or from which they follow, and the rule."""
+    if wanted in axes or exact:
+        return [axes.index(wanted), *SAME] if wanted in axes else None
+    for axis, sizes in enumerate(axes):
+        rule = _rule(list(zip(sizes, wanted, strict=True))) if len(set(sizes)) > 1 else None
+        if rule is not None:
+            return [axis, *rule]
+    return None
 
 
 def _one_size(node: Node, shape: tuple[int, ...]) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from xnorpp.packing.assemble import assemble
-from xnorpp.packing.fold import fold
+from xnorpp.packing.fold import fold, shared
 from xnorpp.packing.graph import Node, PackError
-from xnorpp.packing.moves.alike import SIZED, Alike, Unlike
+from xnorpp.packing.moves.alike import FREE, Alike, Unlike
 from xnorpp.packing.moves.rules import Bound, explained
 from xnorpp.packing.record import trace
 from xnorpp.runtime.format.program import Program, ProgramError
@@ -33,20 +33,21 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
     rows and columns may be rules of another value's size instead (`rules.py`).
     """
     height, width = (int(n) for n in inputs[0].shape[-2:])
-    alike = Alike(fold(trace(model, *inputs, any_size=True)))
+    alike = Alike(fold(trace(model, *inputs, any_size=True), apart=True))
     tried: list[Size] = [(height, width)]
     unlike: dict[Size, Unlike] = {}
     sizes = [(height + more[0], width + more[1]) for more in _MORE]
     rounded = (-(height // -32) * 32, -(width // -32) * 32)
-    for number in range(len(_MORE) + len(_FURTHER)):
+    for number in range(len(_MORE) + len(_FURTHER) + 1):
         if number == len(_MORE):
-            if all(row.node.op not in SIZED or row.same_everywhere() for row in alike.rows):
+            if all(row.node.op not in FREE or row.same_everywhere() for row in alike.rows):
                 break
             sizes += [(rounded[0] + more[0], rounded[1] + more[1]) for more in _FURTHER]
+            sizes.append((-(height * 5 // -8), -(width * 5 // -8)))  # a smaller one: max(h, 224) is no rule
         other = sizes[number]
         zeros = torch.zeros((*inputs[0].shape[:-2], *other), dtype=inputs[0].dtype)
         try:
-            alike.add(fold(trace(model, zeros, *inputs[1:], any_size=True)))
+            alike.add(fold(trace(model, zeros, *inputs[1:], any_size=True), apart=True))
             tried.append(other)
         except Unlike as error:
             if not number:
@@ -69,7 +70,7 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
     for other, difference in unlike.items():
         if _shapes(program, other) is not None:
             return {}, f"{difference} is bound to {height}x{width} pixels"
-    return outputs, ""
+    return dict(zip(outputs, shared(tuple(outputs.values())), strict=True)), ""
 
 
 def _shapes(program: Program, size: Size) -> list[tuple[int, ...]] | None:

@@ -1,7 +1,8 @@
-"""Images that get the size of another value, whatever that is."""
+"""Values that get the size of another one, whatever that is."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -54,6 +55,19 @@ def places(op: Op, size: int, out: int, axis: int) -> Array:
     return np.where((at >= 0) & (at < size), at, -1)
 
 
+def shape_by(op: Op, elements: int, other: Sequence[int]) -> list[int]:
+    """The shape that a `reshape_to` gives a value of this many elements; `other` is the other value's."""
+    items = op.attrs["shape"]
+    shape = [item if isinstance(item, int) else size_by(item[1:], 0, other[item[0]]) for item in items]
+    if -1 in shape:
+        shape[shape.index(-1)] = elements // -math.prod(shape)
+    return shape
+
+
+def _reshape_to(program: Program, op: Op, x: Array, other: Array) -> Array:
+    return x.reshape(x.shape[0], *shape_by(op, math.prod(x.shape[1:]), other.shape[1:]))
+
+
 def _sizes(op: Op, x: Array, other: Array) -> list[int]:
     rules = zip(op.attrs["size"], x.shape[2:], other.shape[2:], strict=True)
     return [size_by(*rule) for rule in rules]
@@ -82,6 +96,12 @@ def _resize2d_bound(
 def _fit2d_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
     """The numbers around an image have no error."""
     return np.asarray(_fit2d(program, replace(op, attrs={**op.attrs, "value": 0.0}), e[0], x[1]))
+
+
+def _reshape_to_bound(
+    program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any
+) -> F64:
+    return np.asarray(e[0].reshape(y.shape))
 
 
 _FORM = "f32 (c,h,w), any (k,n,m) of which only n and m count -> f32 (c,h',w')"
@@ -116,5 +136,12 @@ ROWS: dict[str, Row] = {
         "`resize2d` give. Of the `total` that are added along an axis (below 0 where they leave) as many "
         "come before the first as `before` states: the integer, `floor(total/2)` (`half`), `ceil(total/2)` "
         "(`half_up`), or all. Modes other than `constant` only add.",
+    ),
+    "reshape_to": Row(
+        _reshape_to,
+        _reshape_to_bound,
+        "f32 of any shape, any of which only the shape counts -> f32",
+        {"shape": "each axis an integer, -1 for what is left, or `[axis, add, over, times, plus]`"},
+        "As `reshape`, with axes that follow by the rule of `resize2d` from an axis of the second input.",
     ),
 }

@@ -1,4 +1,4 @@
-"""Images that get the size of another value, whatever that is: a plan knows it."""
+"""Values that get the size of another one, whatever that is: a plan knows it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from xnorpp.runtime.cuda.launch import Array, extent
-from xnorpp.runtime.cuda.operations import moves
+from xnorpp.runtime.cuda.operations import moves, shape
 from xnorpp.runtime.cuda.operations.producer import Keeper, Producer
 from xnorpp.runtime.plan import Step
 from xnorpp.runtime.reference.sizes import POOLS, of_one_size, places
@@ -64,4 +64,5 @@ STAGES: tuple[str, ...] = ()
 PRODUCERS = {
     "resize2d": Producer(KERNELS, "resized", _resize2d),
     "fit2d": Producer(KERNELS, "fitted", _fit2d),
+    "reshape_to": shape.PRODUCERS["reshape"],
 }

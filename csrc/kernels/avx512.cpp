@@ -139,45 +139,37 @@ void run_tile(const Run &given) {
     const size_t half = ((size_t)run.pairs * 2 + run.odd) * 16;
     const bool alike = run.cases[0] == run.cases[P - 1];  // a case never comes back, so that all of them are
     for (int h = 0; h < 2; h++) {
-        __m512i parity[P], rest[P], carries[P];
-        count_chain<P>(run, run.panel + h * half, parity, carries, std::make_integer_sequence<int, P>{});
-        const auto limit = [&](int i) __attribute__((always_inline)) {
-            const int16_t *limits = run.limits + (size_t)run.cases[i] * run.channels + h * 16;
-            return _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)limits));
-        };
+        __m512i counts[P], parity[P];
+        count_chain<P>(run, run.panel + h * half, parity, counts, std::make_integer_sequence<int, P>{});
+#pragma GCC unroll 12
+        for (int i = 0; i < P; i++) counts[i] = _mm512_dpwssd_epi32(_mm512_popcnt_epi32(parity[i]), counts[i], _mm512_set1_epi32(2));
         const int c = run.block * kBlock + h * 16;
-        const auto half_base = [&](int i) __attribute__((always_inline)) {
-            return _mm512_cvtps_epi32(mul(load(run.base + c + (size_t)run.cases[i] * run.channels), set1(0.5f)));
-        };
-        rest[0] = E == End::Signs ? limit(0) : E == End::Line ? half_base(0) : _mm512_setzero_si512();
-#pragma GCC unroll 12
-        for (int i = 1; i < P; i++) rest[i] = rest[0];
-        if (E == End::Signs && !alike)
-#pragma GCC unroll 12
-            for (int i = 1; i < P; i++) rest[i] = limit(i);
-        if (E == End::Line && !alike)
-#pragma GCC unroll 12
-            for (int i = 1; i < P; i++) rest[i] = half_base(i);
-#pragma GCC unroll 12
-        for (int i = 0; i < P; i++) rest[i] = _mm512_sub_epi32(rest[i], _mm512_popcnt_epi32(parity[i]));
         if constexpr (E == End::Signs) {
+            const auto limit = [&](int i) __attribute__((always_inline)) {
+                const int16_t *limits = run.limits + (size_t)run.cases[i] * run.channels + h * 16;
+                return _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)limits));
+            };
             uint8_t *bits = run.bits + 2 * h;
             const uint32_t turn = run.turn >> 16 * h;
+            const auto compare = [&](auto limit_of) __attribute__((always_inline)) {
 #pragma GCC unroll 12
-            for (int i = 0; i < P; i++, bits += run.bits_stride) {
-                const __m512i twice = _mm512_add_epi32(carries[i], carries[i]);
-                const uint16_t word = (uint16_t)(turn ^ _mm512_cmplt_epi32_mask(twice, rest[i]));
-                __builtin_memcpy(bits, &word, 2);
+                for (int i = 0; i < P; i++, bits += run.bits_stride) {
+                    const uint16_t word = (uint16_t)(turn ^ _mm512_cmplt_epi32_mask(counts[i], limit_of(i)));
+                    __builtin_memcpy(bits, &word, 2);
+                }
+            };
+            if (alike) {
+                const __m512i first = limit(0);
+                compare([&](int) __attribute__((always_inline)) { return first; });
+            } else {
+                compare(limit);
             }
             continue;
         }
         if constexpr (E == End::Line) {
-            finish_in_registers<P>(run, c, rest, carries);
+            finish_in_registers<P>(run, c, alike, counts);
             continue;
         }
-        __m512i counts[P];
-#pragma GCC unroll 12
-        for (int i = 0; i < P; i++) counts[i] = _mm512_sub_epi32(_mm512_add_epi32(carries[i], carries[i]), rest[i]);
         if constexpr (E == End::Floats) {
             __m512 v[P][1];
 #pragma GCC unroll 12
@@ -244,14 +236,16 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
     const size_t band_rows = (size_t)(k.band - 1) * k.sh + (size_t)(k.kh - 1) * k.dh + 1;
     char *spare = (char *)round_up((size_t)(rows + band_rows * k.row_units + BitDot::kSlack), kLine);
     int32_t *counts = (int32_t *)scratch;
-    uint32_t *prefixes = (uint32_t *)(spare + padded_row_bytes(k) + kPartedBytes);
+    uint32_t *prefixes = (uint32_t *)(spare + padded_row_bytes(k) + kPartedBytes);  // a line's begin
     const size_t row_prefixes = prefix_bytes(k) / sizeof(uint32_t);
     int32_t *places = (int32_t *)round_up((size_t)(prefixes + k.band * row_prefixes) + kLine, kLine);
     place_words(k, places);
+    Prepared own;  // rows that two bands share
+    if (!prepared) prepared = &own;
     float maps[kMost];
     Run run;
     run.maps = maps, run.channels = k.channels_padded;
-    run.places = places, run.prefix_step = (long)k.ow * (long)sizeof(uint32_t);
+    run.places = places, run.prefix_step = (long)(prefix_pitch(k) * sizeof(uint32_t));
     run.pairs = (int)chain_pairs(k), run.odd = k.total_units % 2;
     run.counts = counts;
     run.bits_stride = e.bits_stride;

@@ -14,7 +14,7 @@
 namespace {
 
 // Sixteen pixels of kWords words each, word by word; `step` is the distance of two words of a pixel.
-template <int kWords>
+template <int kWords, bool kWhole>
 __attribute__((always_inline)) inline void part_words(const uint32_t *from, __mmask16 real, uint32_t *to, size_t step) {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
@@ -40,33 +40,34 @@ __attribute__((always_inline)) inline void part_words(const uint32_t *from, __mm
         int word = 0;
 #pragma GCC unroll 4
         for (int bit = 1; bit < kWords; bit *= 2) word = 2 * word + (i / bit) % 2;
-        _mm512_mask_storeu_epi32(to + word * step, real, a[i]);
+        if (kWhole) _mm512_storeu_si512(to + word * step, a[i]);
+        else _mm512_mask_storeu_epi32(to + word * step, real, a[i]);
     }
 }
 
 template <int kWords>
 void part_row(const uint32_t *from, int columns, uint32_t *to, size_t step) {
-    for (int x = 0; x < columns; x += 16, from += 16 * kWords) {
-        const int left = columns - x;
-        part_words<kWords>(from, left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1), to + x, step);
-    }
+    int x = 0;
+    for (const int whole = step % 16 ? columns - 15 : columns; x < whole; x += 16, from += 16 * kWords) part_words<kWords, true>(from, 0xffff, to + x, step);
+    if (x < columns) part_words<kWords, false>(from, (__mmask16)((1u << (columns - x)) - 1), to + x, step);
 }
 
 // A row of padded words as planes: as many columns as the stride skips count as one pixel, with all of their words.
 void part_planes(const Conv &k, const uint32_t *from, uint32_t *to) {
     const int columns = plane_columns(k), wanted = planes_across(k) * k.words, words = k.sw * k.words;
-    if (wanted == words && words == 1) return part_row<1>(from, columns, to, columns);
-    if (wanted == words && words == 2) return part_row<2>(from, columns, to, columns);
-    if (wanted == words && words == 4) return part_row<4>(from, columns, to, columns);
-    if (wanted == words && words == 8) return part_row<8>(from, columns, to, columns);
-    if (wanted == words && words == 16) return part_row<16>(from, columns, to, columns);
-    transpose((const float *)from, (size_t)words, columns, wanted, (float *)to, (size_t)columns);
+    const size_t step = chain_columns(k);
+    if (wanted == words && words == 1) return part_row<1>(from, columns, to, step);
+    if (wanted == words && words == 2) return part_row<2>(from, columns, to, step);
+    if (wanted == words && words == 4) return part_row<4>(from, columns, to, step);
+    if (wanted == words && words == 8) return part_row<8>(from, columns, to, step);
+    if (wanted == words && words == 16) return part_row<16>(from, columns, to, step);
+    transpose((const float *)from, (size_t)words, columns, wanted, (float *)to, step);
 }
 
 // Where the words of a window lie in prepared rows, in bytes from the first one's place, in the order of the chain.
 void place_words(const Conv &k, int32_t *places) {
-    const int columns = plane_columns(k);
-    int skip = (int)((long)k.kh * k.kw * k.words % 2);
+    const size_t columns = chain_columns(k);
+    int skip = (int)(k.total_units % 2);
     for (int row = 0; row < k.kh; row++)
         for (int column = 0; column < k.kw; column++) {
             const int at = column * k.dw;
@@ -77,20 +78,28 @@ void place_words(const Conv &k, int32_t *places) {
         }
 }
 
-// The prefixes of one output row, whose first window begins at `row`.
+// The prefixes of one output row, whose first window begins at `row`; those after the last pixel are of no meaning.
 void join_prefixes(const Conv &k, const uint32_t *row, const int32_t *places, uint32_t *out) {
-    const size_t pairs = chain_pairs(k), width = (size_t)k.ow;
-    const bool odd = (long)k.kh * k.kw * k.words % 2;
-    // The last sixteen pixels may have been among others before. Fewer pixels: what is written after them is overwritten.
-    for (size_t x = 0, next; x < width; x = next) {
-        next = x + 16;
-        if (next > width && width > 16) x = width - 16;
+    const size_t pitch = prefix_pitch(k);
+    const int32_t *end = places + 2 * chain_pairs(k);
+    const bool odd = k.total_units % 2;
+    if (pitch == 8) {
+        const char *at = (const char *)row;
+        __m256i parity = odd ? _mm256_loadu_si256((const __m256i *)at) : _mm256_setzero_si256();
+        for (const int32_t *place = places; place != end; place += 2, out += 8) {
+            const __m256i first = _mm256_loadu_si256((const __m256i *)(at + place[0])), second = _mm256_loadu_si256((const __m256i *)(at + place[1]));
+            parity = _mm256_ternarylogic_epi32(parity, first, second, 0x96);
+            _mm256_store_si256((__m256i *)out, parity);
+        }
+        return;
+    }
+    for (size_t x = 0; x < pitch; x += 16) {
         const char *at = (const char *)(row + x);
         uint32_t *to = out + x;
         __m512i parity = odd ? _mm512_loadu_si512(at) : _mm512_setzero_si512();
-        for (size_t i = 0; i < pairs; i++, to += width) {
-            parity = _mm512_ternarylogic_epi32(parity, _mm512_loadu_si512(at + places[2 * i]), _mm512_loadu_si512(at + places[2 * i + 1]), 0x96);
-            _mm512_storeu_si512(to, parity);
+        for (const int32_t *place = places; place != end; place += 2, to += pitch) {
+            parity = _mm512_ternarylogic_epi32(parity, _mm512_loadu_si512(at + place[0]), _mm512_loadu_si512(at + place[1]), 0x96);
+            _mm512_store_si512(to, parity);
         }
     }
 }
@@ -99,6 +108,19 @@ void join_prefixes(const Conv &k, const uint32_t *row, const int32_t *places, ui
 template <int I>
 __attribute__((always_inline)) inline __m512i differing(__m512i w, const char *at) {
     return _mm512_xor_si512(w, _mm512_set1_epi32(*(const int32_t *)(at + 4 * I)));
+}
+
+// The first pair of pixel I, before which there is an odd word, or nothing.
+template <int I>
+__attribute__((always_inline)) inline void add_pair(__m512i &parity, __m512i &carries, __m512i w0, __m512i w1, const char *first, const char *prefix) {
+    const __m512i after = differing<I>(w1, prefix);
+    carries = _mm512_popcnt_epi32(_mm512_ternarylogic_epi32(differing<I>(w0, first), parity, after, 0xd4));
+    parity = after;
+}
+template <int I>
+__attribute__((always_inline)) inline void begin_pair(__m512i &parity, __m512i &carries, __m512i w0, __m512i w1, const char *first, const char *prefix) {
+    parity = differing<I>(w1, prefix);
+    carries = _mm512_popcnt_epi32(_mm512_andnot_si512(parity, differing<I>(w0, first)));
 }
 
 // Two pairs of pixel I, so that parities change places without being moved. Left to the compiler they are moved all the same,
@@ -130,24 +152,19 @@ __attribute__((always_inline)) inline void count_chain(const Run &run, const uin
     const int32_t *place = run.places, *end = place + 2 * run.pairs;
     const long step = run.prefix_step;
     if (run.odd) {
-        const __m512i first = _mm512_load_si512(w);
-        ((parity[I] = differing<I>(first, at)), ...);
+        const __m512i word = _mm512_load_si512(w);
+        ((parity[I] = differing<I>(word, at)), ...);
         w += 16;
-    } else {
-        ((parity[I] = _mm512_setzero_si512()), ...);
     }
-    ((carries[I] = _mm512_setzero_si512()), ...);
     if (run.pairs % 2) {
-        const __m512i w1 = _mm512_load_si512(w), w2 = _mm512_load_si512(w + 16);
-        const char *x = at + place[0];
-        const auto pair = [&](auto i) __attribute__((always_inline)) {
-            constexpr int kI = decltype(i)::value;
-            const __m512i after = differing<kI>(w2, prefix);
-            carries[kI] = _mm512_popcnt_epi32(_mm512_ternarylogic_epi32(differing<kI>(w1, x), parity[kI], after, 0xd4));
-            parity[kI] = after;
-        };
-        (pair(std::integral_constant<int, I>{}), ...);
+        const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + 16);
+        const char *first = at + place[0];
+        if (run.odd) (add_pair<I>(parity[I], carries[I], w0, w1, first, prefix), ...);
+        else (begin_pair<I>(parity[I], carries[I], w0, w1, first, prefix), ...);
         place += 2, prefix += step, w += 32;
+    } else {
+        ((carries[I] = _mm512_setzero_si512()), ...);
+        if (!run.odd) ((parity[I] = _mm512_setzero_si512()), ...);
     }
     for (; place != end; place += 4, prefix += 2 * step, w += 64) {
         const __m512i words[4] = {_mm512_load_si512(w), _mm512_load_si512(w + 16), _mm512_load_si512(w + 32), _mm512_load_si512(w + 48)};

@@ -13,10 +13,10 @@ bool have_doubles(const float *numbers, int n) {
     return most < 0x7f000000u;
 }
 
-// That line, from halves of the dot products in registers: what `fused_vectors` does from memory, rounded alike. A factor of a
+// That line, from counts in registers, by halves of the dot products: what `fused_vectors` does from memory, rounded alike. A factor of a
 // pixel times the dot product is twice the factor times the half.
 template <int P>
-__attribute__((always_inline)) inline void finish_in_registers(const Run &run, int c, const __m512i (&rest)[P], const __m512i (&carries)[P]) {
+__attribute__((always_inline)) inline void finish_in_registers(const Run &run, int c, bool alike, __m512i (&counts)[P]) {
     const Epilogue &e = *run.line;
     const __m512 mult = _mm512_loadu_ps(e.mult + c), shift = _mm512_loadu_ps(e.add + c), slope = _mm512_loadu_ps(e.slope + c);
     const __m512i flip = _mm512_loadu_si512(e.flip + c);
@@ -24,11 +24,18 @@ __attribute__((always_inline)) inline void finish_in_registers(const Run &run, i
     const float *residual = e.residual + c;
     float *out = e.out + c;
     const long residual_step = e.residual_stride, step = e.out_stride, bits_step = e.bits_stride;
+    const auto half_base = [&](int i) __attribute__((always_inline)) {
+        return _mm512_cvtps_epi32(mul(load(run.base + c + (size_t)run.cases[i] * run.channels), set1(0.5f)));
+    };
+    const __m512i first = half_base(0);
+#pragma GCC unroll 12
+    for (int i = 0; alike && i < P; i++) counts[i] = _mm512_sub_epi32(first, counts[i]);
+#pragma GCC unroll 12
+    for (int i = 0; !alike && i < P; i++) counts[i] = _mm512_sub_epi32(half_base(i), counts[i]);
     __m512 v[P];
 #pragma GCC unroll 12
     for (int i = 0; i < P; i++, residual += residual_step, out += step) {
-        const __m512i half = _mm512_sub_epi32(rest[i], _mm512_add_epi32(carries[i], carries[i]));
-        v[i] = multiply_add(mul(_mm512_cvtepi32_ps(half), set1(run.maps[i])), mult, shift);
+        v[i] = multiply_add(mul(_mm512_cvtepi32_ps(counts[i]), set1(run.maps[i])), mult, shift);
         v[i] = add(prelu(v[i], slope), load(residual));
         store(out, v[i]);
     }

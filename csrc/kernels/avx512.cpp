@@ -206,9 +206,8 @@ constexpr auto runs_of(int n, std::integer_sequence<int, I...>) {
 namespace {
 
 void BitDot::prepare(const Conv &k, const void *in, int row, uint32_t *out, char *spare) {
-    const uint32_t *words = padded_words(k, (const uint32_t *)in, row, (uint32_t *)spare);
-    if (in_chain(k)) part_planes(k, words, out);
-    else __builtin_memcpy(out, words, (size_t)k.row_units * 4);
+    if (in_chain(k)) part_planes(k, (const uint32_t *)in, row, out, (uint32_t *)spare);
+    else __builtin_memcpy(out, padded_words(k, (const uint32_t *)in, row, (uint32_t *)spare), (size_t)k.row_units * 4);
 }
 
 // Panels of a chain: [half of the 32 filters], each an odd word and then pairs of the first word and the prefix up to the
@@ -236,7 +235,7 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
     const size_t band_rows = (size_t)(k.band - 1) * k.sh + (size_t)(k.kh - 1) * k.dh + 1;
     char *spare = (char *)round_up((size_t)(rows + band_rows * k.row_units + BitDot::kSlack), kLine);
     int32_t *counts = (int32_t *)scratch;
-    uint32_t *prefixes = (uint32_t *)(spare + padded_row_bytes(k) + kPartedBytes);  // a line's begin
+    uint32_t *prefixes = (uint32_t *)(spare + padded_row_bytes(k));  // a line's begin
     const size_t row_prefixes = prefix_bytes(k) / sizeof(uint32_t);
     int32_t *places = (int32_t *)round_up((size_t)(prefixes + k.band * row_prefixes) + kLine, kLine);
     place_words(k, places);

@@ -15,7 +15,6 @@ static inline size_t prefix_bytes(const Conv &k) { return chain_pairs(k) * prefi
 static inline bool in_chain(const Conv &k) {
     return k.groups == 1 && k.ow > 1 && chain_pairs(k) <= kMostPairs && prefix_bytes(k) <= kMostPrefixBytes;
 }
-constexpr size_t kPartedBytes = 1024;  // read after the words of a row that is parted: fifteen pixels of sixteen words
 // A prepared row: [remainder of the column by the stride][word of the pixel][column/stride].
 static inline size_t chain_columns(const Conv &k) {
     const size_t columns = (size_t)plane_columns(k);
@@ -24,7 +23,7 @@ static inline size_t chain_columns(const Conv &k) {
 static inline size_t chain_row(const Conv &k) { return (size_t)planes_across(k) * k.words * chain_columns(k); }
 // Parities of a band, and for each pair where its first word lies.
 static inline size_t chain_bytes(const Conv &k) {
-    return kPartedBytes + round_up(k.band * prefix_bytes(k) + kLine, kLine) + round_up(chain_pairs(k) * 2 * sizeof(int32_t), kLine);
+    return round_up(k.band * prefix_bytes(k) + kLine, kLine) + round_up(chain_pairs(k) * 2 * sizeof(int32_t), kLine);
 }
 
 }  // namespace xnorpp

@@ -13,14 +13,28 @@
 
 namespace {
 
+inline const uint32_t *padded_words(const Conv &k, const uint32_t *in, int row, uint32_t *out);  // conv.inl
+
+// A row of words as the kernel sees it, padding included: words `begin`..`end` are read, all others are 0.
+struct WordRow {
+    const uint32_t *words;
+    long begin, end;
+    __attribute__((always_inline)) __m512i load(long at) const {
+        const long from = begin - at, to = end - at;
+        if (from <= 0 && to >= 16) return _mm512_loadu_si512(words + at);
+        const uint32_t before = from <= 0 ? 0 : from >= 16 ? 0xffff : (1u << from) - 1, until = to <= 0 ? 0 : to >= 16 ? 0xffff : (1u << to) - 1;
+        return _mm512_maskz_loadu_epi32((__mmask16)(until & ~before), words + at);
+    }
+};
+
 // Sixteen pixels of kWords words each, word by word; `step` is the distance of two words of a pixel.
 template <int kWords, bool kWhole>
-__attribute__((always_inline)) inline void part_words(const uint32_t *from, __mmask16 real, uint32_t *to, size_t step) {
+__attribute__((always_inline)) inline void part_words(const WordRow &row, long from, __mmask16 real, uint32_t *to, size_t step) {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
     __m512i a[kWords], b[kWords];
 #pragma GCC unroll 16
-    for (int i = 0; i < kWords; i++) a[i] = _mm512_loadu_si512(from + 16 * i);
+    for (int i = 0; i < kWords; i++) a[i] = row.load(from + 16 * i);
     // Each step parts the even words of a group from the odd ones.
 #pragma GCC unroll 4
     for (int groups = 1; groups < kWords; groups *= 2) {
@@ -46,22 +60,23 @@ __attribute__((always_inline)) inline void part_words(const uint32_t *from, __mm
 }
 
 template <int kWords>
-void part_row(const uint32_t *from, int columns, uint32_t *to, size_t step) {
+void part_row(const WordRow &given, int columns, uint32_t *to, size_t step) {
+    const WordRow row = given;
     int x = 0;
-    for (const int whole = step % 16 ? columns - 15 : columns; x < whole; x += 16, from += 16 * kWords) part_words<kWords, true>(from, 0xffff, to + x, step);
-    if (x < columns) part_words<kWords, false>(from, (__mmask16)((1u << (columns - x)) - 1), to + x, step);
+    for (const int whole = step % 16 ? columns - 15 : columns; x < whole; x += 16) part_words<kWords, true>(row, (long)x * kWords, 0xffff, to + x, step);
+    if (x < columns) part_words<kWords, false>(row, (long)x * kWords, (__mmask16)((1u << (columns - x)) - 1), to + x, step);
 }
 
-// A row of padded words as planes: as many columns as the stride skips count as one pixel, with all of their words.
-void part_planes(const Conv &k, const uint32_t *from, uint32_t *to) {
+// Row `row` of the padded image as planes: as many columns as the stride skips count as one pixel, with all of their words.
+void part_planes(const Conv &k, const uint32_t *in, int row, uint32_t *to, uint32_t *spare) {
     const int columns = plane_columns(k), wanted = planes_across(k) * k.words, words = k.sw * k.words;
     const size_t step = chain_columns(k);
-    if (wanted == words && words == 1) return part_row<1>(from, columns, to, step);
-    if (wanted == words && words == 2) return part_row<2>(from, columns, to, step);
-    if (wanted == words && words == 4) return part_row<4>(from, columns, to, step);
-    if (wanted == words && words == 8) return part_row<8>(from, columns, to, step);
-    if (wanted == words && words == 16) return part_row<16>(from, columns, to, step);
-    transpose((const float *)from, (size_t)words, columns, wanted, (float *)to, step);
+    const auto part = wanted < words ? nullptr : words == 1 ? part_row<1> : words == 2 ? part_row<2> : words == 4 ? part_row<4> : words == 8 ? part_row<8> : words == 16 ? part_row<16> : nullptr;
+    if (!part) return transpose((const float *)padded_words(k, in, row, spare), (size_t)words, columns, wanted, (float *)to, step);
+    if (k.pad_value > 0) return part({padded_words(k, in, row, spare), 0, (long)k.cols * k.words}, columns, to, step);
+    const long width = (long)k.w * k.words, begin = (long)k.pw * k.words;
+    const bool inside = row >= 0 && row < k.h;
+    part({inside ? in + (row * width - begin) : in, begin, inside ? begin + width : begin}, columns, to, step);
 }
 
 // Where the words of a window lie in prepared rows, in bytes from the first one's place, in the order of the chain.

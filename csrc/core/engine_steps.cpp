@@ -58,8 +58,7 @@ void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces
             while (at >= share_of(blocks, owner, threads_).end * bands) owner++;
             const Share own = share_of(blocks, owner, threads_);
             const int width = own.end - own.begin, place = at - own.begin * bands;
-            // Every other thread begins with the last band: two at the same pixels would write into the same lines of bits.
-            const int band = owner % 2 ? bands - 1 - place / width : place / width, first = place % width;
+            const int band = place / width, first = place % width;
             const int count = width - first < share.end - at ? width - first : share.end - at;
             const int y0 = band * height, y1 = y0 + height < k.oh ? y0 + height : k.oh;
             const int b0 = (own.begin + first) * split.width, b1 = b0 + count * split.width;

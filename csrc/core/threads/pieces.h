@@ -80,9 +80,9 @@ class Pieces {
     bool take(Share &share, int most) {
         auto &own = board_->left(step_, thread_);
         for (uint64_t run = own.load(std::memory_order_relaxed);;) {
-            const int begin = (int)(run >> 32), end = (int)(uint32_t)run, half = (end - begin + 1) / 2;
+            const int begin = (int)(run >> 32), end = (int)(uint32_t)run, part = (3 * (end - begin) + 2) / 4;
             if (begin >= end) return false;
-            const int size = half < most ? half : most;
+            const int size = part < most ? part : most;
             if (!own.compare_exchange_weak(run, Board::pack(begin + size, end), std::memory_order_relaxed)) continue;
             share = {begin, begin + size};
             taken_ += size;

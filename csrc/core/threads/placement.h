@@ -5,16 +5,17 @@
 // What the user allows holds: a worker may run where it was allowed to run before, less that one core. Nothing is done where
 // this leaves nothing, where the system refuses, and on systems other than Linux.
 #pragma once
+#if !defined(XNORPP_NO_THREADS)  // a library without threads has no <thread>
 #include <thread>
 #include <vector>
 
-#if defined(__linux__) && !defined(XNORPP_NO_THREADS)
+#if defined(__linux__)
 #include <sched.h>
 #endif
 
 namespace xnorpp {
 
-#if defined(__linux__) && !defined(XNORPP_NO_THREADS)
+#if defined(__linux__)
 class Placement {
   public:
     // Called by the thread that is about to open a job. Costs nothing while the caller stays where it was.
@@ -41,3 +42,4 @@ class Placement {
 #endif
 
 }  // namespace xnorpp
+#endif

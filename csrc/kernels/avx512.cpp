@@ -40,9 +40,6 @@ inline const char *settled(const void *at) {
     return (const char *)at;
 }
 
-// A sum that stays in its register.
-__attribute__((always_inline)) inline void add_to(__m512i &sum, __m512i v) { __asm__("vpaddd %1, %0, %0" : "+v"(sum) : "v"(v)); }
-
 }  // namespace
 
 #include "wide/points.inl"
@@ -139,7 +136,7 @@ void run_tile(const Run &given) {
     const size_t half = ((size_t)run.pairs * 2 + run.odd) * 16;
     const bool alike = run.cases[0] == run.cases[P - 1];  // a case never comes back, so that all of them are
     for (int h = 0; h < 2; h++) {
-        __m512i counts[P], parity[P];
+        __m512i counts[P], parity[P];  // carries first
         count_chain<P>(run, run.panel + h * half, parity, counts, std::make_integer_sequence<int, P>{});
 #pragma GCC unroll 12
         for (int i = 0; i < P; i++) counts[i] = _mm512_dpwssd_epi32(_mm512_popcnt_epi32(parity[i]), counts[i], _mm512_set1_epi32(2));

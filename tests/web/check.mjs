@@ -8,9 +8,10 @@ export async function check(folder, library, only) {
   };
   const cases = JSON.parse(new TextDecoder().decode(await bytes("cases.json")));
   const results = [];
-  for (const { model: name, images, count, build } of cases) {
+  for (const { model: name, images, count, build, size } of cases) {
     if (only && build && build !== only) continue;
     const model = await load(await bytes(name), build ? { build } : {});
+    if (size) model.resize(size[0] + 1, size[1] + 9).resize(...size);
     const pixels = await bytes(images);
     const outputs = model.run(pixels, count);
     const [channels, height, width] = model.inputShape;
@@ -23,8 +24,8 @@ export async function check(folder, library, only) {
       fileBytes: model.fileBytes,
       outputs: Array.from(outputs),
       again: Array.from(model.run(pixels.subarray(0, model.inputElements))),
-      guesses: model.classify(first, { top: 3 }),
-      prepared: Array.from(model.prepare({ data: pixels, width, height: height * count, channels })),
+      guesses: size ? [] : model.classify(first, { top: 3 }),
+      prepared: size ? [] : Array.from(model.prepare({ data: pixels, width, height: height * count, channels })),
     });
   }
   const errors = [];
@@ -45,6 +46,7 @@ export async function check(folder, library, only) {
   await attempt(() => model.run(new Uint8Array(5)));
   await attempt(() => model.classify({ data: new Uint8Array(5), width: 2, height: 2 }));
   await attempt(() => model.classify({ data: new Uint8Array(16), width: 2, height: 2 }, { top: 0 }));
+  await attempt(() => model.resize(9, 9));
   const image = () => ({ data: new Uint8Array(64 * 64 * 4), width: 64, height: 64 });
   model.classify(image()); // the first one may need another page, those after it none
   const before = model.memory;

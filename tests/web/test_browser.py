@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from random_programs import random_program
+from random_programs import Builder, random_program
 
 import xnorpp
 from browser import DIST, chromium, result_of
-from xnorpp.runtime.format.program import encode
+from xnorpp.runtime.format.program import Program, encode
 from xnorpp.shipped import shipped_path
 
 HERE = Path(__file__).resolve().parent
@@ -36,6 +36,19 @@ def images(count: int, size: int, seed: int = 0) -> np.ndarray:
     return np.asarray(images, np.uint8)
 
 
+def program_of_any_size() -> Program:
+    """An image and half of it, made as large again: enlarged, with zeros around it, and as tokens."""
+    b, rule = Builder((3, 8, 8)), [0, 1, 1, 0]
+    pool = {"kernel": [2, 2], "stride": [2, 2], "padding": [0, 0], "ceil_mode": False}
+    half = b.emit("max_pool2d", "input", attrs=pool)
+    resize = {"size": [rule, rule], "mode": "bilinear", "align_corners": False}
+    fit = {"size": [rule, rule], "before": ["half", 0], "mode": "constant", "value": 0.0}
+    tokens = b.emit("reshape_to", "input", "input", attrs={"shape": [3, -1]})
+    back = b.emit("reshape_to", tokens, "input", attrs={"shape": [3, [1, *rule], [2, *rule]]})
+    parts = [b.emit("resize2d", half, "input", attrs=resize), b.emit("fit2d", half, "input", attrs=fit), back]
+    return b.program(b.emit("concat", *parts, attrs={"axis": 0}), free_axes=(1, 2))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library, the checks, models and images."""
@@ -47,10 +60,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(HERE / name, folder)
     cases: list[dict[str, Any]] = []
 
-    def add(name: str, content: bytes, images: np.ndarray, build: str | None = None) -> None:
+    def add(
+        name: str, content: bytes, images: np.ndarray, build: str | None = None, resized: bool = False
+    ) -> None:
         (folder / name).write_bytes(content)
         (folder / f"{name}.images").write_bytes(images.tobytes())
-        cases.append({"model": name, "images": f"{name}.images", "count": len(images), "build": build})
+        case = {"model": name, "images": f"{name}.images", "count": len(images), "build": build}
+        cases.append({**case, "size": list(images.shape[1:3]) if resized else None})
 
     small = shipped_path("cifar10-resnet20").read_bytes()
     add("small", small, images(COUNT, 32))
@@ -67,6 +83,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 encode(program),
                 rng.integers(0, 256, (3, height, width, channels), np.uint8),
             )
+    any_size = encode(program_of_any_size())
+    add("random-any", any_size, rng.integers(0, 256, (2, 17, 23, 3), np.uint8), resized=True)
     (folder / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
     return folder
 
@@ -79,6 +97,7 @@ def compare(folder: Path, found: dict[str, Any]) -> dict[str, str]:
         name = result["model"]
         model = xnorpp.PackedModel(_program(folder / name), threads=1)
         channels, height, width = model.input_shape
+        height, width = cases[name]["size"] or (height, width)
         count = cases[name]["count"]
         images = np.fromfile(folder / f"{name}.images", np.uint8).reshape(count, height, width, channels)
         wanted = model(images)
@@ -101,7 +120,8 @@ def compare(folder: Path, found: dict[str, Any]) -> dict[str, str]:
         )
         assert result["fileBytes"] == (folder / name).stat().st_size
         assert result["labels"] == list(model.labels or ())
-    damaged, limit, size, pixels, top = found["errors"]
+    damaged, limit, size, pixels, top, fixed = found["errors"]
+    assert fixed == "the model takes images of one size only, 3 x 32 x 32"
     assert damaged == "the checksum does not match; the file is damaged"
     assert "memory_bytes" in limit
     assert "5 numbers; 1 x 3072 (3 x 32 x 32) are needed" in size

@@ -69,6 +69,12 @@ export class Model {
    */
   run(input: Uint8Array | Uint8ClampedArray | Float32Array, count?: number): Float32Array | Record<string, Float32Array>;
 
+  /** Whether images of other heights and widths are allowed: see `resize`. */
+  readonly takesAnySize: boolean;
+
+  /** From now on the model takes images of this height and width; only where `takesAnySize`. Returns the model. */
+  resize(height: number, width: number): this;
+
   /** The bytes that `classify` makes of an image, for `run`. */
   prepare(image: ImageData | Pixels): Uint8Array;
 

@@ -73,13 +73,37 @@ export class Model {
     this.#handle = instance.word(options + 40);
     instance.free(options), instance.free(file);
     this.fileBytes = bytes.length;
+    this.#describe();
+    const count = instance.call("label_count", this.#handle);
+    this.labels = count ? Array.from({ length: count }, (_, i) => instance.text(instance.call("label", this.#handle, i))) : null;
+    this.isa = instance.text(instance.call("model_isa", this.#handle));
+  }
+
+  #describe() {
+    const instance = this.#instance;
     const input = instance.value("input", this.#handle);
     this.inputShape = input.shape;
     this.inputElements = input.elements;
     this.outputs = Array.from({ length: instance.call("output_count", this.#handle) }, (_, i) => instance.value("output", this.#handle, i));
-    const count = instance.call("label_count", this.#handle);
-    this.labels = count ? Array.from({ length: count }, (_, i) => instance.text(instance.call("label", this.#handle, i))) : null;
-    this.isa = instance.text(instance.call("model_isa", this.#handle));
+    this.takesAnySize = instance.call("takes_any_size", this.#handle) === 1;
+  }
+
+  resize(height, width) {
+    const instance = this.#instance;
+    if (!this.takesAnySize) throw new XnorppError(`the model takes images of one size only, ${this.inputShape.join(" x ")}`);
+    for (const [name, size] of Object.entries({ height, width }))
+      if (!Number.isInteger(size) || size < 1) throw new XnorppError(`\`${name}\` (=${size}) must be an integer of at least 1`);
+    const place = instance.allocate(4);
+    try {
+      instance.call("resized", this.#handle, BigInt(height), BigInt(width), place, 0);
+      const other = instance.word(place);
+      instance.call("free", this.#handle);
+      this.#handle = other;
+    } finally {
+      instance.free(place);
+    }
+    this.#describe();
+    return this;
   }
 
   get memory() {

@@ -327,7 +327,7 @@ def shipped(rows: Sequence[Row]) -> str:
         one = (
             f"`{row['name']}`",
             f"{accuracy['packed_top1']:.2f}",
-            f"{row['twin']['top1']:.2f}" if row["twin"] else "",
+            f"{row['baseline']['top1']:.2f}" if row["baseline"] else "",
             f"{accuracy['packed_top5']:.2f}",
             size_text(row["file"]["bytes"]),
             f"{latency['median']:.2f} ms (fastest {latency['fastest']:.2f})",
@@ -364,9 +364,9 @@ def shipped_short(rows: Sequence[Row]) -> str:
         "|---|---|---|---|---|",
     ]
     for row in found:
-        twin = f"{row['twin']['top1']:.2f} %" if row["twin"] else "not measured"
+        baseline = f"{row['baseline']['top1']:.2f} %" if row["baseline"] else "not measured"
         lines.append(
-            f"| `{row['name']}` | {row['accuracy']['packed_top1']:.2f} % | {twin} | "
+            f"| `{row['name']}` | {row['accuracy']['packed_top1']:.2f} % | {baseline} | "
             f"{size_text(row['file']['bytes'])} | {row['latency']['median']:.2f} ms |"
         )
     name = found[0]["name"]

@@ -389,7 +389,8 @@ def test_shipped_models_are_drawn(drawing: ModuleType) -> None:
     assert drawing.shipped_short([]) == ""
     accuracy = {"packed_top1": 91.5, "torch_top1": 91.51, "from_bytes_top1": 91.4, "packed_top5": 99.0,
                 "same_class": 99.9, "images": 10000}  # fmt: skip
-    row = {"kind": "shipped", "name": "a-model", "refused": None, "accuracy": accuracy, "twin": {"top1": 94},
+    row = {"kind": "shipped", "name": "a-model", "refused": None, "accuracy": accuracy,
+           "baseline": {"top1": 94},
            "latency": {"median": 0.5, "fastest": 0.4, "isa": "avx2", "hardware": {"cpu": "a CPU"}}, "seed": 7,
            "file": {"bytes": 1_500_000}, "recipe": {"name": "best"}, "date": "2026-01-01"}  # fmt: skip
     worse = {**row, "accuracy": {**accuracy, "packed_top1": 10.0}}

@@ -44,6 +44,10 @@ def test_a_right_packing_holds() -> None:
     assert result.same_class == 1.0
     assert result.output_error < 1e-5
     assert {layer.op for layer in result.layers} >= {"sign", "affine", "conv2d"}
+    first, last = str(result).splitlines()
+    assert first == f"holds: rounding explains every difference in {len(result.layers)} operations"
+    assert last.startswith("end to end: 0 of 9,216 signs differ, the same class for 100.00 % of the inputs")
+    assert verify(network(), torch.from_numpy(X)) == result, "a tensor does as well"
 
 
 def test_a_wrong_threshold_is_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +62,10 @@ def test_a_wrong_threshold_is_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) 
     assert not result.holds
     assert result.flips > 0
     assert [layer.name for layer in result.layers if layer.beyond] == ["4"]
+    first, broken, last = str(result).splitlines()
+    assert first.startswith("does not hold: rounding does not explain 1 of ")
+    assert broken.startswith("  4 (sign): ")
+    assert last.startswith(f"end to end: {result.flips:,} of 9,216 signs differ")
 
 
 def test_a_wrong_fold_is_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:

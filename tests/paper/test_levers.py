@@ -119,7 +119,7 @@ def test_students_are_shown_as_they_were_measured_packed() -> None:
             "trained": {"commit": "1234"},
             "recipe": {"name": f"student-{name}", "epochs": 300},
             "accuracy": {"packed_top1": top1, "calibration_error": 0.0123},
-            "twin": {"top1": 91.56},
+            "baseline": {"top1": 91.56},
             "file": {"sha256": digest},
         }
 

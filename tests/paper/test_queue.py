@@ -62,7 +62,7 @@ def test_a_failed_run_is_named_and_its_student_waits(tmp_path: Path) -> None:
     broken = replace(twin, settings=(*twin.settings, "data.batch_size=100000"))
     with pytest.raises(QueueError, match=f"1 of 2 runs failed .{twin.key}; {student.key} wait"):
         run_queue([broken, student], results=tmp_path, folder=tmp_path, device="cpu", say=lambda text: None)
-    assert "`batch_size` (=100000)" in (tmp_path / twin.key / "log.txt").read_text()
+    assert "`data.batch_size` (=100000)" in (tmp_path / twin.key / "log.txt").read_text()
     assert read_results(tmp_path) == []
 
 

@@ -17,7 +17,7 @@ from xnorpp.data.own import as_images
 from xnorpp.inspect.calibration import calibrate, expected_calibration_error, logits_of
 from xnorpp.paper.shipping import ship as shipping
 from xnorpp.paper.shipping.calibrated import _seen_by_teacher
-from xnorpp.paper.shipping.ship import Refused, read_twin, sample_images, ship, without_places
+from xnorpp.paper.shipping.ship import Refused, read_baseline, sample_images, ship, without_places
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -75,7 +75,7 @@ def test_the_whole_way(
         == card["accuracy"]["torch_top1"]
         == card["trained"]["metrics"]["top1"]
     )
-    assert card["twin"]["top1"] == card["trained"]["metrics"]["top1"]
+    assert card["baseline"]["top1"] == card["trained"]["metrics"]["top1"]
     assert card["recipe"]["seed"] == 0
     assert card["recipe"]["changed"]["schedule.max_steps"] == 2
     (row,) = rows_of(record)
@@ -128,7 +128,7 @@ def test_bad_input_is_one_sentence(run: Path, tmp_path: Path, capsys: pytest.Cap
     assert "cifar" in capsys.readouterr().err.lower()
 
 
-def test_the_twin_of_a_file_of_results(tmp_path: Path) -> None:
+def test_the_baseline_of_a_file_of_results(tmp_path: Path) -> None:
     path = tmp_path / "accuracy.jsonl"
     rows = [
         {"recipe": "a-real", "metrics": {"top1": 1.0}, "epochs": 3, "seed": 0},
@@ -138,10 +138,10 @@ def test_the_twin_of_a_file_of_results(tmp_path: Path) -> None:
         {"recipe": "b", "metrics": {"top1": 6.0}},
     ]
     path.write_text("\n".join(map(json.dumps, rows)) + "\n")
-    found = read_twin(path, "a-real")
+    found = read_baseline(path, "a-real")
     assert (found["top1"], found["top5"], found["seed"]) == (2.0, 3.0, 1)
     with pytest.raises(ValueError, match="no test result of recipe 'c'; its recipes are a-real, b"):
-        read_twin(path, "c")
+        read_baseline(path, "c")
 
 
 def test_no_absolute_path_is_kept() -> None:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import xnorpp
 from xnorpp.cli.main import main
+from xnorpp.convert import unbinarize
 from xnorpp.data import DatasetError, load_dataset
 from xnorpp.models import create_model
 from xnorpp.nn import BinaryConv2d
@@ -187,6 +188,12 @@ def test_a_checkpoint_of_an_own_module_needs_it(tmp_path: Path) -> None:
         load_model(tmp_path, model=Net(3))
     with pytest.raises(CheckpointError, match=r"the network has no `binary\.(bias|scale\.alpha)`"):
         load_model(tmp_path, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    real = Net()
+    unbinarize(real)
+    with pytest.raises(
+        CheckpointError, match="`binary` is real-valued in the network and binary in the check"
+    ):
+        load_model(tmp_path, model=real)
     pack_checkpoint(tmp_path, tmp_path / "own.xnor", model=Net())
     packed = xnorpp.load(tmp_path / "own.xnor")
     assert packed.labels == tuple("0123456789")

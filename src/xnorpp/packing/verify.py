@@ -65,6 +65,8 @@ class Verification:
         >>> result = verify(create_model("small", input_size=8), np.zeros((2, 3, 8, 8), np.float32))
         >>> result.holds, result.same_class
         (True, 1.0)
+        >>> str(result).splitlines()[0]
+        'holds: rounding explains every difference in 38 operations'
     """
 
     layers: tuple[LayerCheck, ...]
@@ -77,20 +79,38 @@ class Verification:
     def holds(self) -> bool:
         return not any(layer.beyond for layer in self.layers)
 
+    def __str__(self) -> str:
+        broken = [layer for layer in self.layers if layer.beyond]
+        lines = [f"holds: rounding explains every difference in {len(self.layers)} operations"]
+        if broken:
+            lines = [
+                f"does not hold: rounding does not explain {len(broken)} of {len(self.layers)} operations"
+            ]
+        for layer in broken:
+            counts = f"{layer.beyond:,} of {layer.count:,}"
+            lines.append(f"  {layer.name} ({layer.op}): {counts} numbers are beyond the bound")
+        lines.append(
+            f"end to end: {self.flips:,} of {self.bits:,} signs differ, the same class for "
+            f"{100 * self.same_class:.2f} % of the inputs, largest difference of an output "
+            f"{self.output_error:.1e}"
+        )
+        return "\n".join(lines)
+
 
 def verify(
-    model: nn.Module, x: npt.NDArray[np.float32], *, half: bool = False, real: str | None = None
+    model: nn.Module, x: npt.ArrayLike, *, half: bool = False, real: str | None = None
 ) -> Verification:
     """Compare a model with its packed program, layer by layer and end to end.
 
     Args:
         model: The trained model.
-        x: Normalised images, `(n, c, h, w)`, sequences, `(n, c, length)`, or vectors, `(n, c)`.
+        x: Normalised images, `(n, c, h, w)`, sequences, `(n, c, length)`, or vectors, `(n, c)`, as an
+            array or a tensor on the CPU.
         half: Whether the program stores real-valued weights in 16 bits, as in `pack`.
         real: How the program stores real numbers, as in `pack`.
 
     Returns:
-        A `Verification`; its `holds` is the contract.
+        A `Verification`; its `holds` is the contract, and printing it shows a summary.
 
     Raises:
         PackError: If the model cannot be packed.
@@ -103,11 +123,12 @@ def verify(
         >>> verify(create_model("small", input_size=8), x).holds
         True
     """
+    x = np.ascontiguousarray(x, np.float32)
     if x.ndim < 2 or not len(x):
         raise ValueError(f"`x` has shape {tuple(x.shape)}; a batch of at least one input is needed")
     model = unwrap(model)
     shape = tuple(x.shape[1:])
-    traced, tensors = trace_values(model, torch.from_numpy(np.ascontiguousarray(x)))
+    traced, tensors = trace_values(model, torch.from_numpy(x))
     first = next(iter(traced.values()))
     program, nodes = assemble(fold(traced), shape, real=check_real(real, half))
     trained = {serial: tensor.float().cpu().numpy() for serial, tensor in tensors.items()}

@@ -30,7 +30,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "difference", "from_bytes_top1", "from_bytes_same_class", "isa", "hardware",
     ),
     "verified": ("images", "bits", "flips_end_to_end", "beyond_the_bound"),
-    "twin": (),
+    "baseline": (),
     "latency": (
         "median", "fastest", "from_bytes_median", "from_bytes_fastest", "calls", "batch", "threads", "isa",
         "hardware",
@@ -42,7 +42,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 # Keys of cards that versions before 0.2 wrote.
-_RENAMED = {"pictures": "images", "train_pictures": "train_images", "test_pictures": "test_images"}
+_RENAMED = {
+    "pictures": "images", "train_pictures": "train_images", "test_pictures": "test_images",
+    "twin": "baseline",
+}  # fmt: skip
 
 # What is known about the terms of the images that a model was trained on.
 _TERMS = {
@@ -76,7 +79,8 @@ def check_card(card: Any, where: str) -> dict[str, Any]:
     """
     if not isinstance(card, dict):
         raise ValueError(f"the model card {where} must be a JSON object")
-    found: dict[str, Any] = dict(card)
+    given: dict[str, Any] = card
+    found: dict[str, Any] = {_RENAMED.get(field, field): value for field, value in given.items()}
     for field, keys in FIELDS.items():
         if field not in found:
             raise ValueError(f"the model card {where} has no field {field!r}")
@@ -258,13 +262,15 @@ def _calibration(card: Mapping[str, Any]) -> str:
 
 
 def _baseline(card: Mapping[str, Any]) -> str:
-    twin = card["twin"]
-    if not twin:
+    baseline = card["baseline"]
+    if not baseline:
         return ""
-    gap = twin["top1"] - card["accuracy"]["packed_top1"]
-    known = [f"{key} {twin[key]}" for key in ("seed", "epochs", "commit") if twin.get(key) is not None]
+    gap = baseline["top1"] - card["accuracy"]["packed_top1"]
+    known = [
+        f"{key} {baseline[key]}" for key in ("seed", "epochs", "commit") if baseline.get(key) is not None
+    ]
     place = "above" if gap >= 0 else "below"
     return (
-        f"top-1 {twin['top1']:.2f} %, {abs(gap):.2f} points {place} this model "
-        f"({', '.join([twin['recipe'], *known])})"
+        f"top-1 {baseline['top1']:.2f} %, {abs(gap):.2f} points {place} this model "
+        f"({', '.join([baseline['recipe'], *known])})"
     )

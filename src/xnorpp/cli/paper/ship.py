@@ -16,15 +16,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dataset", metavar="NAME", help="measure on another data set than that of training")
     parser.add_argument("--folder", metavar="DIR", help="folder for the two files (default: the package)")
     parser.add_argument(
-        "--baseline", metavar="SOURCE", dest="twin",
+        "--baseline", metavar="SOURCE", dest="baseline",
         help="accuracy of the real-valued baseline: the folder of its run, or a .jsonl file of results",
     )  # fmt: skip
     parser.add_argument(
-        "--baseline-recipe", metavar="NAME", dest="twin_recipe",
+        "--baseline-recipe", metavar="NAME", dest="baseline_recipe",
         help="which recipe in --baseline (default: RECIPE-real)",
     )  # fmt: skip
-    parser.add_argument("--twin", dest="twin", help=SUPPRESS)  # the two names of 0.1.0
-    parser.add_argument("--twin-recipe", dest="twin_recipe", help=SUPPRESS)
+    parser.add_argument("--twin", dest="baseline", help=SUPPRESS)  # the two names of 0.1.0
+    parser.add_argument("--twin-recipe", dest="baseline_recipe", help=SUPPRESS)
     parser.add_argument(
         "--record",
         metavar="FILE",
@@ -58,9 +58,9 @@ def run(given: Namespace) -> int:
 
     check_file("--record", given.record, makes_folder=True)
     card = ship(
-        given.checkpoint, given.name, given.data, given.folder, dataset=given.dataset, twin=given.twin,
-        twin_recipe=given.twin_recipe, record=given.record, half=given.half, force=given.force,
-        measure_only=given.measure_only,
+        given.checkpoint, given.name, given.data, given.folder, dataset=given.dataset,
+        baseline=given.baseline, baseline_recipe=given.baseline_recipe, record=given.record,
+        half=given.half, force=given.force, measure_only=given.measure_only,
         batch=given.batch, verify_images=given.verify, statistics=given.statistics, device=given.device,
         say=say,
     )  # fmt: skip

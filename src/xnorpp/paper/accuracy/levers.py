@@ -100,7 +100,7 @@ def students_block(rows: Sequence[Row]) -> str:
 
 
 def _baseline(row: Row) -> str:
-    return f"{row['twin']['top1']:.2f}" if row.get("twin") else NOT_MEASURED
+    return f"{row['baseline']['top1']:.2f}" if row.get("baseline") else NOT_MEASURED
 
 
 def levers(rows: Sequence[Row], network: str, tried: Collection[str]) -> dict[tuple[str, int], Row]:

@@ -72,7 +72,7 @@ def shipped_panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
     for name, known in shipped_models(rows).items():
         for what, value in (
             ("packed", (known or {}).get("packed")),
-            ("real-valued", (known or {}).get("twin")),
+            ("real-valued", (known or {}).get("baseline")),
         ):
             if value is not None:
                 bars.append([f"{name}, {what}", [value], what == "packed", None])

@@ -197,9 +197,9 @@ def shipped(name: str) -> Iterator[Run]:
     dataset = "cifar10" if name.startswith("cifar10") else "tiny_imagenet"
     network = name.rsplit("-", 1)[1]
     facts = (("name", name),)
-    twin = Run("shipped", "real", dataset, network, f"best-{name}-real", facts=facts)
-    yield twin
-    teacher = replace(twin, network="resnet18").key
+    baseline = Run("shipped", "real", dataset, network, f"best-{name}-real", facts=facts)
+    yield baseline
+    teacher = replace(baseline, network="resnet18").key
     yield Run("shipped", "best", dataset, network, f"best-{name}", teacher=teacher, facts=facts)
 
 

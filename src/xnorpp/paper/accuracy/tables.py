@@ -248,10 +248,10 @@ def shipped_models(rows: Sequence[Row]) -> dict[str, Row | None]:
     found: dict[str, Row | None] = {}
     for name in dict.fromkeys([*MODELS, *cards, *(str(row["name"]) for row in trained if row.get("name"))]):
         own = [row for row in trained if row.get("name") == name]
-        twins = [row for row in own if row["row"] == "real"]
+        baselines = [row for row in own if row["row"] == "real"]
         binary = [row for row in own if row["row"] != "real"]
         card = cards.get(name)
-        known: Row = {"twin": top1(twins[-1]) if twins else None, "torch": None, "packed": None}
+        known: Row = {"baseline": top1(baselines[-1]) if baselines else None, "torch": None, "packed": None}
         if binary:
             packed = binary[-1].get("packed") or {}
             known.update(
@@ -271,8 +271,8 @@ def shipped_models(rows: Sequence[Row]) -> dict[str, Row | None]:
                 milliseconds=card["latency"]["median"],
                 calibration=result.get("calibration_error"),
             )
-            if card.get("twin"):
-                known["twin"] = card["twin"]["top1"]
+            if card.get("baseline"):
+                known["baseline"] = card["baseline"]["top1"]
         found[name] = known if own or card else None
     return found
 
@@ -282,15 +282,15 @@ def shipped_block(rows: Sequence[Row]) -> str:
     body = []
     for name, known in shipped_models(rows).items():
         known = known or {}
-        packed, twin = known.get("packed"), known.get("twin")
+        packed, baseline = known.get("packed"), known.get("baseline")
         body.append(
             [
                 name,
                 _points(packed),
                 _points(known.get("packed5")),
                 _points(known.get("torch")),
-                _points(twin),
-                f"{twin - packed:.2f}" if packed is not None and twin is not None else "",
+                _points(baseline),
+                f"{baseline - packed:.2f}" if packed is not None and baseline is not None else "",
                 f"{known['bytes'] / 1e6:.2f}" if known.get("bytes") else NOT_MEASURED,
                 f"{known['milliseconds']:.2f}" if known.get("milliseconds") else NOT_MEASURED,
                 NOT_MEASURED if known.get("calibration") is None else f"{known['calibration']:.3f}",

@@ -70,8 +70,8 @@ def ship(
     folder: str | Path | None = None,
     *,
     dataset: str | None = None,
-    twin: str | Path | None = None,
-    twin_recipe: str | None = None,
+    baseline: str | Path | None = None,
+    baseline_recipe: str | None = None,
     record: str | Path | None = RECORD,
     half: bool = False,
     force: bool = False,
@@ -85,19 +85,21 @@ def ship(
 ) -> dict[str, Any]:
     """Pack, verify, measure and write `NAME.xnor` and `NAME.json` into `folder`; the card is returned.
 
-    `folder` is the package's own, if none is given. `twin` has the accuracy of the real-valued baseline: the
-    folder of its run, or a .jsonl file of results, in which the newest row of `twin_recipe` (the checkpoint's
-    recipe followed by -real) counts. With `statistics`, those of batch norm are first re-estimated over this
-    many batches of training images. `device` is where torch runs; the packed file always runs on the CPU.
-    `measure_only` records the measurements as a row of kind "measured" and writes no model: for other seeds
-    of a network that ships.
+    `folder` is the package's own, if none is given. `baseline` has the accuracy of the real-valued one: the
+    folder of its run, or a .jsonl file of results, in which the newest row of `baseline_recipe` (the
+    checkpoint's recipe followed by -real) counts. With `statistics`, those of batch norm are first
+    re-estimated over this many batches of training images. `device` is where torch runs; the packed file
+    always runs on the CPU. `measure_only` records the measurements as a row of kind "measured" and writes no
+    model: for other seeds of a network that ships.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"`name` (={name!r}) must be of small letters, digits and single hyphens")
     folder = shipped.FOLDER if folder is None else Path(folder)
     meta = load_checkpoint(checkpoint).meta
     test_set = load_dataset(dataset or meta["dataset"], data, "test")
-    found_twin = read_twin(twin, twin_recipe or f"{meta['recipe']['name']}-real") if twin else None
+    found_baseline = (
+        read_baseline(baseline, baseline_recipe or f"{meta['recipe']['name']}-real") if baseline else None
+    )
 
     def prepare(network: nn.Module) -> None:
         measure_again(network, meta, data, statistics, device, say)
@@ -145,7 +147,7 @@ def ship(
         "accuracy": accuracy,
         "calibration": calibration,
         "verified": verified,
-        "twin": found_twin,
+        "baseline": found_baseline,
         "latency": time_one(content, rounds or ROUNDS),
         "sample": {"images": SAMPLE, "seed": 0, **answers(packed, sample_images(packed))},
     }
@@ -380,7 +382,7 @@ def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return found
 
 
-def read_twin(source: str | Path, recipe: str) -> dict[str, Any]:
+def read_baseline(source: str | Path, recipe: str) -> dict[str, Any]:
     """The measured real-valued baseline: of a run's folder, or of the newest row in a .jsonl file."""
     path = Path(source)
     if path.is_dir():
@@ -396,7 +398,8 @@ def read_twin(source: str | Path, recipe: str) -> dict[str, Any]:
         if not rows:
             known = ", ".join(sorted({str(row.get("recipe")) for row in lines})) or "none"
             raise ValueError(
-                f"`twin` (={str(path)!r}) has no test result of recipe {recipe!r}; its recipes are {known}"
+                f"`baseline` (={str(path)!r}) has no test result of recipe {recipe!r}; its recipes are "
+                f"{known}"
             )
         row = rows[-1]
         epochs = row.get("epochs")

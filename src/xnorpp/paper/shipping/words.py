@@ -70,7 +70,7 @@ def limits(card: Mapping[str, Any]) -> list[str]:
         )
     if data["dataset"] in _IMAGES:
         found.append(_IMAGES[data["dataset"]])
-    if not card["twin"]:
+    if not card["baseline"]:
         found.append("No real-valued baseline was measured.")
     found.append(
         "It shows what a one-bit network does. Not for decisions about people or anything that can do harm."

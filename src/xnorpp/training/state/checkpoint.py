@@ -277,6 +277,15 @@ def load_model(
 def set_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
     """`load_state_dict` with an error of one sentence where names or shapes differ."""
     own = model.state_dict()
+    layer = _binary_on_one_side(own, weights)
+    if layer is not None:
+        binary_here = any(name.startswith(f"{layer}.scale.") for name in own)
+        kinds = ("binary", "real-valued") if binary_here else ("real-valued", "binary")
+        raise CheckpointError(
+            f"The weights in {path} do not fit the network: the layer `{layer}` is {kinds[0]} in the network "
+            f"and {kinds[1]} in the checkpoint; call `binarize` with the `example` and seed of the training, "
+            "or with `overrides` for this layer."
+        )
     for name in [*weights, *own]:
         if name not in weights or name not in own:
             lacking = "the checkpoint" if name in own else "the network"
@@ -287,6 +296,15 @@ def set_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> 
                 f"{tuple(weights[name].shape)} there and {tuple(own[name].shape)} in the network."
             )
     model.load_state_dict(weights)
+
+
+def _binary_on_one_side(*sides: Mapping[str, Tensor]) -> str | None:
+    """The first layer that has a learned scale on one side alone, and weights on both."""
+    scaled = [[name.partition(".scale.")[0] for name in side if ".scale." in name] for side in sides]
+    for layer in [*scaled[0], *scaled[1]]:
+        if all(f"{layer}.weight" in side for side in sides) and (layer in scaled[0]) != (layer in scaled[1]):
+            return layer
+    return None
 
 
 def in_first_stage(meta: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from xnorpp.bench.compare import TITLES
 from xnorpp.paper.plots import digest, drawn_from, speed_plot
-from xnorpp.paper.speed import speed_block, speed_data
+from xnorpp.paper.speed import headline_block, home_block, speed_block, speed_data
 
 
 def bench(engine: str, precision: str, value: float, **more: Any) -> dict[str, Any]:
@@ -121,3 +121,16 @@ def test_titles_do_not_run_into_each_other() -> None:
     panels = speed_data(read_rows(Path(__file__).resolve().parents[2] / "results"))
     assert len(panels) > 2
     assert max(len(line) for title, _ in panels for line in title.split("\n")) <= 46
+
+
+def test_the_readme_lists_what_the_first_page_shows() -> None:
+    card = {
+        "kind": "shipped",
+        "name": "a-model",
+        "file": {"bytes": 97_300},
+        "accuracy": {"packed_top1": 88.67},
+    }
+    words = "is the entire file of `a-model`, which classifies 88.7 % of its test images correctly"
+    assert headline_block([card]) == f"- **97 kB** {words}."
+    assert f"**97 kB** {words}\n" in home_block([card])
+    assert headline_block([]) == home_block([]) == "How fast: not measured yet."

@@ -32,12 +32,14 @@ from xnorpp.paper.layers.tables import (
 )
 from xnorpp.paper.plots import PLOTS, Plot, digest, drawn_from
 from xnorpp.paper.recorded import Row
-from xnorpp.paper.speed import home_block, speed_block
+from xnorpp.paper.speed import headline_block, home_block, speed_block
 
 BLOCK = re.compile(r"(<!-- drawn: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 FOLDER = Path("docs") / "plots"
 FURTHER = "further"  # the block of what has no place yet
-ELSEWHERE = frozenset(("home", "paper_short", "speed_short"))  # on other pages than docs/results.md
+ELSEWHERE = frozenset(
+    ("headline", "home", "paper_short", "speed_short")
+)  # on other pages than docs/results.md
 
 Draw = Callable[[Sequence[Row]], str]
 
@@ -57,6 +59,7 @@ def with_plot(name: str, draw: Draw, plot: Plot | None = None) -> Draw:
 BLOCKS: dict[str, Draw] = {
     "paper_short": readme_block,
     "speed_short": speed_block,
+    "headline": headline_block,
     "home": home_block,
     "best": with_plot("shipped", shipped_block),
     "claim": with_plot("claim", claim_block),

@@ -200,7 +200,21 @@ def _listed(counts: Sequence[int]) -> str:
 
 
 def home_block(rows: Sequence[Row]) -> str:
-    """The headline numbers of the documentation's first page: typical cases, from the stored results."""
+    """The headline numbers of the documentation's first page."""
+    lines = [f"**{number}** {words}" for number, words in _headlines(rows)]
+    if not lines:
+        return f"How fast: {NOT_MEASURED}."
+    return "\n\n".join(['<div class="figures" markdown>', *lines, "</div>"])
+
+
+def headline_block(rows: Sequence[Row]) -> str:
+    """The same numbers as a list, for the README."""
+    lines = [f"- **{number}** {words}." for number, words in _headlines(rows)]
+    return "\n".join(lines) if lines else f"How fast: {NOT_MEASURED}."
+
+
+def _headlines(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """A number and what it is, for typical cases, from the stored results."""
     figures: list[tuple[str, str]] = []
     for precision, words in (("fp32", "32-bit floating-point"), ("int8", "8-bit integer")):
         found = {one: ratios for one in SETS[:2] if (ratios := _ratios(rows, precision, "default", one))}
@@ -225,7 +239,4 @@ def home_block(rows: Sequence[Row]) -> str:
         right = f"classifies {small['accuracy']['packed_top1']:.1f} % of its test images correctly"
         size = f"{small['file']['bytes'] / 1000:.0f} kB"
         figures.append((size, f"is the entire file of `{small['name']}`, which {right}"))
-    if not figures:
-        return f"How fast: {NOT_MEASURED}."
-    lines = [f"**{number}** {words}" for number, words in figures]
-    return "\n\n".join(['<div class="figures" markdown>', *lines, "</div>"])
+    return figures

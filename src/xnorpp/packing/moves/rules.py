@@ -162,10 +162,11 @@ def _rules(
         if all(other.shape(g)[axis] == after[g][axis] for g in graphs for axis in axes):
             return other, [list(SAME) if axis in axes else None for axis in (1, 2)]
     for other in (others[0], row.inputs[0], *others[1:]):
-        pairs = [(other.shape(g)[axis], after[g][axis]) for axis in axes for g in graphs]
-        rule = _rule(pairs)
-        if rule is not None:
-            return other, [list(rule) if axis in axes else None for axis in (1, 2)]
+        pairs = {axis: [(other.shape(g)[axis], after[g][axis]) for g in graphs] for axis in axes}
+        both = _rule([pair for axis in axes for pair in pairs[axis]])
+        rules = {axis: both or _rule(pairs[axis]) for axis in axes}
+        if all(rules.values()):
+            return other, [rules.get(axis) for axis in (1, 2)]
     sizes = ", ".join(f"{shape[1]}x{shape[2]}" for shape in after[:4])
     node = row.node
     raise Bound(
@@ -174,8 +175,12 @@ def _rules(
 
 
 def _rule(pairs: Sequence[tuple[int, int]]) -> Rule | None:
-    """`(n + add) // over * times + plus` for all pairs of n and what comes out, or None."""
+    """`(n + add) // over * times + plus` for all pairs of n and what comes out, or None.
+
+    None too where two rules are possible that differ elsewhere.
+    """
     for over in _OVER:
+        found: list[Rule] = []
         for add in dict.fromkeys((0, over - 1, over // 2, *range(over))):
             steps = [((n + add) // over, out) for n, out in pairs]
             (low, out), (high, last) = min(steps), max(steps)
@@ -184,5 +189,10 @@ def _rule(pairs: Sequence[tuple[int, int]]) -> Rule | None:
             times = (last - out) // (high - low)
             plus = out - times * low
             if times <= 1024 and all(step * times + plus == wanted for step, wanted in steps):
-                return [add, over, times, plus]
+                found.append([add, over, times, plus])
+        if found:
+            sizes = [
+                [(n + add) // over * times + plus for n in range(2 * over)] for add, _, times, plus in found
+            ]
+            return found[0] if all(one == sizes[0] for one in sizes) else None
     return None

@@ -20,9 +20,9 @@ Size = tuple[int, int]
 # Added to height and width: the first keeps what is left after strides of up to 32, and must run; at the
 # others, where a stride may leave a pixel over, the model may be unable to run.
 _MORE = ((32, 64), (1, 3), (6, 5))
-# Where rows and columns follow from other values: added to the next multiple of 32. Halves of the first two
-# are odd again and again, rounded down and rounded up.
-_FURTHER = ((31, 63), (33, 97), (16, 47), (45, 10), (58, 88))
+# Where rows and columns follow from other values: added to the next multiple of 128, so that a division by a
+# power of two leaves nothing, one pixel, or all but one over, and many other rests.
+_FURTHER = ((-1, 0), (0, 1), (1, -1), (14, 12), (18, 11), (5, 6))
 
 
 def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, Node], str]:
@@ -37,7 +37,7 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
     tried: list[Size] = [(height, width)]
     unlike: dict[Size, Unlike] = {}
     sizes = [(height + more[0], width + more[1]) for more in _MORE]
-    rounded = (-(height // -32) * 32, -(width // -32) * 32)
+    rounded = (-(height // -128) * 128, -(width // -128) * 128)
     for number in range(len(_MORE) + len(_FURTHER) + 1):
         if number == len(_MORE):
             if all(row.node.op not in FREE or row.same_everywhere() for row in alike.rows):

@@ -19,7 +19,7 @@ constexpr int kSpins = 400;                                // some microseconds
 // A worker waits so long for the next call, then sleeps: to be woken takes tens of microseconds. Where the last call came
 // soon, it waits longer, for one call follows the other.
 using Clock = std::chrono::steady_clock;
-constexpr auto kAwake = std::chrono::microseconds(200), kSoon = std::chrono::microseconds(2000);
+constexpr auto kAwake = std::chrono::microseconds(500), kSoon = std::chrono::microseconds(2000);
 constexpr auto kPushed = std::chrono::microseconds(50);    // a look at the clock that took so long: others need the core
 constexpr uint64_t kInside = 0xffff, kOpen = 0x10000, kJob = 0x20000;  // workers inside; may be entered; one job more
 

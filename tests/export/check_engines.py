@@ -194,6 +194,7 @@ SIZED: list[tuple[str, dict[str, Any]]] = [
         ("fit2d", {"size": [[0, 1, 1, 0], None], "before": [place, 0], "mode": mode, "value": 0.5})
         for place, mode in (
             ("half", "constant"), ("half_up", "constant"), ("all", "replicate"), (1, "reflect"),
+            ("half_even", "constant"),
         )
     ),
     (

@@ -90,6 +90,13 @@ def middle(y: Tensor, skip: Tensor) -> Tensor:
     return torch.cat([y[..., top : top + skip.shape[2], left : left + skip.shape[3]], skip], 1)
 
 
+def rounded_middle(y: Tensor, skip: Tensor) -> Tensor:
+    """As torchvision's CenterCrop has it."""
+    y = F.interpolate(y, scale_factor=4)
+    top, left = (round((y.shape[i] - skip.shape[i]) / 2.0) for i in (2, 3))
+    return torch.cat([y[..., top : top + skip.shape[2], left : left + skip.shape[3]], skip], 1)
+
+
 def head_to_input(net: Net, x: Tensor) -> Tensor:
     size = x.shape[-2:]
     return F.interpolate(net.head(net.encode(x)[-1]), size=size, mode="bilinear", align_corners=False)
@@ -190,6 +197,7 @@ DECODERS: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "padded": decoder(padded),
     "where needed": decoder(resized_where_needed),
     "middle": decoder(middle),
+    "rounded middle": decoder(rounded_middle),
     "to the input": head_to_input,
     "pyramid pooling": pyramid_pooling,
     "expanded": expanded,

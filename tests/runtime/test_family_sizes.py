@@ -79,7 +79,7 @@ def test_sizes_by_a_rule(shape: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("shape", INPUTS)
-@pytest.mark.parametrize("place", ["half", "half_up", "all", 0])
+@pytest.mark.parametrize("place", ["half", "half_up", "half_even", "all", 0])
 def test_pad_to_the_size_of_another_value(place: Any, shape: tuple[int, int, int]) -> None:
     attrs = {"size": [SAME, SAME], "before": [place, place], "mode": "constant", "value": 0.25}
     program, x = networks("fit2d", attrs, shape)
@@ -87,7 +87,8 @@ def test_pad_to_the_size_of_another_value(place: Any, shape: tuple[int, int, int
     edges = []
     for axis in (3, 2):
         total = shape[axis - 1] - half.shape[axis]
-        before = {"half": total // 2, "half_up": -(-total // 2), "all": total, 0: 0}[place]
+        halves = {"half": total // 2, "half_up": -(-total // 2), "half_even": round(total / 2)}
+        before = {**halves, "all": total, 0: 0}[place]
         edges += [before, total - before]
     np.testing.assert_array_equal(engines_agree(program, x), F.pad(half, edges, value=0.25).relu().numpy())
 

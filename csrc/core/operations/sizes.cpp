@@ -25,7 +25,9 @@ bool is_rule(const Json *items) {
 int64_t place_by(const Json &before, int64_t total) {
     if (before.is(Json::Type::Integer)) return before.integer;
     if (before.text() == "all") return total;
-    return before.text() == "half" ? (total - (total & 1)) / 2 : (total + (total & 1)) / 2;
+    const int64_t low = (total - (total & 1)) / 2, high = (total + (total & 1)) / 2;  // the integers around its half
+    if (before.text() == "half_even") return low % 2 == 0 ? low : high;
+    return before.text() == "half" ? low : high;
 }
 
 std::string axis_name(size_t axis) { return axis ? "columns" : "rows"; }
@@ -65,9 +67,9 @@ Value fit2d(const Site &site) {
     for (size_t axis = 0; right && axis < 2; axis++) {
         const Json &item = before.items()[axis];
         if (item.is(Json::Type::Integer)) right = std::abs(item.integer) <= kMostExtent;
-        else right = item.is(Json::Type::Text) && (item.text() == "half" || item.text() == "half_up" || item.text() == "all");
+        else right = item.is(Json::Type::Text) && (item.text() == "half" || item.text() == "half_up" || item.text() == "half_even" || item.text() == "all");
     }
-    if (!right) site.fail("`before` (=" + before.brief() + ") must be two integers, or \"half\", \"half_up\" or \"all\"");
+    if (!right) site.fail("`before` (=" + before.brief() + ") must be two integers, or \"half\", \"half_up\", \"half_even\" or \"all\"");
     const Shape &in = site.image(), out = sizes(site);
     for (size_t axis = 0; axis < 2; axis++) {
         const int64_t size = in[1 + axis], total = out[1 + axis] - size, first = place_by(before.items()[axis], total), last = total - first;

@@ -271,7 +271,11 @@ def fit2d(t: Any, op: Op, x: str, other: str) -> str:
         else:  # integers are divided towards 0, so from above 0
             far = 1 << 32
             moved = g.node("Add", total, g.numbers(far + (place == "half_up")))
-            first = g.node("Sub", g.node("Div", moved, g.numbers(2)), g.numbers(far // 2))
+            first = g.node("Div", moved, g.numbers(2))
+            if place == "half_even":  # one more where an odd number has an odd half
+                odd = g.node("Mul", g.node("Mod", moved, g.numbers(2)), g.node("Mod", first, g.numbers(2)))
+                first = g.node("Add", first, odd)
+            first = g.node("Sub", first, g.numbers(far // 2))
         firsts.append(first)
         lasts.append(g.node("Sub", total, first))
     pads = g.node("Concat", g.numbers(0, 0), *firsts, g.numbers(0, 0), *lasts, axis=0)

@@ -128,6 +128,7 @@ def _fitted(
             first[0]: [first[0]] * len(first),
             "half": [n // 2 for n in total],
             "half_up": [-(-n // 2) for n in total],
+            "half_even": [round(n / 2) for n in total],
             "all": total,
         }
         name = next((name for name, form in forms.items() if form == first), None)

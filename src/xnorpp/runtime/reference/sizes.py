@@ -29,7 +29,8 @@ def place_by(before: int | str, total: int) -> int:
     """How many numbers come before the input's first where `total` come in all; below 0 where some leave."""
     if isinstance(before, int):
         return before
-    return {"half": total // 2, "half_up": -(-total // 2), "all": total}[before]
+    low, high = total // 2, -(-total // 2)
+    return {"half": low, "half_up": high, "half_even": high if low % 2 else low, "all": total}[before]
 
 
 def of_one_size(op: Op, size: Sequence[int]) -> Op:
@@ -128,14 +129,15 @@ ROWS: dict[str, Row] = {
         _FORM,
         {
             "size": _SIZE,
-            "before": "two of integers, `half`, `half_up` and `all`",
+            "before": "two of integers, `half`, `half_up`, `half_even` and `all`",
             "mode": "`constant`, `reflect`, `replicate`, `circular`",
             "value": "around the image in mode `constant`",
         },
         "Adds rows and columns around an image, or leaves some out, until it has the size that the rules of "
         "`resize2d` give. Of the `total` that are added along an axis (below 0 where they leave) as many "
         "come before the first as `before` states: the integer, `floor(total/2)` (`half`), `ceil(total/2)` "
-        "(`half_up`), or all. Modes other than `constant` only add.",
+        "(`half_up`), the even one of the two where they differ (`half_even`), or all. Modes other than "
+        "`constant` only add.",
     ),
     "reshape_to": Row(
         _reshape_to,

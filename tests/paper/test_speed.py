@@ -39,6 +39,14 @@ ROWS = [
     ratio("int8", 4.0, hardware=WIDE),
     bench("xnorpp", "one bit", 4.0, hardware={**WIDE, "cpu": "Xeon", "masked": "AMX"}),
     bench("xnorpp", "one bit", 5.0, hardware={**WIDE, "cpu": "Xeon", "isa": [*WIDE["isa"], "amx_int8"]}),
+    bench(
+        "xnorpp",
+        "one bit",
+        4.5,
+        hardware={**WIDE, "cpu": "Xeon", "isa": ["avx512f", "amx_int8"]},
+        kernels="amx",
+    ),
+    ratio("int8", 1.5, hardware={**WIDE, "cpu": "Xeon", "isa": ["avx512f", "amx_int8"]}),
     bench("xnorpp", "one bit", 7.0, hardware={**WIDE, "cpu": "other"}, kernels="avx2"),
     ratio("int8", 7.0, hardware={**WIDE, "cpu": "other"}),
     bench("slow int8", "int8", 20.0),
@@ -102,7 +110,10 @@ def test_the_section_has_medians_and_ranges_of_the_default_block_first() -> None
     paper = "| the paper's block | AVX2 | 3 | 5 ms | 8.00 times (6.00 to 10.00) | 3.00 times |"
     wide = "| the paper's block | AVX-512 | 2 | 3 ms | not measured yet | 4.00 times |"
     matrix = "| the paper's block | AVX-512 and AMX | 1 | 5 ms | not measured yet | not measured yet |"
-    assert f"{default}\n{paper}\n{wide}\n{matrix}" in text
+    named = (
+        '| the paper\'s block | AVX-512 and AMX, `isa="amx"` | 1 | 4.5 ms | not measured yet | 1.50 times |'
+    )
+    assert f"{default}\n{paper}\n{wide}\n{matrix}\n{named}" in text
     assert "| 0.7 ms | torch.compile bfloat16, 2 ms | 2.86 times as fast |" in text
     assert speed_block([]) == "How fast: not measured yet."
 

@@ -269,6 +269,8 @@ def test_load_checks_its_arguments(tmp_path: Path) -> None:
         load(program, device="tpu")
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "none.xnor")
+    with pytest.raises(IsADirectoryError, match="a packed file is needed; `xnorpp pack` makes one of a run"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("op", ["binary_linear", "binary_conv2d"])

@@ -399,6 +399,9 @@ def read(
             _check_size(about.st_size, file_bytes)
             whole = file.read() if stat.S_ISREG(about.st_mode) else _read_stream(file, file_bytes)
         return _decode(whole, file_bytes)
+    except IsADirectoryError as error:
+        reason = "This is a folder, and a packed file is needed; `xnorpp pack` makes one of a run's folder"
+        raise IsADirectoryError(error.errno, reason, os.fspath(source)) from None
     except ProgramError as error:
         raise ProgramError(f"{os.fspath(source)}: {error}") from None
 

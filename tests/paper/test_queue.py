@@ -78,19 +78,24 @@ def test_time_over_stops_the_running_and_begins_no_other(tmp_path: Path) -> None
 def test_a_run_that_is_cut_off_leaves_how_far_it_came(tmp_path: Path) -> None:
     run = quick(plan(("claim",))[0])
     run = replace(run, settings=(*run.settings, "schedule.epochs=100000", "run.log_steps=1"))
-    rows = run_queue(
-        [run], results=tmp_path, folder=tmp_path, device="cpu", minutes=0.25, say=lambda text: None
-    )
-    assert rows == []
-    (row,) = read_results(tmp_path)
+    for minutes in (0.25, 1, 4):  # a busy machine may need more to end an epoch
+        place = tmp_path / str(minutes)
+        rows = run_queue(
+            [run], results=place, folder=place, device="cpu", minutes=minutes, say=lambda text: None
+        )
+        assert rows == []
+        found = read_results(place)
+        if any(row["epoch"] for row in found):
+            break
+    (row,) = found
     assert row["finished"] is False
     assert (row["key"], row["epochs"], row["seed"]) == (run.key, 100000, 10)
     assert row["epoch"] >= 1
     assert row["step"] >= 1
     assert row["metrics"]["batch_loss"] > 0
     assert row["code"] == code_hash()
-    assert done_keys(tmp_path, [run]) == set()
-    assert accuracy(read_rows(tmp_path), split=None) == [], "no table takes it for a result"
+    assert done_keys(place, [run]) == set()
+    assert accuracy(read_rows(place), split=None) == [], "no table takes it for a result"
 
 
 def test_a_run_is_known_by_its_settings_and_its_code(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ DECODERS: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "windows of attention": windows_of_attention,
     "stacked": stacked,
 }
-FLOORED = {"padded", "bilinear", "where needed"}  # also where halves are rounded down
+FLOORED = ("padded", "bilinear", "where needed")  # also where halves are rounded down
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xnorpp.packing.graph import Node, fingerprint, order
+from xnorpp.runtime.errors import XnorppError
 
 # Operations that change rows and columns, and which of their attributes do.
 SIZED = {
@@ -27,7 +28,7 @@ SIZED = {
 FREE = {**SIZED, "reshape": ("shape",)}
 
 
-class Unlike(Exception):
+class Unlike(XnorppError, ValueError):
     """Graphs that differ in more than rows and columns; its text names the operation."""
 
 

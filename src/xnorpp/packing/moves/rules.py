@@ -14,6 +14,7 @@ from typing import Any
 
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves.alike import FREE, Alike, Row
+from xnorpp.runtime.errors import XnorppError
 
 Rule = list[int]  # add, over, times, plus
 SAME: Rule = [0, 1, 1, 0]
@@ -21,7 +22,7 @@ _OVER = (1, 2, 4, 8, 16, 32, 64, 128, 3, 5, 6, 7, 12, 14)  # what sizes are divi
 _POOLS = {"adaptive_avg_pool2d": "mean", "adaptive_max_pool2d": "max", "expand": "nearest"}
 
 
-class Bound(Exception):
+class Bound(XnorppError, ValueError):
     """A size that no rule explains; its text is the reason."""
 
 

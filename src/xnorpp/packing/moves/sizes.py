@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from xnorpp.packing.assemble import assemble
 from xnorpp.packing.fold import fold, shared
-from xnorpp.packing.graph import Node, PackError
+from xnorpp.packing.graph import Node
 from xnorpp.packing.moves.alike import FREE, Alike, Unlike
 from xnorpp.packing.moves.rules import Bound, explained
 from xnorpp.packing.record import trace
@@ -53,7 +53,7 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
             if not number:
                 return {}, f"{error} is bound to {height}x{width} pixels"
             unlike[other] = error
-        except (PackError, RuntimeError, ValueError, AssertionError) as error:
+        except Exception as error:  # whatever the user's model raises where it cannot run
             if not number:
                 reason = str(error).partition("\n")[0]
                 return {}, f"the model does not run on {other[0]}x{other[1]} pixels: {reason}"

@@ -28,7 +28,7 @@ class Classifier:
         return {"path": batch["path"], "label": [self.model.labels[index] for index in classes]}
 
 
-def main(folder: str, name: str = "cifar10-resnet20", out: str = "predictions") -> None:
+def main(folder: str, name: str = "cifar10-resnet20", out: str = "runs/predictions") -> None:
     model = xnorpp.load(name, threads=1)
     images = ray.data.read_images(folder, mode="RGB", include_paths=True)
     found = images.map_batches(Classifier, fn_constructor_args=(model,), batch_size=64, concurrency=(1, 8))

@@ -28,10 +28,13 @@ __attribute__((always_inline)) inline void finish_in_registers(const Run &run, i
         return _mm512_cvtps_epi32(mul(load(run.base + c + (size_t)run.cases[i] * run.channels), set1(0.5f)));
     };
     const __m512i first = half_base(0);
+    if (alike) {
 #pragma GCC unroll 12
-    for (int i = 0; alike && i < P; i++) counts[i] = _mm512_sub_epi32(first, counts[i]);
+        for (int i = 0; i < P; i++) counts[i] = _mm512_sub_epi32(first, counts[i]);
+    } else {
 #pragma GCC unroll 12
-    for (int i = 0; !alike && i < P; i++) counts[i] = _mm512_sub_epi32(half_base(i), counts[i]);
+        for (int i = 0; i < P; i++) counts[i] = _mm512_sub_epi32(half_base(i), counts[i]);
+    }
     __m512 v[P];
 #pragma GCC unroll 12
     for (int i = 0; i < P; i++, residual += residual_step, out += step) {

@@ -8,24 +8,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import Lambda
 from torch import Tensor, nn
 
 from xnorpp.nn import BinaryConv2d
 from xnorpp.packing import pack_program as pack
 from xnorpp.packing import verify
 from xnorpp.runtime.reference import run
-
-
-class Written(nn.Module):
-    """An activation that a network writes out."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
-
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "sigmoid": nn.Sigmoid,
@@ -45,10 +34,10 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "softsign": nn.Softsign,
     "leaky relu": lambda: nn.LeakyReLU(0.2),
     "relu6": nn.ReLU6,
-    "x * sigmoid(x)": lambda: Written(lambda x: x * torch.sigmoid(x)),
-    "x.sigmoid().mul(x)": lambda: Written(lambda x: x.sigmoid().mul(x)),
-    "x.mul_(x.sigmoid())": lambda: Written(lambda x: x.mul_(x.sigmoid())),
-    "x * tanh(softplus(x))": lambda: Written(lambda x: x * F.softplus(x).tanh()),
+    "x * sigmoid(x)": lambda: Lambda(lambda x: x * torch.sigmoid(x)),
+    "x.sigmoid().mul(x)": lambda: Lambda(lambda x: x.sigmoid().mul(x)),
+    "x.mul_(x.sigmoid())": lambda: Lambda(lambda x: x.mul_(x.sigmoid())),
+    "x * tanh(softplus(x))": lambda: Lambda(lambda x: x * F.softplus(x).tanh()),
 }
 MONOTONE = {
     "sigmoid", "hardsigmoid", "elu", "celu", "selu", "tanh", "softplus", "logsigmoid", "leaky relu", "relu6",

@@ -35,8 +35,7 @@ def explained(alike: Alike) -> dict[str, Node]:
     made: dict[int, Node] = {}
     for place, row in enumerate(alike.rows):
         node, inputs = row.node, [made[id(source)] for source in row.inputs]
-        attrs: dict[str, Any] | None = node.attrs
-        op = node.op
+        op, attrs = node.op, node.attrs
         if op in FREE and not row.same_everywhere():
             if op != "reshape" and any(
                 len(row.shape(g)) != 3 or len(row.inputs[0].shape(g)) != 3 for g in range(alike.graphs)
@@ -44,7 +43,7 @@ def explained(alike: Alike) -> dict[str, Node]:
                 raise Bound(_bound(row))
             op, attrs, other = (_reshaped if op == "reshape" else _sized)(alike, row, place)
             inputs += [] if other is None else [made[id(other)]]
-        made[id(row)] = replace(node, op=op, attrs=attrs or {}, inputs=inputs, serial=place)
+        made[id(row)] = replace(node, op=op, attrs=attrs, inputs=inputs, serial=place)
     return {name: made[id(row)] for name, row in alike.outputs.items()}
 
 

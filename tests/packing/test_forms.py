@@ -78,6 +78,17 @@ def attend(mask: Tensor) -> Forward:
     return run
 
 
+def ask(x: Tensor) -> Tensor:
+    """Learned queries, the same for every image, as in DETR."""
+    tokens = x.flatten(2).transpose(1, 2)
+    return ATTENTION(MATRIX.mT[None, :, :6].expand(len(x), -1, -1), tokens, 2 * tokens)[0]
+
+
+def remember(x: Tensor) -> Tensor:
+    """Learned keys and values, as in external attention."""
+    return ATTENTION(x.flatten(2).transpose(1, 2), *(MATRIX.mT[None, :, :6].repeat(len(x), 1, 1),) * 2)[0]
+
+
 FORMS: dict[str, Forward] = {
     # einsum
     "einsum of values": lambda x: torch.einsum("nchw,ncdw->nhdw", x, x * 2),
@@ -138,6 +149,12 @@ FORMS: dict[str, Forward] = {
     # a batch that is merged with windows
     "conv of windows": lambda x: together(F.conv2d(windows(x), KERNEL, padding=1)),
     "grouped conv of windows": lambda x: together(F.conv2d(windows(x), KERNEL[:, :3], groups=2, stride=2)),
+    "transposed conv of windows": lambda x: together(
+        F.conv_transpose2d(windows(x), KERNEL.swapaxes(0, 1), KERNEL[:, 0, 0, 0], 2, 1, output_padding=1)
+    ),
+    "grouped transposed conv of rows": lambda x: F.conv_transpose1d(
+        x.transpose(1, 2).reshape(-1, 6, 9), KERNEL.swapaxes(0, 1)[:, :2, 0], None, 3, 1, 0, 2
+    ).reshape(len(x), 7, 4, -1),
     "pool of windows": lambda x: together(F.max_pool2d(windows(x), 3, 2, 1)),
     "batch norm of windows": lambda x: together(NORM(windows(x))),
     "group norm of windows": lambda x: together(F.group_norm(windows(x), 3)),
@@ -162,6 +179,8 @@ FORMS: dict[str, Forward] = {
     "local response norm of three": nn.LocalResponseNorm(3, alpha=0.5),
     "attention with a mask": attend(CAUSAL),
     "attention with a bias": attend(BIAS),
+    "attention with learned queries": ask,
+    "attention with learned keys and values": remember,
 }  # fmt: skip
 
 

@@ -102,6 +102,34 @@ def test_moves_vanish(name: str) -> None:
     assert [op.op for op in program.ops].count("permute") <= left
 
 
+@pytest.mark.parametrize("signs", [False, True])
+def test_constants_that_all_channels_share_move_with_the_trained_function(signs: bool) -> None:
+    """ResMLP: a layer over the tokens, and one factor per channel, all equal at the start."""
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.tokens = nn.Conv2d(3, 8, 3, padding=1), BinaryLinear(30, 30)
+            self.factor, self.shift = (
+                nn.Parameter(torch.full((8,), 0.1)),
+                nn.Parameter(torch.full((8,), 0.01)),
+            )
+            self.channels = BinaryLinear(8, 5) if signs else nn.Linear(8, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x).flatten(2).transpose(1, 2)
+            y = self.factor * self.tokens(x.transpose(1, 2)).transpose(1, 2) + self.shift
+            return self.channels(y if signs else x + y)
+
+    torch.manual_seed(2)
+    model, x = Mixed().eval(), torch.randn(4, 3, 5, 6)
+    with torch.no_grad():
+        want = model(x).numpy()
+    found = run(pack_program(model, example=x), x.numpy())
+    assert verify(model, x.numpy()).holds
+    np.testing.assert_allclose(found, want, atol=1e-5)
+
+
 def test_a_network_of_sequences_folds_as_one_of_images() -> None:
     torch.manual_seed(0)
     layers: list[nn.Module] = [nn.Conv1d(2, 8, 5), nn.BatchNorm1d(8), nn.ReLU()]

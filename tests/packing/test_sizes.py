@@ -253,6 +253,19 @@ def at_least_32(net: Net, x: Tensor) -> Tensor:
     return F.interpolate(net.head(net.stem(x)), size=tuple(max(n, 32) for n in x.shape[2:]))
 
 
+def at_least_224(net: Net, x: Tensor) -> Tensor:
+    return F.interpolate(net.head(net.stem(x)), size=tuple(max(n, 224) for n in x.shape[2:]))
+
+
+def at_most_160(net: Net, x: Tensor) -> Tensor:
+    return F.interpolate(net.head(net.stem(x)), size=tuple(min(n, 160) for n in x.shape[2:]))
+
+
+def large_ones_halved(net: Net, x: Tensor) -> Tensor:
+    y = net.head(net.stem(x))
+    return y if x.shape[3] < 200 else F.interpolate(y, scale_factor=0.5)
+
+
 def of_places(net: Net, x: Tensor) -> Tensor:
     y = net.stem(x)
     return net.head(y + torch.linspace(0, 1, y.shape[3]))
@@ -263,7 +276,10 @@ def of_places(net: Net, x: Tensor) -> Tensor:
     [
         (at_least_40, "wants .* pixels, sizes that follow from no other"),
         (at_least_32, "sizes that follow from no other"),
-        (of_places, "bound to 32x32 pixels"),
+        (at_least_224, "sizes that follow from no other"),
+        (at_most_160, "sizes that follow from no other"),
+        (large_ones_halved, "bound to the size of the image"),
+        (of_places, "bound to 32x32 pixels; leave it out, or give a larger example"),
     ],
 )
 def test_what_is_bound_to_a_size_is_refused(decode: Callable[..., Any], message: str) -> None:
@@ -271,6 +287,12 @@ def test_what_is_bound_to_a_size_is_refused(decode: Callable[..., Any], message:
     with pytest.raises(PackError, match=message):
         pack(net, (3, 32, 32), any_size=True)
     assert not pack(net, (3, 32, 32)).program.variable
+
+
+@pytest.mark.parametrize("decode", [at_least_224, at_most_160, large_ones_halved])
+def test_limits_below_the_size_of_the_example_are_noticed(decode: Callable[..., Any]) -> None:
+    with pytest.raises(PackError, match=r"is not possible: .* size.*; leave it out$"):
+        pack(Net(decode).eval(), (3, 256, 256), any_size=True)
 
 
 def test_what_always_has_one_size_is_no_rule() -> None:

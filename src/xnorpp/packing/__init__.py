@@ -180,7 +180,9 @@ def _graph(
     if free:
         return free, (1, 2)
     if any_size:
-        raise PackError(f"`any_size` (=True) is not possible: {reason}; leave it out")
+        small = min(inputs[0].shape[2:]) < 128  # at one window or one pixel, steps vanish that others need
+        remedy = "leave it out, or give a larger example" if small else "leave it out"
+        raise PackError(f"`any_size` (=True) is not possible: {reason}; {remedy}")
     return outputs, ()
 
 

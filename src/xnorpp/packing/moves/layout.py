@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from xnorpp.packing.graph import Array, Node, order
+from xnorpp.packing.graph import F32, Node, Trained, order
 from xnorpp.runtime.reference.curves import CURVES
 
 # Element by element, the same for every channel.
@@ -124,10 +124,10 @@ def _through_permute(node: Node, axes: list[int], serial: Callable[[], int]) -> 
     shape = tuple(node.shape[i] for i in inverse)
     changes: dict[str, Any] = {}
     if node.op in _CHANNELS:
-        tensors = _for_all_channels(node, shape[0])
-        if tensors is None:
+        same_constants = _for_all_channels(node, shape[0])
+        if same_constants is None:
             return node
-        changes = {"tensors": tensors, "size": _for_all(node.size, shape[0])}
+        changes = same_constants
     elif node.op == "offset":
         changes = {"tensors": {"value": node.tensors["value"].transpose(inverse)}}
     elif node.op == "slice":
@@ -153,10 +153,10 @@ def _through_reshape(node: Node, first: Node, serial: Callable[[], int]) -> Node
     changes: dict[str, Any] = {}
     if node.op in _CHANNELS:
         if shape[0] != node.shape[0] or node.spatial:
-            tensors = _for_all_channels(node, shape[0])
-            if tensors is None:
+            same_constants = _for_all_channels(node, shape[0])
+            if same_constants is None:
                 return node
-            changes = {"tensors": tensors, "size": _for_all(node.size, shape[0])}
+            changes = same_constants
     elif node.op not in _UNARY and node.op not in _BINARY:
         return node
     return _composed(_moved_back(node, inner, shape, serial, changes, first.attrs))
@@ -175,16 +175,25 @@ def _moved_back(
     return Node(op, [moved], node.shape, attrs, {}, node.path, node.line, node.serial, turned=node.turned)
 
 
-def _for_all(size: Array | None, channels: int) -> Array | None:
-    return None if size is None else np.max(size) * np.ones(channels)
-
-
 def _for_all_channels(node: Node, channels: int) -> dict[str, Any] | None:
-    """The tensors of an affine or PReLU whose constants are one number for all, for other channels."""
+    """What changes in an affine or PReLU whose constants are one number for all, for other channels."""
     tensors = {}
     for role, tensor in node.tensors.items():
         if node.spatial or not np.all(tensor == tensor.reshape(-1)[0]):
             return None
         one = tensor.size == 1 and node.op == "prelu"
         tensors[role] = tensor if one else np.full(channels, tensor.reshape(-1)[0])
-    return tensors
+    size = None if node.size is None else np.max(node.size) * np.ones(channels)
+    return {"tensors": tensors, "size": size, "trained": _for_any_channels(node)}
+
+
+def _for_any_channels(node: Node) -> Trained | None:
+    """The trained function of a node, which takes as many channels as the node has, for other channels."""
+    own, channels = node.trained, node.shape[0]
+    if own is None:
+        return None
+
+    def trained(v: F32) -> F32:
+        return own(np.repeat(v[..., None], channels, axis=-1))[..., 0]
+
+    return trained

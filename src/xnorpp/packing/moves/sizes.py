@@ -37,9 +37,11 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
     tried: list[Size] = [(height, width)]
     unlike: dict[Size, Unlike] = {}
     sizes = [(height + more[0], width + more[1]) for more in _MORE]
+    sizes += _long(height, width)
+    always = len(sizes)
     rounded = (-(height // -128) * 128, -(width // -128) * 128)
-    for number in range(len(_MORE) + len(_FURTHER) + 1):
-        if number == len(_MORE):
+    for number in range(always + len(_FURTHER) + 1):
+        if number == always:
             if all(row.node.op not in FREE or row.same_everywhere() for row in alike.rows):
                 break
             sizes += [(rounded[0] + more[0], rounded[1] + more[1]) for more in _FURTHER]
@@ -71,6 +73,16 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
         if _shapes(program, other) is not None:
             return {}, f"{difference} is bound to {height}x{width} pixels"
     return dict(zip(outputs, shared(tuple(outputs.values())), strict=True)), ""
+
+
+def _long(height: int, width: int) -> list[Size]:
+    """A high and a wide size with as many pixels as others that are traced.
+
+    One side is smaller than the example's and one much larger: `min(h, 160)` or `if h < 200` is noticed.
+    """
+    pixels = max((height + 32) * (width + 64), 20_000)
+    low, narrow = (max(min(side, 80), -(side * 3 // -8)) for side in (height, width))
+    return [(pixels // narrow, narrow), (low, pixels // low)]
 
 
 def _shapes(program: Program, size: Size) -> list[tuple[int, ...]] | None:

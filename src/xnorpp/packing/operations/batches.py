@@ -55,6 +55,10 @@ _CHANNELWISE: dict[str, tuple[str, ...]] = {
         ("conv1d", "conv2d", "conv3d"),
         ("input", "weight", "bias", "stride", "padding", "dilation", "groups"),
     ),
+    **dict.fromkeys(
+        ("conv_transpose1d", "conv_transpose2d"),
+        ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"),
+    ),
 }
 _COUNTED = ("groups", "num_groups")
 _MOST = 1 << 22  # numbers of repeated weights
@@ -185,7 +189,7 @@ def _as_channels(
 
     given = {key: changed(key, value) for key, value in zip(names, args)}
     given |= {key: changed(key, value) for key, value in kwargs.items()}
-    if name in ("conv1d", "conv2d", "conv3d"):
+    if "groups" in names:
         given.setdefault("groups", count)
     rest = args[len(names) :]
     source = given.pop("input")

@@ -206,6 +206,15 @@ def _mask(trace: Trace, mask: Tensor) -> Tensor:
     return mask
 
 
+def _projected(trace: Trace, tensor: Tensor, w: Array, b: Array | None) -> Node:
+    """A projection of tokens, (tokens, n, c): of a value, or of a constant, such as learned queries."""
+    if trace.is_value(tensor):
+        return _linear(trace, trace.node(tensor, anywhere=True), w, b)
+    own = of_one(trace, 2, trace.constant(tensor).swapaxes(0, 1))
+    value = np.ascontiguousarray((own @ w.T + (0.0 if b is None else b)).astype(np.float32))
+    return trace.emit("constant", [trace.input], value.shape, None, {"value": value})
+
+
 def multi_head_attention(
     trace: Trace, result: Any, query: Any, key: Any, value: Any, embed_dim: int, num_heads: int,
     in_proj_weight: Any, in_proj_bias: Any, bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: float,
@@ -225,7 +234,7 @@ def multi_head_attention(
     biases = [None] * 3 if in_proj_bias is None else np.split(trace.constant(in_proj_bias), 3)
     heads = []
     for tensor, w, b in zip((query, key, value), weights, biases):
-        made = _linear(trace, trace.node(tensor, anywhere=True), w, b)
+        made = _projected(trace, tensor, w, b)
         tokens, width = made.shape
         parts = reshaped(trace, made, (tokens, num_heads, width // num_heads))
         heads.append(permuted(trace, parts, [1, 0, 2]))
@@ -239,7 +248,8 @@ def multi_head_attention(
     found = permuted(trace, seen, [1, 0, 2])
     flat = reshaped(trace, found, (found.shape[0], num_heads * heads[2].shape[2]))
     last = None if out_proj_bias is None else trace.constant(out_proj_bias)
-    trace.set_batch_axis(result[0], trace.batch_axis(query))
+    places = [trace.batch_axis(t) for t in (query, key, value) if trace.is_value(t)]
+    trace.set_batch_axis(result[0], places[0])
     return [_linear(trace, flat, trace.constant(out_proj_weight), last)]
 
 

@@ -92,9 +92,10 @@ void take_weights(ConvStore &store, Budget &budget, size_t bytes) {
     store.conv.weights = store.weights.as();
 }
 
-ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Source source, bool quad = false, bool eight = false) {
+ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Source source, bool quad = false, bool eight = false,
+                  bool tiles = false) {
     ConvStore store;
-    store.source = source, store.conv.quad = quad, store.conv.eight = eight;
+    store.source = source, store.conv.quad = quad, store.conv.eight = eight, store.conv.tiles = tiles;
     const DotTraits &t = traits_of(kernels, source);
     Conv &k = store.conv;
     take_geometry(k, s);
@@ -141,7 +142,7 @@ ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Sou
     k.segment_count = (int)store.segments.size();
     k.panel_bytes = (size_t)k.total_units * t.weight_bytes;
     const size_t panels = (size_t)s.groups * k.blocks_per_group * k.panel_bytes;
-    const size_t more = (quad ? quad_panel_bytes() : 0) + (eight ? eight_panel_bytes() : 0);
+    const size_t more = (quad ? quad_panel_bytes() : 0) + (eight ? eight_panel_bytes() : 0) + (tiles ? stem_panel_bytes() : 0);
     take_weights(store, budget, panels + (size_t)k.blocks_per_group * more);
     return store;
 }
@@ -346,17 +347,27 @@ bool has_room_for_pairs(const ConvSpec &s, const int16_t *taps) {
     return true;
 }
 
+// Whether a matrix unit takes a stem: filters of two signed bytes each.
+bool in_tiles(const Kernels &kernels, const ConvSpec &s, const int16_t *taps) {
+    if (!kernels.matrix) return false;
+    for (size_t i = 0; i < (size_t)s.o * s.c * 49; i++)
+        if (taps[i] > 127 * 256 + 127) return false;
+    return true;
+}
+
 }  // namespace
 
 ConvStore build_image_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, const ImageSpec &p, const float *bias) {
     const bool pairs = s.c == 3 && s.kw == 7 && s.sw == 2 && has_room_for_pairs(s, p.taps);
     const size_t taps = (size_t)s.kh * s.kw, inputs = taps * s.c;
-    bool quad = pairs && s.kh == 7 && s.sh == 2 && s.dh == 1;
+    const bool stem = pairs && s.kh == 7 && s.sh == 2 && s.dh == 1;  // of ImageNet networks
+    const bool tiles = stem && in_tiles(kernels, s, p.taps);
+    bool quad = stem && !tiles;
     std::vector<int16_t> quads, eights;
     for (int o = 0; o < s.o && quad; o++) quad = row_products(p.taps + (size_t)o * inputs, kQuadRowSums, quads);
     bool eight = quad;
     for (int o = 0; o < s.o && eight; o++) eight = row_products(p.taps + (size_t)o * inputs, kEightRowSums, eights);
-    ConvStore store = lay_out(kernels, budget, s, pairs ? Source::ImagePair : Source::Image, quad, eight);
+    ConvStore store = lay_out(kernels, budget, s, pairs ? Source::ImagePair : Source::Image, quad, eight, tiles);
     Conv &k = store.conv;
     const auto rows = cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, false, store.row_case);
     const auto cols = cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, false, store.col_case);
@@ -383,6 +394,7 @@ ConvStore build_image_conv(const Kernels &kernels, Budget &budget, const ConvSpe
     }
     if (quad) kernels.pack_image_quad(k, quads.data(), store.weights.as());
     if (eight) kernels.pack_image_eight(k, eights.data(), store.weights.as());
+    if (tiles) kernels.matrix->pack_stem(k, p.taps, store.weights.as());
     if (pairs) kernels.pack_image_pair(k, products.data(), store.weights.as());
     else kernels.pack_image(k, p.taps, store.weights.as());
     return store;

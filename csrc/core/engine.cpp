@@ -113,7 +113,7 @@ void Engine::finish(int input, std::vector<int> outputs, size_t arena_bytes, std
     for (int i = 0; i < threads_; i++) budget_.take(scratch_bytes_);
     gather_weights();
     for (size_t i = 0; i < steps_.size(); i++) splits_.push_back(split_of(i));
-    splits_.push_back({values_[(size_t)input].h, true, values_[(size_t)input].h});
+    splits_.push_back({values_[(size_t)input].h, By::Row, values_[(size_t)input].h});
     give_context(take_context());
 }
 
@@ -203,20 +203,21 @@ size_t Engine::memory() const {
 
 constexpr int kMeans = 64;  // channels of a piece of a global mean
 
-// A convolution is cut into rows or into channel blocks, whichever leaves the slowest thread less work; rows where equal
-// and plenty: a thread then reads mostly what it wrote itself, where blocks read every channel of both. Of few rows it
-// keeps to its blocks, whose many weights it finds in its own cache at the next call.
+// A convolution is cut into rows where every thread gets as many, or nearly: a thread then reads mostly what it wrote itself,
+// where blocks of channels read every channel of all others. Where rows and threads do not go together, some channels get a row
+// more than others. One of few pixels is cut into blocks alone, whose many weights a thread finds in its own cache at the next
+// call.
 Split Engine::split_of(size_t index) const {
     const Step &step = steps_[index];
-    if (fused_pool_[index]) return {steps_[index + 1].h, true, step.toward.as() && step.image->conv.eight ? 2 : 1};
+    if (fused_pool_[index]) return {steps_[index + 1].h, By::Row, step.toward.as() && step.image->conv.eight ? 2 : 1};
     if (step.kind == StepKind::GlobalMean && step.c % kMeans == 0 && step.stages.size() == 1 && step.stages[0].kind == StageKind::Store)
-        return {step.c / kMeans, true, 1, kMeans};
+        return {step.c / kMeans, By::Row, 1, kMeans};
     if (step.kind == StepKind::GlobalMean || step.kind == StepKind::Flatten || step.kind == StepKind::Softmax || step.kind == StepKind::Nothing) return {};
     if (step.kind == StepKind::Plain) {
         const int pieces = (step.h * step.w + step.plain.grain - 1) / step.plain.grain;
-        return {pieces, true, pieces};
+        return {pieces, By::Row, pieces};
     }
-    if (step.kind != StepKind::Conv) return {step.h, true, step.h};
+    if (step.kind != StepKind::Conv) return {step.h, By::Row, step.h};
     const Conv &k = step.conv->conv;
     int blocks = k.blocks;
     const bool whole = blocks % kernels_.blocks == 0 && blocks / kernels_.blocks >= threads_;
@@ -224,8 +225,12 @@ Split Engine::split_of(size_t index) const {
     blocks /= width;
     const double row_waste = (double)((k.oh + threads_ - 1) / threads_) * threads_ / k.oh;
     const double block_waste = (double)((blocks + threads_ - 1) / threads_) * threads_ / blocks;
-    if (row_waste < block_waste || (row_waste == block_waste && k.oh >= kFewRows * threads_)) return {k.oh, true, k.band};
-    return {blocks * ((k.oh + k.band - 1) / k.band), false, blocks, width};
+    const bool few = k.oh * k.ow < kFewPixels * threads_;
+    if (row_waste < block_waste || (row_waste == block_waste && !few)) return {k.oh, By::Row, k.band};
+    const int most = (k.oh + threads_ - 1) / threads_;  // rows of a thread
+    const bool pointwise = step.conv->source == Source::Float && k.kh == 1 && k.kw == 1 && k.sh == 1 && k.sw == 1;  // nothing is prepared
+    if (!few && k.groups == 1 && blocks >= threads_ && (pointwise || k.band >= most)) return {threads_ * blocks, By::Both, blocks, width};
+    return {blocks * ((k.oh + k.band - 1) / k.band), By::Block, blocks, width};
 }
 
 void Engine::answer(const Call &call) const {

@@ -50,10 +50,13 @@ struct Step {
     bool feeds_pool = false;  // the next step pools this one's only result: both run row by row, nothing is stored
 };
 
-// How a step is cut into pieces: rows, or channel blocks of bands of rows (of a convolution with few rows), or one.
+// How a step is cut into pieces: rows, channel blocks of bands of rows (of a convolution with few pixels), channel blocks of
+// each thread's rows (where these are not all of one size: seven rows of two threads are four for one half of the channels and
+// three for the other, and a thread mostly reads what it wrote itself), or one.
+enum class By { Row, Block, Both };
 struct Split {
     int count = 1;
-    bool by_row = true;
+    By by = By::Row;
     int most = 1;   // pieces that are taken at once
     int width = 1;  // of a piece: channel blocks, or channels of a mean
 };
@@ -79,7 +82,9 @@ struct Resources {
     std::atomic<ThreadPool *> pool{nullptr};  // `threads` when they are ready; may be read without the lock
 };
 
-// A convolution of fewer rows for each thread may be shared by channels.
+// A convolution of fewer pixels for each thread is shared by channels.
+constexpr int kFewPixels = 24;
+// Values of fewer rows for each thread lie apart in memory (Places::Centred).
 constexpr int kFewRows = 7;
 
 class Engine {

@@ -42,14 +42,31 @@ void Engine::run_conv(const Call &call, size_t index, int thread, Pieces &pieces
     if (pieces.alone()) return run(k, e, in, 0, k.oh, 0, blocks, scratch, nullptr);
     const Split &split = splits_[index];
     Share share;
-    if (split.by_row) {
+    if (split.by == By::Row) {
         Prepared rows;  // the parts of a thread follow each other and share most of their border
         Prepared *ready = is_binary(store.source) ? &rows : nullptr;
         while (pieces.next(share, split.most)) run(k, e, in, share.begin, share.end, 0, blocks, scratch, ready);
         return;
     }
-    // Pieces in the order of threads, then bands, then a thread's blocks: it brings each band into its scratch once.
     blocks /= split.width;
+    if (split.by == By::Both) {  // pieces in the order of threads, then blocks
+        const auto bound = [&](int owner, int block) {  // the first row of a thread: one more in some of the blocks
+            const int rows = owner * k.oh;
+            return rows / threads_ + ((long)block * threads_ < (long)(rows % threads_) * blocks);
+        };
+        Prepared rows;
+        Prepared *ready = is_binary(store.source) ? &rows : nullptr;
+        while (pieces.next(share, split.most))
+            for (int at = share.begin, count; at < share.end; at += count) {
+                const int owner = at / blocks, block = at % blocks, y0 = bound(owner, block), y1 = bound(owner + 1, block);
+                count = 1;
+                while (at + count < share.end && block + count < blocks && bound(owner, block + count) == y0 && bound(owner + 1, block + count) == y1)
+                    count++;
+                run(k, e, in, y0, y1, block * split.width, (block + count) * split.width, scratch, ready);
+            }
+        return;
+    }
+    // Pieces in the order of threads, then bands, then a thread's blocks: it brings each band into its scratch once.
     const int height = step.conv->conv.band, bands = split.count / blocks;
     Prepared prepared;
     while (pieces.next(share, split.most))

@@ -163,7 +163,7 @@ inline void flush(__m256i a, __m256i m, uint16_t *counts, bool first) {
 struct BitDot {
     using Unit = uint16_t;  // (a1 | a2<<4) * 16: the table's offset
     using Result = uint16_t;
-    static constexpr int kTile = 13, kPair = 2, kSlack = 16, kWeightBytes = kBlock;
+    static constexpr int kTile = 14, kPair = 2, kSlack = 16, kWeightBytes = kBlock;
     static constexpr bool kBits = true;
     static constexpr int kBlocks = 2;
     static constexpr bool kLimits = true;

@@ -106,6 +106,7 @@ struct Run {
     int pairs;
     bool odd;                    // whether there is an odd word
     const uint32_t *panel;
+    const char *ahead;           // a part of the next panels, which this run asks for: a line for each two pairs
     int32_t *counts;             // [pixel][32], or null: signs are wanted
     const int16_t *limits;       // of case 0 of this row
     const uint16_t *cases;       // of each pixel
@@ -137,7 +138,7 @@ void run_tile(const Run &given) {
     const bool alike = run.cases[0] == run.cases[P - 1];  // a case never comes back, so that all of them are
     for (int h = 0; h < 2; h++) {
         __m512i counts[P], parity[P];  // carries first
-        count_chain<P>(run, run.panel + h * half, parity, counts, std::make_integer_sequence<int, P>{});
+        count_chain<P>(run, run.panel + h * half, run.ahead + h * (run.pairs / 2) * kAheadBytes, parity, counts, std::make_integer_sequence<int, P>{});
 #pragma GCC unroll 12
         for (int i = 0; i < P; i++) counts[i] = _mm512_dpwssd_epi32(_mm512_popcnt_epi32(parity[i]), counts[i], _mm512_set1_epi32(2));
         const int c = run.block * kBlock + h * 16;
@@ -251,6 +252,7 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
     const bool halves = is_usual(e) && k.fan % 2 == 0 && have_doubles(e.map + y0 * k.ow, (y1 - y0) * k.ow);
     const End end = e.limits ? End::Signs : halves ? End::Line : ends_in_registers(e) ? End::Floats : End::Counts;
     const int tiles = (k.ow + kMost - 1) / kMost;
+    const size_t asked = (size_t)(run.pairs / 2) * 2 * kAheadBytes;  // by a run, of both halves
     const int shortest = k.ow / tiles, longer = k.ow % tiles;  // the first ones have a pixel more
     for (int top = y0; top < y1; top += k.band) {
         const int bottom = top + k.band < y1 ? top + k.band : y1;
@@ -259,11 +261,13 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
         for (int block = b0; block < b1; block++) {
             run.block = block;
             run.panel = (const uint32_t *)((const char *)k.weights + (size_t)block * k.panel_bytes);
+            run.ahead = (const char *)run.panel + k.panel_bytes;
             for (int y = top; y < bottom; y++) {
                 const uint32_t *row = rows + (size_t)(y - top) * k.sh * k.row_units;
                 const size_t first_case = (size_t)k.row_case[y] * k.col_cases * k.channels_padded;
                 for (int x = 0, n, tile = 0; tile < tiles; x += n, tile++) {
                     n = shortest + (tile < longer);
+                    if (y > top || tile) run.ahead += asked;
                     run.at = row + x;
                     run.prefixes = prefixes + (y - top) * row_prefixes + x;
                     run.cases = k.col_case + x;

@@ -57,7 +57,7 @@ bool has_avx512() {
 // Linux lends the matrix unit to processes that ask for it, once for all of their threads. A process asks when it chooses
 // these kernels, and not before: signal stacks must be larger from then on.
 #if defined(XNORPP_EMULATE_AMX)
-bool has_amx() { return has_avx512(); }
+bool has_amx() { return has_avx512() && (Cpuid(7, 0).c >> 1 & 1); }  // AVX512-VBMI, which all that have the unit have
 const Kernels *lent_amx_kernels() { return amx_kernels(); }
 #else
 constexpr long kGetSupported = 0x1021, kAsk = 0x1023, kTileData = 18;  // of arch_prctl

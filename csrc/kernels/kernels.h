@@ -15,6 +15,7 @@ constexpr int kMaxTile = 32;     // most pixels a tile
 constexpr int kPairUnits = 34;   // products of a kernel row of `Source::ImagePair` (see stem/image_pair.inl)
 constexpr int kQuadSums = 11;    // sums of a row for two rows of outputs (see stem/image_quad.inl)
 constexpr int kEightSums = 17;   // of four rows of outputs (see stem/image_eight.inl)
+constexpr int kStemUnits = 3;    // tiles of a stem's window (see wide/stem_tiles.inl)
 constexpr size_t kLine = 64;     // a cache line: alignment of everything
 
 enum class Source : int { Bits, Matrix, Float, Grouped, Whole, Bytes, Image, ImagePair };  // Matrix: bits, by a matrix unit
@@ -41,6 +42,7 @@ struct Conv {
     int tile;                  // grouped: pixels of a tile, 7 or 8
     bool quad;                 // Source::ImagePair: panels of stem/image_quad.inl lie after the others
     bool eight;                // the same of stem/image_eight.inl after those
+    bool tiles;                // the same of wide/stem_tiles.inl, in place of both
     const Segment *segments;   // of group 0; group g adds g*units
     int segment_count;
     long total_units;          // sum of segment lengths
@@ -144,6 +146,7 @@ struct Matrix {
     bool (*takes)(const Conv &);  // whether a convolution is faster that way; its geometry and words are known
     PackFunction<uint8_t> pack;
     ConvFunction conv;
+    PackFunction<int16_t> pack_stem;  // of a stem whose maxima `conv_pooled` takes with it (wide/stem_tiles.inl)
 };
 
 // What every instruction set has. Its one list of entries is in table.inl, which each file of kernels includes last: an entry
@@ -208,8 +211,13 @@ static inline size_t tile_bytes(const Conv &k) {
 }
 static inline size_t quad_panel_bytes() { return (size_t)kQuadSums * kPairUnits * 2 * kBlock; }
 static inline size_t eight_panel_bytes() { return (size_t)kEightSums * kPairUnits * 2 * kBlock; }
-// Rows made of prepared ones, for several rows of outputs at once.
+static inline size_t stem_panel_bytes() { return (size_t)kStemUnits * 2 * 64 * kBlock; }
+// A row of a stem by a matrix unit as tiles of sixteen outputs, and the bytes of three rows of its image, column by column.
+static inline int stem_tiles_across(const Conv &k) { return (k.ow + 15) / 16; }
+static inline size_t stem_unit_bytes(const Conv &k) { return round_up((size_t)stem_tiles_across(k) * 16 * 18 + 64 + 63, kLine); }
+// Rows made of prepared ones, for several rows of outputs at once; for a matrix unit all that it needs.
 static inline size_t made_row_bytes(const Conv &k) {
+    if (k.tiles) return 8 * 1024 + (size_t)k.channels_padded * 4 + 2 * kStemUnits * stem_unit_bytes(k) + kLine;
     const size_t rows = k.eight ? kEightSums - 2 : k.quad ? 7 : 0;
     return rows ? round_up(rows * k.row_units * 2, kLine) + 6 * kLine : 0;
 }

@@ -291,7 +291,7 @@ void compare(const Kernels &kernels) {
     if (s.groups == 1) compare_whole(kernels, c, x.as(), bias.as<float>());
     c.plain = false;
     // Images: integer sums, then steps that are rounded one by one: equal. Half of them have the stem's shape.
-    if (draw(0, 1)) s.c = 3, s.kw = 7, s.sw = 2, s.w = draw(7, 20), s.groups = 1;
+    if (draw(0, 1)) s.c = 3, s.kw = 7, s.sw = 2, s.w = draw(0, 1) ? draw(7, 20) : draw(60, 90), s.groups = 1;
     if (s.kw == 7 && s.groups == 1 && draw(0, 1)) {  // two rows at once
         s.kh = 7, s.sh = 2, s.dh = 1, s.h = draw(7, 20);
         c.oh = (s.h + 2 * s.ph - s.kh) / s.sh + 1;
@@ -304,7 +304,8 @@ void compare(const Kernels &kernels) {
         const size_t o = (size_t)s.o, taps = (size_t)s.kh * s.kw;
         std::vector<int16_t> filters(o * (size_t)s.c * taps);
         std::vector<int32_t> means(o * taps), rest(o);
-        for (auto &v : filters) v = (int16_t)draw(-2000, 2000);
+        const int most = draw(0, 2) ? 2000 : 16000;  // beyond what sums of rows have room for
+        for (auto &v : filters) v = (int16_t)draw(-most, most);
         for (auto &v : means) v = draw(-100000, 100000);
         for (auto &v : rest) v = draw(-1000, 1000);
         const Buffer scale = reals(o);

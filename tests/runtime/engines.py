@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from cuda_host import machine
 
+from xnorpp.runtime import load
 from xnorpp.runtime.cpu import CpuModel, available_isas
 from xnorpp.runtime.cuda.build import Builder, Gpu
 from xnorpp.runtime.format.program import Program, encode, read
@@ -49,3 +50,13 @@ def _compare(got: np.ndarray, want: np.ndarray, rtol: float, atol: float, name: 
         np.testing.assert_allclose(got, want, rtol=rtol, atol=atol, err_msg=name)
     else:
         np.testing.assert_array_equal(got, want, err_msg=name)
+
+
+def threads_agree(program: Program, x: np.ndarray, isa: str, calls: int) -> np.ndarray:
+    """The answer of one thread, which several give in every call."""
+    expected = load(program, threads=1, isa=isa)(x)
+    for threads in (2, 3, 4, 5):
+        model = load(program, threads=threads, isa=isa)
+        for _ in range(calls):
+            np.testing.assert_array_equal(model(x), expected)
+    return expected

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engines import threads_agree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_programs import Builder
@@ -66,6 +67,30 @@ def test_convolution(
     program = dots(groups * fan, size, weight, {**attrs, "pad_value": pad_value})
     x = rng.standard_normal((2, groups * fan, *size)).astype(np.float32)
     np.testing.assert_array_equal(load(program, threads=threads, isa=isa)(x), run(program, x))
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize(("size", "stride"), [((7, 7), 1), ((15, 21), 2), ((9, 17), 1)])
+def test_rows_that_are_no_multiple_of_the_threads(
+    isa: str, size: tuple[int, int], stride: int, real: bool
+) -> None:
+    """Some channels then have their border between two threads at another row than others."""
+    rng = np.random.default_rng(size[0])
+    attrs = {"stride": [stride, stride], "padding": [1, 1], "dilation": [1, 1], "groups": 1}
+    x = rng.standard_normal((1, 70, *size)).astype(np.float32)
+    for filters in (64, 130, 224):
+        weight = rng.standard_normal((filters, 70, 3, 3)).astype(np.float32)
+        if real:
+            b = Builder((70, *size))
+            single = {**attrs, "stride": [1, 1], "padding": [0, 0]}
+            point = b.emit("conv2d", INPUT, attrs=single, tensors={"weight": weight[:, :, :1, :1].copy()})
+            square = rng.standard_normal((64, filters, 3, 3)).astype(np.float32)
+            program = b.program(b.emit("conv2d", point, attrs=attrs, tensors={"weight": square}))
+        else:
+            program = dots(70, size, pack_conv_weight(weight), {**attrs, "pad_value": 0})
+        expected = threads_agree(program, x, isa, calls=3)
+        if not real:
+            np.testing.assert_array_equal(expected, run(program, x))
 
 
 @pytest.mark.parametrize(("channels", "size"), [(64, 56), (128, 28), (256, 14), (512, 7)])

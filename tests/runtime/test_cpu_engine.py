@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engines import threads_agree
 from random_programs import Builder, random_program
 
 from xnorpp.runtime import load
@@ -307,21 +308,11 @@ def test_the_input_scale_of_xnor_net_is_the_same_number_everywhere(isa: str) -> 
         np.testing.assert_array_equal(load(program, threads=1, isa=isa)(x), run(program, x))
 
 
-def check_threads(program: Program, x: np.ndarray, isa: str, calls: int) -> np.ndarray:
-    """The answer of one thread, which several give in every call."""
-    expected = load(program, threads=1, isa=isa)(x)
-    for threads in (2, 3, 5):
-        model = load(program, threads=threads, isa=isa)
-        for _ in range(calls):
-            np.testing.assert_array_equal(model(x), expected)
-    return expected
-
-
 @pytest.mark.parametrize("isa", ISAS)
 def test_threads_share_a_stem_and_its_pool(isa: str) -> None:
     """Rows are made in twos and fours: who begins at an odd one, or takes a single one, makes the same."""
     for size in (112, 118):
-        check_threads(stem(size=size), images(1, size), isa, calls=5)
+        threads_agree(stem(size=size), images(1, size), isa, calls=5)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -330,7 +321,7 @@ def test_threads_share_the_channels_of_a_mean(isa: str) -> None:
         b = Builder((channels, 40, 37))
         program = b.program(b.emit("global_avg_pool", b.emit("relu", INPUT)))
         x = np.random.default_rng(channels).standard_normal((1, *program.input_shape)).astype(np.float32)
-        assert close(check_threads(program, x, isa, calls=3), run(program, x))
+        assert close(threads_agree(program, x, isa, calls=3), run(program, x))
 
 
 @pytest.mark.parametrize("isa", ISAS)

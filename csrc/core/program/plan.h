@@ -56,7 +56,8 @@ std::vector<PlanStep> make_steps(const Program &program);
 
 // Where values lie that threads make together. Centred: they share rows from the middle on, and a smaller value in the middle
 // of a larger one has each thread's rows where that thread's rows of the larger one were, in its own core's cache; elsewhere
-// a thread would write what another cache holds, line by line. Values of few rows are shared in another way: those lie apart.
+// a thread would write what another cache holds, line by line. Values of few rows lie apart: threads share them in another
+// way, or at a border that is not in the middle.
 enum class Places { Lowest, Centred };
 
 using SizeOf = std::function<int64_t(int value)>;

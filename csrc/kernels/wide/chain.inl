@@ -159,9 +159,13 @@ __attribute__((always_inline)) inline void add_pairs(__m512i &parity, __m512i &c
               [second] "r"(second), [next] "r"(next), [i] "i"(4 * I));
 }
 
+// A panel is read once a band, and where rows are few each core reads all of them: with two pairs of one panel so many bytes of
+// the next ones are asked for. The last panel of a layer asks for the next layer's, which lie after it.
+constexpr int kAheadBytes = 64;
+
 // The last parities and the carries of a tile: 2*carries + popcount(parity) is the count.
 template <int P, int... I>
-__attribute__((always_inline)) inline void count_chain(const Run &run, const uint32_t *w, __m512i (&parity)[P], __m512i (&carries)[P],
+__attribute__((always_inline)) inline void count_chain(const Run &run, const uint32_t *w, const char *ahead, __m512i (&parity)[P], __m512i (&carries)[P],
                                                        std::integer_sequence<int, I...>) {
     const char *at = settled(run.at), *prefix = (const char *)run.prefixes;
     const int32_t *place = run.places, *end = place + 2 * run.pairs;
@@ -181,7 +185,8 @@ __attribute__((always_inline)) inline void count_chain(const Run &run, const uin
         ((carries[I] = _mm512_setzero_si512()), ...);
         if (!run.odd) ((parity[I] = _mm512_setzero_si512()), ...);
     }
-    for (; place != end; place += 4, prefix += 2 * step, w += 64) {
+    for (; place != end; place += 4, prefix += 2 * step, w += 64, ahead += kAheadBytes) {
+        _mm_prefetch(ahead, _MM_HINT_T1);
         const __m512i words[4] = {_mm512_load_si512(w), _mm512_load_si512(w + 16), _mm512_load_si512(w + 32), _mm512_load_si512(w + 48)};
         const char *first = at + place[0], *second = at + place[2], *next = prefix + step;
         (add_pairs<I>(parity[I], carries[I], words, first, prefix, second, next), ...);

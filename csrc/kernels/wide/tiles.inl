@@ -20,6 +20,11 @@ inline void load_tile(const void *from, long stride) {
     for (int row = 0; row < 16; row++) __builtin_memcpy(emulated.bytes[T][row], (const char *)from + row * stride, 64);
 }
 template <int T>
+inline void zero_tile() {
+    if (!emulated.configured) __builtin_trap();
+    __builtin_memset(emulated.bytes[T], 0, sizeof emulated.bytes[T]);
+}
+template <int T>
 inline void store_tile(void *to, long stride) {
     if (!emulated.configured) __builtin_trap();
     for (int row = 0; row < 16; row++) __builtin_memcpy((char *)to + row * stride, emulated.bytes[T][row], 64);
@@ -55,6 +60,10 @@ inline void end_tiles() { __asm__ volatile("tilerelease" : : : "memory"); }
 template <int T>
 __attribute__((always_inline)) inline void load_tile(const void *from, long stride) {
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(T) : "memory");
+}
+template <int T>
+__attribute__((always_inline)) inline void zero_tile() {
+    __asm__ volatile("tilezero %%tmm%c0" : : "i"(T));
 }
 template <int T>
 __attribute__((always_inline)) inline void store_tile(void *to, long stride) {

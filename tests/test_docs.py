@@ -391,7 +391,8 @@ def test_shipped_models_are_drawn(drawing: ModuleType) -> None:
                 "same_class": 99.9, "images": 10000}  # fmt: skip
     row = {"kind": "shipped", "name": "a-model", "refused": None, "accuracy": accuracy,
            "baseline": {"top1": 94},
-           "latency": {"median": 0.5, "fastest": 0.4, "isa": "avx2", "hardware": {"cpu": "a CPU"}}, "seed": 7,
+           "latency": {"from_bytes_median": 0.5, "from_bytes_fastest": 0.4, "isa": "avx2",
+                       "hardware": {"cpu": "a CPU"}}, "seed": 7,
            "file": {"bytes": 1_500_000}, "recipe": {"name": "best"}, "date": "2026-01-01"}  # fmt: skip
     worse = {**row, "accuracy": {**accuracy, "packed_top1": 10.0}}
     refused = {**worse, "refused": "its top-1 differs"}

@@ -219,7 +219,8 @@ def test_models_lists_networks_and_shipped_models(capsys: pytest.CaptureFixture[
     assert re.search(r"^  resnet18 +ResNet-18, pre-activation$", text, re.MULTILINE)
     row = next(line for line in text.splitlines() if line.startswith("  digits-small "))
     for cell in (
-        f"{card['accuracy']['packed_top1']:.2f}", f"{card['latency']['median']:.2f} ms", "kB", "One-bit",
+        f"{card['accuracy']['packed_top1']:.2f}", f"{card['latency']['from_bytes_median']:.2f} ms", "kB",
+        "One-bit",
     ):  # fmt: skip
         assert cell in row
     assert shipped.short_card(card).startswith(

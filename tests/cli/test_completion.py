@@ -77,7 +77,7 @@ def complete(script: Path, *words: str, folder: Path | None = None) -> list[str]
         (("eval", "--data", "pho"), ["photos"]),
         (("eval", "--split", ""), ["test", "train"]),
         (("export", "q"), ["qonnx"]),
-        (("export", "c", "tiny"), ["tiny-imagenet-resnet18"]),
+        (("export", "c", "tiny"), ["tiny-imagenet-resnet18", "tiny-imagenet-resnet18-224"]),
         (("export", "c", "m", "x"), []),
         (("shards", "cifar1"), ["cifar10", "cifar100"]),
         (("paper", "fig"), ["figure1"]),

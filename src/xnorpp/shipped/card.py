@@ -126,7 +126,7 @@ def summary_rows(cards: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
                 f"{accuracy['packed_top1']:.2f}",
                 f"{accuracy['packed_top5']:.2f}",
                 size_text(card["file"]["bytes"]),
-                f"{latency['median']:.2f} ms",
+                f"{latency['from_bytes_median']:.2f} ms",
                 str(card["about"]),
             )
         )
@@ -146,9 +146,9 @@ def short_card(card: Mapping[str, Any]) -> str:
         f"{card['name']}: trained on {card['data']['dataset']} by {recipe['name']}, seed {recipe['seed']}, "
         f"{recipe['epochs']} epochs, commit {str(card['trained']['commit'])[:12]}, on "
         f"{machine(card['trained']['hardware'])}. Accuracy: packed, {accuracy['images']:,} "
-        f"{accuracy['split']} images, {accuracy['difference']:+.2f} points from torch's. Time: median, one "
-        f"thread, {machine(card['latency']['hardware'])}. Knows its {len(card['data']['classes'])} classes "
-        f"only, at {shape[1]}x{shape[2]}."
+        f"{accuracy['split']} images, {accuracy['difference']:+.2f} points from torch's. Time: from bytes, "
+        f"median, one thread, {machine(card['latency']['hardware'])}. Knows its "
+        f"{len(card['data']['classes'])} classes only, at {shape[1]}x{shape[2]}."
     )
     return textwrap.fill(text, 100, subsequent_indent="    ", break_on_hyphens=False)
 

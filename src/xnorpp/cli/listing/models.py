@@ -24,7 +24,7 @@ NETWORKS = (
 def models(arguments: list[str]) -> int:
     """With NAME, prints the card of that shipped model; with a pattern such as 'cifar10-*', or a part of
     names such as resnet18, lists the models that match it. Accuracy is that of the packed file on the whole
-    test set; time is for one image on one thread of the machine that the card names.
+    test set; time is for one image, given as bytes, on one thread of the machine that the card names.
     """
     parser = Parser(
         "models",

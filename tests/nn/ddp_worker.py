@@ -5,10 +5,12 @@ Run as `python ddp_worker.py RANK WORLD_SIZE RENDEZVOUS_FILE OUTPUT`.
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before the group is made: its default arguments would hold the group
 from torch import nn
 
 from xnorpp.nn import BinaryConv2d, BinaryLinear, calibrate_scales
@@ -39,6 +41,8 @@ def main() -> None:
     torch.save(
         {"state": model.state_dict(), "gradients": gradients, "processes": record["processes"]}, output
     )
+    del wrapped, model, gradients  # the group's last user must be gone, so that gloo's threads end here
+    gc.collect()
     dist.destroy_process_group()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,8 @@ def main(out: str, accumulate: int, kind: str) -> None:
         model=network, train_data=data, test_data=(DIGITS.images[512:640], DIGITS.labels[512:640]), out=out,
         resume=True, quiet=True, device="cpu",
     )  # fmt: skip
+    names = [(entry / "comm").read_text().strip() for entry in Path("/proc/self/task").glob("*")]
+    assert not any("gloo" in name for name in names), f"threads outlive the process group: {names}"
 
 
 if __name__ == "__main__":

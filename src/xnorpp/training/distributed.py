@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
+import importlib
 import inspect
 import os
 from collections.abc import Iterator
@@ -73,6 +75,9 @@ def join_world(device: str = "auto") -> Iterator[World]:
         return
     if chosen.type == "cuda":  # pragma: cuda only
         torch.cuda.set_device(chosen)
+    # The functions of this module have the group as default arguments. Imported after the group is made, as
+    # DistributedDataParallel would, they hold it until the process ends.
+    importlib.import_module("torch.distributed.nn")
     seconds = float(os.environ.get(TIME_LIMIT_VARIABLE, "600"))
     dist.init_process_group(
         backend="nccl" if chosen.type == "cuda" else "gloo", timeout=datetime.timedelta(seconds=seconds)
@@ -90,7 +95,12 @@ def join_world(device: str = "auto") -> Iterator[World]:
                 f"or in its log ({str(error).splitlines()[0]})."
             ) from error
         raise
-    dist.destroy_process_group()  # not after an error: it would wait for processes that are gone
+    # Gloo's threads must end here: one that releases a tensor while the interpreter shuts down aborts the
+    # process ("terminate called without an active exception"). They end with the group's last user. That must
+    # not be DistributedDataParallel, which is part of reference cycles: its destructor holds the lock of the
+    # interpreter, which such a thread may wait for. None of this after an error, when others may be gone.
+    gc.collect()
+    dist.destroy_process_group()
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:

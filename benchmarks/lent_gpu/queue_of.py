@@ -1,0 +1,95 @@
+"""Runs of a plan by the queue of a source tree: started by `lent_gpu run` with that tree on PYTHONPATH.
+
+    python queue_of.py HOME --device DEVICE --minutes N [--set KEY=VALUE ...]
+
+HOME/plan.json says which runs; results and folders of runs are written below HOME. Nothing is decided here:
+runs, recipes, resuming and recording are those of `xnorpp paper` in that tree, which may be an older one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import importlib
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+FINAL = "model.safetensors"
+PLACES = {  # today's module and its name in the trees of earlier tags
+    "queue": ("xnorpp.paper.accuracy.queue", "xnorpp.experiments.queue"),
+    "runs": ("xnorpp.paper.accuracy.runs", "xnorpp.experiments.runs"),
+    "checkpoint": ("xnorpp.training.state.checkpoint", "xnorpp.train.checkpoint"),
+}
+
+
+def module(name: str) -> Any:
+    """A module of the source tree, wherever that tree has it."""
+    for place in PLACES[name]:
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if not place.startswith(str(error.name)):
+                raise
+    raise ModuleNotFoundError(f"none of {', '.join(PLACES[name])} is in the source tree")
+
+
+def chosen(plan: dict[str, Any], more: Sequence[str] = ()) -> list[Any]:
+    """The plan's runs in its order, with the settings it lays over them."""
+    runs = module("runs")
+    known = {run.key: run for run in runs.plan(runs.EXPERIMENTS)}
+    unknown = [key for key in plan["runs"] if key not in known]
+    if unknown:
+        raise ValueError(f"the source tree has no run {', '.join(unknown)}; `xnorpp paper` lists them")
+    found = []
+    for key in plan["runs"]:
+        laid = [
+            one for pattern, some in plan["settings"].items() if fnmatch.fnmatch(key, pattern) for one in some
+        ]
+        found.append(replace(known[key], settings=(*known[key].settings, *laid, *more)))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("home", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--set", action="append", default=[])
+    given = parser.parse_args()
+    home, plan = given.home, json.loads((given.home / "plan.json").read_text(encoding="utf-8"))
+    runs = chosen(plan, given.set)
+    folder = home / "runs"
+    here = [run.key for run in runs if (folder / run.key / FINAL).exists()]
+    for key in here:
+        print(f"finished already: {key}", flush=True)
+    queue = module("queue")
+    queue.SAVES = plan["saves"]
+    queue.run_queue(
+        [run for run in runs if run.key not in here],
+        results=home / "results",
+        folder=folder,
+        data=home / "data",
+        jobs=plan["jobs"],
+        device=given.device,
+        minutes=given.minutes,
+        say=lambda line: print(line, flush=True),
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    outcome = "stopped"
+    try:
+        main()
+        outcome = "ended"
+    except Exception as error:
+        traceback.print_exc()
+        outcome = f"failed: {error}"
+    finally:
+        Path(sys.argv[1], "outcome").write_text(outcome + "\n", encoding="utf-8")
+    sys.exit(outcome != "ended")

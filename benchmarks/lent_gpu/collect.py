@@ -22,6 +22,7 @@ MIB = 1 << 20
 FILES, FILE_BYTES, ALL_BYTES = 8, 16 * MIB, 64 * MIB
 FINAL = "model.safetensors"
 ROWS, RECORDS, WEIGHTS, INDEX = "accuracy.jsonl", "records.tar.gz", "weights.tar", "index.json"
+SENT = "sent.json"
 
 Shrink = Callable[[Path, Path, bool], None]  # source, target, whether to float16
 
@@ -40,8 +41,7 @@ def collect(
     if rows.exists():
         (out / ROWS).write_bytes(rows.read_bytes())
     _pack_records(home, out / RECORDS)
-    note = home / "sent.json"
-    sent: list[str] = json.loads(note.read_text(encoding="utf-8")) if note.exists() and not anew else []
+    sent = [] if anew else _sent(home)
     used = sum(path.stat().st_size for path in out.iterdir())
     room = min(ALL_BYTES - used - MIB, (FILES - 3) * FILE_BYTES)
     packed, now, left = io.BytesIO(), [], []
@@ -65,8 +65,18 @@ def collect(
             pieces[f"{WEIGHTS}.{number:03d}"] = hashlib.sha256(piece).hexdigest()
     index = {"pieces": pieces, "weights": now, "left": left}
     (out / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
-    note.write_text(json.dumps([*sent, *now]), encoding="utf-8")
+    note_sent(home, now)
     return index
+
+
+def note_sent(home: Path, names: list[str]) -> None:
+    """Weights that need not be sent: they were, or they came from where they would be sent to."""
+    (home / SENT).write_text(json.dumps(sorted({*_sent(home), *names})), encoding="utf-8")
+
+
+def _sent(home: Path) -> list[str]:
+    path = home / SENT
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
 def receive(came: Path, into: Path, results: Path | None = None) -> dict[str, Any]:

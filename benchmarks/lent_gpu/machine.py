@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import collect
 import parts
 import queue_of
 
-SUFFICES = "import torch; torch.zeros(8, device='cuda').sum().item()"
+CUDA_WORKS = "import torch; torch.zeros(8, device='cuda').sum().item()"
 TELL = 30.0  # seconds between reports of `wait`
 
 
@@ -43,20 +44,15 @@ def start_mps() -> bool:
     if control is None:
         print("no MPS on this machine: runs take turns on the device")
         return False
-    if _ask_mps(control, "get_server_list") == 0:
-        return True
-    subprocess.run([control, "-d"], start_new_session=True, check=False)
-    if subprocess.run([sys.executable, "-c", SUFFICES], check=False).returncode == 0:
+    if subprocess.run([control, "-d"], start_new_session=True, check=False).returncode:
+        print("MPS could not be started: it runs already, or runs take turns on the device")
+        return False
+    if subprocess.run([sys.executable, "-c", CUDA_WORKS], check=False).returncode == 0:
         print("MPS is running")
         return True
-    _ask_mps(control, "quit")
+    subprocess.run([control], input="quit\n", text=True, check=False)
     print("MPS was ended, because CUDA does not work with it: runs take turns on the device")
     return False
-
-
-def _ask_mps(control: str, request: str) -> int:
-    done = subprocess.run([control], input=request + "\n", text=True, capture_output=True, check=False)
-    return done.returncode
 
 
 def add(home: Path, folders: Sequence[Path]) -> None:
@@ -67,6 +63,9 @@ def add(home: Path, folders: Sequence[Path]) -> None:
             print(f"{folder}: a part of {name}")
         elif any(folder.glob("*/checkpoints")) or any(folder.glob("*/*.safetensors")):
             shutil.copytree(folder, home / "runs", dirs_exist_ok=True)
+            collect.note_sent(
+                home, [f"runs/{path.parent.name}/{path.name}" for path in folder.glob("*/*.safetensors")]
+            )
             print(f"{folder}: runs {', '.join(sorted(path.name for path in folder.iterdir()))}")
         else:
             raise ValueError(f"{folder} is neither a part of a data set nor a folder of runs")
@@ -104,7 +103,8 @@ def run(home: Path, plan: dict[str, Any], source: Path, *, first: str = "", devi
     for store in sorted((home / "parts").glob("*/")):
         begun = time.time()
         print(f"{parts.join_parts(store, home / 'data')}: {time.time() - begun:.1f} s")
-    (home / "data").mkdir(exist_ok=True)
+    if not any((home / "data").glob("*/")):
+        raise ValueError(f"{home} has no data set; `lent_gpu add` takes its parts")
     _write(home / "plan.json", plan)
     (home / "outcome").unlink(missing_ok=True)
     seconds = left(home) - margin
@@ -151,6 +151,8 @@ def alive(home: Path) -> bool:
 
 def wait(home: Path, seconds: float, margin: float = 30.0) -> str:
     """Report progress until the queue ends, `seconds` are over or the deadline is near; why it returned."""
+    if not (home / "plan.json").exists():
+        raise ValueError(f"no queue was started in {home}; `lent_gpu run PLAN` starts one")
     until = time.time() + min(seconds, left(home) - margin)
     told = 0.0
     while alive(home):
@@ -172,8 +174,10 @@ def report(home: Path) -> None:
     log = home / "queue.log"
     lines = log.read_text("utf-8", errors="replace").splitlines() if log.exists() else []
     print(f"{left(home):.0f} s until the deadline; {next((x for x in reversed(lines) if x[:1] != ' '), '')}")
-    plan = _read(home / "plan.json") if (home / "plan.json").exists() else {"runs": []}
-    for key in plan["runs"]:
+    for line in lines[:-1]:
+        if line.startswith("failed: "):
+            print(f"  {line}")
+    for key in _read(home / "plan.json")["runs"]:
         print(f"  {key}: {progress(home / 'runs' / key)}")
 
 
@@ -192,11 +196,9 @@ def progress(folder: Path) -> str:
     measured = next((row for row in reversed(rows) if row["kind"] == "eval"), None)
     if train is None:
         return "starting"
-    text = (
-        f"epoch {train['epoch'] + 1}, loss {train['loss']:.3f}, {train.get('images_per_s', 0):,.0f} images/s"
-    )
+    text = f"epoch {train['epoch']}, loss {train['loss']:.3f}, {train.get('images_per_s', 0):,.0f} images/s"
     if measured is not None:
-        text += f", top-1 {measured['top1']:.2f} % after epoch {measured['epoch'] + 1}"
+        text += f", top-1 {measured['top1']:.2f} % after epoch {measured['epoch']}"
     return text + (", finished" if (folder / "summary.json").exists() else "")
 
 

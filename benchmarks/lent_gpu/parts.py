@@ -46,13 +46,11 @@ def write_parts(folder: Path, out: Path, limit: int = PART_BYTES) -> list[Path]:
     if not blocks:
         raise PartError(f"{folder} holds no file")
     room = limit - 300 * len(blocks)  # the list is part of a part
+    if (largest := max(map(len, blocks))) > room:
+        raise PartError(f"--bytes (={limit}) must be at least {largest + limit - room} for this data set")
     content: list[list[tuple[str, bytes]]] = []
     used = room
     for number, block in enumerate(blocks):
-        if len(block) > room:
-            raise PartError(
-                f"--bytes (={limit}) must be at least {len(block) + limit - room} for this data set"
-            )
         if used + len(block) > room:
             content.append([])
             used = 0

@@ -12,6 +12,7 @@ import argparse
 import fnmatch
 import importlib
 import json
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -54,7 +55,14 @@ def chosen(plan: dict[str, Any], more: Sequence[str] = ()) -> list[Any]:
     return found
 
 
-def main() -> int:
+def check_tree(source: Path) -> None:
+    """Refuse an installed xnorpp that hides the tree: rows would state a commit that did not train them."""
+    package = importlib.import_module("xnorpp")
+    if not Path(str(package.__file__)).resolve().is_relative_to(source.resolve()):
+        raise RuntimeError(f"xnorpp is imported from {package.__file__}, not from {source}: uninstall it")
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("home", type=Path)
     parser.add_argument("--device", default="auto")
@@ -62,8 +70,12 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[])
     given = parser.parse_args()
     home, plan = given.home, json.loads((given.home / "plan.json").read_text(encoding="utf-8"))
+    check_tree(home / "source")
     runs = chosen(plan, given.set)
-    folder = home / "runs"
+    os.chdir(
+        home
+    )  # a recipe states its teacher's path, which must be the same when a run is resumed elsewhere
+    folder = Path("runs")
     here = [run.key for run in runs if (folder / run.key / FINAL).exists()]
     for key in here:
         print(f"finished already: {key}", flush=True)
@@ -71,15 +83,14 @@ def main() -> int:
     queue.SAVES = plan["saves"]
     queue.run_queue(
         [run for run in runs if run.key not in here],
-        results=home / "results",
+        results=Path("results"),
         folder=folder,
-        data=home / "data",
+        data="data",
         jobs=plan["jobs"],
         device=given.device,
         minutes=given.minutes,
         say=lambda line: print(line, flush=True),
     )
-    return 0
 
 
 if __name__ == "__main__":

@@ -81,6 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="laid over every run: for trials"
     )
+    one = command("stop", _stop, "end these runs, so that the others have the device", there=True)
+    one.add_argument("keys", nargs="+")
     one = command("wait", _wait, "report progress, then write what should come back", there=True)
     one.add_argument("seconds", type=float, help="at most")
     one.add_argument("--out", type=Path, default=os.environ.get("OUT"), help="an empty folder ($OUT)")
@@ -136,6 +138,10 @@ def _run(given: argparse.Namespace) -> None:
         plan["jobs"] = given.jobs
     machine.run(given.home, plan, given.source, first=given.first, device=given.device, margin=given.margin,
                 settings=given.set)  # fmt: skip
+
+
+def _stop(given: argparse.Namespace) -> None:
+    machine.stop(given.home, given.keys)
 
 
 def _wait(given: argparse.Namespace) -> int:

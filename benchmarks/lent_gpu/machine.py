@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -63,12 +64,15 @@ def add(home: Path, folders: Sequence[Path]) -> None:
             print(f"{folder}: a part of {name}")
         elif any(folder.glob("*/checkpoints")) or any(folder.glob("*/*.safetensors")):
             shutil.copytree(folder, home / "runs", dirs_exist_ok=True)
-            collect.note_sent(
-                home, [f"runs/{path.parent.name}/{path.name}" for path in folder.glob("*/*.safetensors")]
-            )
+            _came_along(home, folder)
             print(f"{folder}: runs {', '.join(sorted(path.name for path in folder.iterdir()))}")
         else:
             raise ValueError(f"{folder} is neither a part of a data set nor a folder of runs")
+
+
+def _came_along(home: Path, runs: Path) -> None:
+    """Weights that were carried here need not be sent back."""
+    collect.note_sent(home, [f"runs/{path.parent.name}/{path.name}" for path in runs.glob("*/*.safetensors")])
 
 
 def read_plan(path: Path) -> dict[str, Any]:
@@ -102,7 +106,11 @@ def run(home: Path, plan: dict[str, Any], source: Path, *, first: str = "", devi
     commit = unpack_source(source, home / "source")
     for store in sorted((home / "parts").glob("*/")):
         begun = time.time()
-        print(f"{parts.join_parts(store, home / 'data')}: {time.time() - begun:.1f} s")
+        earlier = store.name == "runs"  # folders of runs that were too large to be carried whole
+        place = parts.join_parts(store, home if earlier else home / "data")
+        if earlier:
+            _came_along(home, place)
+        print(f"{place}: {time.time() - begun:.1f} s")
     if not any((home / "data").glob("*/")):
         raise ValueError(f"{home} has no data set; `lent_gpu add` takes its parts")
     _write(home / "plan.json", plan)
@@ -147,6 +155,23 @@ def alive(home: Path) -> bool:
     except OSError:
         return False
     return state.rpartition(")")[2].split()[0] != "Z"
+
+
+def stop(home: Path, keys: Sequence[str]) -> None:
+    """End these runs, so that the others have the device; the queue records them as failed and goes on."""
+    for key in keys:
+        ended = 0
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                arguments = (place / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+                if f"runs/{key}" in arguments and (place / "cwd").resolve() == home.resolve():
+                    os.kill(int(place.name), signal.SIGTERM)
+                    ended += 1
+            except OSError:  # it ended meanwhile, or belongs to someone else
+                continue
+        if not ended:
+            raise ValueError(f"{key} is not running in {home}")
+        print(f"stopped: {key}")
 
 
 def wait(home: Path, seconds: float, margin: float = 30.0) -> str:

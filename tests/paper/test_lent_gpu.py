@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import signal
+import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
@@ -239,6 +241,8 @@ def test_a_queue_that_fails_is_reported(
     with pytest.raises(ValueError, match="has no data set"):
         machine.run(home, plan, source)
     (home / "data" / "mine").mkdir(parents=True)
+    write_run(tmp_path / "runs", "earlier", 100, finished=True)
+    machine.add(home, load("parts").write_parts(tmp_path / "runs", tmp_path / "carried"))
     with pytest.raises(ValueError, match=r"--first \(=three\) must be a run of the plan"):
         machine.run(home, plan, source, first="three")
     with pytest.raises(ValueError, match="nothing can run"):
@@ -246,6 +250,14 @@ def test_a_queue_that_fails_is_reported(
     machine.run(home, plan, source, first="two", device="cpu")
     assert json.loads((home / "plan.json").read_text())["runs"] == ["two"]
     assert machine.wait(home, 60).startswith("failed: ")
+    assert tree(home / "runs") == tree(tmp_path / "runs")
+    assert json.loads((home / "sent.json").read_text()) == ["runs/earlier/model.safetensors"]
+    with pytest.raises(ValueError, match="two is not running"):
+        machine.stop(home, ["two"])
+    train = [sys.executable, "-c", "import time; time.sleep(60)", "--out", "runs/two"]
+    with subprocess.Popen(train, cwd=home) as process:
+        machine.stop(home, ["two"])
+        assert process.wait(20) == -signal.SIGTERM
     assert "two: not begun" in capsys.readouterr().out
     with pytest.raises(ValueError, match="neither a part of a data set nor a folder of runs"):
         machine.add(home, [home / "data"])

@@ -92,9 +92,9 @@ test-deploy: setup
 	$(MAKE) --jobs=1 chips cross web-setup wheel-setup extra-setup zoo-setup
 	$(MAKE) --jobs=2 --output-sync=line $(PARTS)
 
-# $(call programs,NAMES,PACKAGES): the system's packages are installed where one of the programs is missing.
+# $(call programs,NAMES,PACKAGES): the packages of the system are installed where one of the programs is missing; a failure ends it.
 APT := $(if $(filter-out 0,$(shell id -u)),sudo )apt-get
-programs = for name in $(1); do command -v $$name > /dev/null || { $(APT) install -y -q --no-install-recommends $(2); break; }; done
+programs = for name in $(1); do command -v $$name > /dev/null || { $(APT) install -y -q --no-install-recommends $(2) || exit 1; break; }; done
 
 # Compilers and emulators: of chips, and of other systems; those that are not here come from PyPI's ziglang.
 chips:
@@ -142,7 +142,9 @@ test-platforms: cross web-setup
 ZIG := 'ziglang>=0.15'
 web-setup: setup
 	$(BIN)/python -m pip install --quiet $(ZIG)
-	$(call programs,node npm chromium,nodejs npm chromium)
+	$(call programs,node,nodejs)
+	$(call programs,npm,npm)
+	$(call programs,chromium,chromium)
 
 web: setup
 	$(BIN)/python web/build.py

@@ -1,4 +1,4 @@
-"""What `real="int8"` changes: size and accuracy of packed networks, before and after.
+"""What `real="int8"` changes: size, accuracy and answers of packed networks, before and after.
 
     python benchmarks/int8_accuracy.py --data cifar10=DIR --data tiny_imagenet=DIR [--record FILE.jsonl]
     python benchmarks/int8_accuracy.py model.xnor --data cifar10=DIR --images 500 --tolerance 0.005
@@ -44,16 +44,23 @@ def main() -> None:
             chosen = calibration_images(program, name, folders.get(name), given.images)
             stored["int8, calibrated"] = store_int8(program, chosen, tolerance=given.tolerance)
             print(f"{path.name}: {stored['int8, calibrated'].meta['int8']}", flush=True)
-        found = {}
+        found, same = {}, {}
+        answers: dict[str, list[int]] = {kind: [] for kind in stored}
         for kind, one in stored.items():
-            found[kind] = evaluate_packed(load(one, threads=given.threads), images, batch=250)
+            found[kind] = evaluate_packed(
+                load(one, threads=given.threads), images, batch=250,
+                observe=lambda chances, _, put=answers[kind]: put.extend(chances.argmax(1).tolist()),
+            )  # fmt: skip
+            pairs = list(zip(answers["as it is"], answers[kind], strict=True))
+            same[kind] = 100 * sum(before == after for before, after in pairs) / len(pairs)
             print(
-                f"{path.name}, {kind}: {len(encode(one)):,} bytes, top-1 {found[kind].top1:.2f} %", flush=True
-            )
+                f"{path.name}, {kind}: {len(encode(one)):,} bytes, top-1 {found[kind].top1:.2f} %, "
+                f"same answers {same[kind]:.2f} %", flush=True,
+            )  # fmt: skip
         row: dict[str, object] = {
             "kind": "int8 weights", "model": path.name, "dataset": name, "images": found["int8"].images,
             "top1": found["as it is"].top1, "top1_int8": found["int8"].top1,
-            "top5": found["as it is"].top5, "top5_int8": found["int8"].top5,
+            "top5": found["as it is"].top5, "top5_int8": found["int8"].top5, "same_int8": same["int8"],
             "bytes": len(encode(program)), "bytes_int8": len(encode(stored["int8"])),
             "commit": source_commit(), "hardware": describe_hardware("cpu"), "date": today(), "seed": None,
         }  # fmt: skip
@@ -61,6 +68,7 @@ def main() -> None:
             calibrated, accuracy = stored["int8, calibrated"], found["int8, calibrated"]
             row |= {
                 "top1_calibrated": accuracy.top1, "top5_calibrated": accuracy.top5,
+                "same_calibrated": same["int8, calibrated"],
                 "bytes_calibrated": len(encode(calibrated)), "calibration": calibrated.meta["int8"],
             }  # fmt: skip
         if given.record:

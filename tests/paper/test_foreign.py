@@ -51,10 +51,14 @@ def test_int8_shows_accuracy_and_size() -> None:
     row = {
         "kind": "int8 weights", "model": "m.xnor", "images": 10000, "calibration": {"tolerance": 0.001},
         "top1": 92.7, "top1_calibrated": 92.71, "top1_int8": 92.95,
+        "same_calibrated": 99.98, "same_int8": 98.5,
         "bytes": 2175424, "bytes_calibrated": 1906956, "bytes_int8": 1622592,
     }  # fmt: skip
     drawn = int8([row])
-    assert "| m.xnor | 10,000 | 92.70 | 92.71 | 92.95 | 2,175,424 | 1,906,956 | 1,622,592 |" in drawn
+    assert (
+        "| m.xnor | 10,000 | 92.70 | 92.71 | 92.95 | 99.98 | 98.50 | 2,175,424 | 1,906,956 | 1,622,592 |"
+        in drawn
+    )
     assert "Tolerance 0.001." in drawn
     assert "Nothing" in int8([])
     assert "Nothing" in zoo([])

@@ -93,18 +93,19 @@ def _percent(share: float) -> str:
 
 
 def int8(rows: Sequence[Row]) -> str:
-    """Size and accuracy of each network that ships, as it is and with int8."""
+    """Size, accuracy and equal answers of each network that ships, as it is and with int8."""
     found = newest(of_kind(rows, "int8 weights"), "model")
     if not found:
         return NOTHING
     lines = [
-        "| model | images | top-1 %: as it is | with calibration | without | bytes: as it is "
-        "| with calibration | without |",
-        "|---|---|---|---|---|---|---|---|",
+        "| model | images | top-1 %: as it is | with calibration | without | same answers %: with | without "
+        "| bytes: as it is | with calibration | without |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found:
         sizes = [f"{row[key]:,}" for key in ("bytes", "bytes_calibrated", "bytes_int8")]
         shares = [f"{row[key]:.2f}" for key in ("top1", "top1_calibrated", "top1_int8")]
+        shares += [f"{row[key]:.2f}" for key in ("same_calibrated", "same_int8")]
         lines.append(f"| {row['model']} | {row['images']:,} | {' | '.join([*shares, *sizes])} |")
     tolerances = sorted({row["calibration"]["tolerance"] for row in found})
     return "\n".join([*lines, "", f"Tolerance {', '.join(map(str, tolerances))}."])

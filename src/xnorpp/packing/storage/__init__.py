@@ -52,10 +52,12 @@ def store_int8(program: Program, calibration: Any = None, *, tolerance: float = 
 
     Without them every large layer is rounded by itself. In a binary network the smallest change before a sign
     turns other signs further on. So where no sign depends on a rounded layer, all other numbers stay as they
-    are. Where one does, they are stored in float16, a much smaller change than that of the weights; numbers
-    that float16 does not hold to its usual precision stay float32. The whole-numbered filters for the bytes
-    of an image are rounded again, from the new weights, so that bytes and float32 give the same result up to
-    their rounding.
+    are. Where one does, the first layers have their weights in int16, as long as that adds less than one part
+    in 128 to the file, and before the first layer in int8 all other numbers stay as they are. After it they
+    are stored in float16, a much smaller change than that of the weights; numbers that float16 does not hold
+    to its usual precision stay float32. Where the threshold of a sign of the same value gives a layer's mean
+    input, weights are rounded so that a filter's error at this mean is small. The whole-numbered filters for
+    the bytes of an image stay as they are: only float32 input meets the rounded weights of such a stem.
 
     Args:
         program: The program; it is left unchanged.

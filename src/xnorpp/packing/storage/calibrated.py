@@ -21,7 +21,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xnorpp.packing.storage.whole import STEPS, decides_signs, halved, is_large, quantise, roles_of
+from xnorpp.packing.storage.whole import (
+    STEPS,
+    decides_signs,
+    halved,
+    is_large,
+    quantise,
+    quantise_fine,
+    roles_of,
+)
 from xnorpp.runtime import load
 from xnorpp.runtime.format.batch import check_input
 from xnorpp.runtime.format.program import INPUT, VERSION, Op, Program
@@ -184,10 +192,7 @@ def _candidates(program: Program, op: Op, seen: Observed) -> Iterator[tuple[str,
         if rounded is not None:
             yield kind, rounded
     yield "int8", stored
-    top = np.abs(weight.reshape(len(weight), -1)).max(axis=1)
-    fine = np.where(top > 0, top, 1).astype(np.float32) / np.float32(_MOST_LIMIT)
-    wide = np.rint(weight.astype(np.float64) / _spread(fine, weight)).astype(np.int16)
-    yield "int16", _with_whole(program, op, wide, fine, None)
+    yield "int16", _with_whole(program, op, *quantise_fine(weight), None)
 
 
 def make_up(weight: Array, factor: F64, columns: F64) -> npt.NDArray[np.int8]:

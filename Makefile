@@ -86,7 +86,8 @@ sanitize: setup
 	$(BIN)/python benchmarks/sanitize.py
 
 # What needs packages, emulators or compilers of its own; it is installed first. XNORPP_DEPLOY makes a failure of every test
-# that would be skipped. Two of the targets run at a time, because much of this is downloads and programs of one thread.
+# that would be skipped for another reason than the processor. Two of the targets run at a time, because much of this is downloads
+# and programs of one thread.
 PARTS := test-platforms test-wheels test-extras test-export test-native
 test-deploy: setup
 	$(MAKE) --jobs=1 chips cross web-setup wheel-setup extra-setup zoo-setup

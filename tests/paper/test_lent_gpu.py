@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -256,6 +257,8 @@ def test_a_queue_that_fails_is_reported(
         machine.stop(home, ["two"])
     train = [sys.executable, "-c", "import time; time.sleep(60)", "--out", "runs/two"]
     with subprocess.Popen(train, cwd=home) as process:
+        while b"runs/two" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            time.sleep(0.01)  # until the copy of this process has become the other program
         machine.stop(home, ["two"])
         assert process.wait(20) == -signal.SIGTERM
     assert "two: not begun" in capsys.readouterr().out

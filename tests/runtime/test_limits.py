@@ -118,10 +118,10 @@ def test_what_a_file_holds_once_is_counted_for_each_use(make: Any) -> None:
 
 @pytest.mark.skipif(len(ENGINES) == 1, reason="the native core is not built")
 def test_the_core_counts_its_own_layout() -> None:
-    """The constants of the borders of a large kernel: 256 bytes for each byte of the file."""
+    """The constants of the borders of a large kernel: 37 to 256 bytes for each byte of the file."""
     program = large_kernel(64)
     needed = load(program, threads=1).memory
-    assert needed > 100 * MEGABYTE
+    assert needed > 32 * len(encode(program))
     with pytest.raises(ProgramError, match="`memory_bytes` of `limits` allows"):
         load(program, threads=1, limits=Limits(memory_bytes=needed // 2))
     assert load(program, threads=1, limits=Limits(memory_bytes=2 * needed)).memory == needed

@@ -20,7 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-FINAL = "model.safetensors"
+from collect import FINAL
+
 PLACES = {  # today's module and its name in the trees of earlier tags
     "queue": ("xnorpp.paper.accuracy.queue", "xnorpp.experiments.queue"),
     "runs": ("xnorpp.paper.accuracy.runs", "xnorpp.experiments.runs"),
@@ -72,9 +73,7 @@ def main() -> None:
     home, plan = given.home, json.loads((given.home / "plan.json").read_text(encoding="utf-8"))
     check_tree(home / "source")
     runs = chosen(plan, given.set)
-    os.chdir(
-        home
-    )  # a recipe states its teacher's path, which must be the same when a run is resumed elsewhere
+    os.chdir(home)  # a recipe states its teacher's path, which must be the same where a run is resumed
     folder = Path("runs")
     here = [run.key for run in runs if (folder / run.key / FINAL).exists()]
     for key in here:

@@ -120,6 +120,7 @@ def test_what_a_file_holds_once_is_counted_for_each_use(make: Any) -> None:
 def test_the_core_counts_its_own_layout() -> None:
     """The constants of the borders of a large kernel: 37 to 256 bytes for each byte of the file."""
     program = large_kernel(64)
+    assert load(program, threads=1, isa="generic").memory > 100 * MEGABYTE
     needed = load(program, threads=1).memory
     assert needed > 32 * len(encode(program))
     with pytest.raises(ProgramError, match="`memory_bytes` of `limits` allows"):

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xnorpp.packing.storage.whole import (
+    FINE_STEPS,
     STEPS,
     decides_signs,
     halved,
@@ -46,7 +47,6 @@ _MOST_INPUTS = 8192  # of a filter, beyond which its weights are rounded one by 
 _DAMPING = 0.01  # of the mean square of an input: what is not seen in the images is not made up for
 _HEADROOM = 1.25  # of the largest input that was seen
 _MOST_SUM = 2**31 - 1
-_MOST_LIMIT = 32767
 _SAMPLES = 2048  # columns that the reach of 8-bit inputs is chosen by
 _REACHES = np.linspace(0.3, 1.0, 15)  # parts of the largest input
 _FEW_INPUTS = 16  # of a filter, for which rounding the input costs more than it saves
@@ -187,7 +187,7 @@ def _candidates(program: Program, op: Op, seen: Observed) -> Iterator[tuple[str,
         whole = make_up(weight, factor.astype(np.float64), seen.columns)
     bias = _bias(program, op, weight, whole * _spread(factor, weight), seen)
     stored = _with_whole(program, op, whole, factor, bias)
-    for kind, limit in (("int8, input int8", STEPS), ("int8, input rounded", _MOST_LIMIT)):
+    for kind, limit in (("int8, input int8", STEPS), ("int8, input rounded", FINE_STEPS)):
         rounded = _rounded_input(stored, op, whole, seen, limit)
         if rounded is not None:
             yield kind, rounded

@@ -93,11 +93,11 @@ def centre(whole: Array, factor: Array, weight: F32, mean: Array) -> Array:
     most = STEPS if whole.dtype == np.int8 else FINE_STEPS
     rows = np.arange(len(found))
     for _ in range(found.shape[1]):
-        at_mean = (off[rows] * means[rows]).sum(axis=1)
-        gain, index, step = np.full(len(rows), 0.0), np.zeros(len(rows), np.int64), np.zeros(len(rows))
+        own, wrong = means[rows], off[rows]
+        slope = (wrong * own).sum(axis=1)[:, None] * own + spread * wrong
+        gain, index, step = np.zeros(len(rows)), np.zeros(len(rows), np.int64), np.zeros(len(rows))
         for sign in (-1.0, 1.0):
-            slope = at_mean[:, None] * means[rows] + spread * off[rows]
-            change = 2 * sign * slope + means[rows] ** 2 + spread
+            change = 2 * sign * slope + own**2 + spread
             change[np.abs(found[rows] + sign) > most] = np.inf
             best = change.argmin(axis=1)
             least = change[np.arange(len(rows)), best]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,21 +45,45 @@ def test_the_error_is_the_weighted_distance_of_the_bins() -> None:
     assert expected_calibration_error(np.array([[1.0, 0.0]]), np.array([0])) == 0.0
 
 
+@pytest.mark.parametrize("of", ["guess", "classes"])
 @pytest.mark.parametrize("true", [0.3, 1.0, 4.0])
-def test_the_temperature_of_made_up_outputs_is_found(true: float) -> None:
+def test_the_temperature_of_made_up_outputs_is_found(true: float, of: Any) -> None:
     random = np.random.default_rng(0)
     scores = 3 * random.standard_normal((4000, 5))
     powers = np.exp(scores)
     powers /= powers.sum(1, keepdims=True)
     labels = (random.random((4000, 1)) > powers.cumsum(1)).sum(1)
-    found = fit_temperature(scores * true, labels)
+    found = fit_temperature(scores * true, labels, of)
     assert found == pytest.approx(true, rel=0.08)
 
     def loss(temperature: float) -> float:
         logits = scores * true / temperature
-        return float(np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(4000), labels]))
+        powers = np.exp(logits - logits.max(1, keepdims=True))
+        powers /= powers.sum(1, keepdims=True)
+        if of == "classes":
+            return float(-np.log(powers[np.arange(4000), labels]).mean())
+        sure, right = powers.max(1), scores.argmax(1) == labels
+        return float(-np.log(np.where(right, sure, 1 - sure)).mean())
 
     assert loss(found) <= min(loss(found * 1.01), loss(found * 0.99)) + 1e-12
+
+
+def test_the_first_guess_is_fitted_whatever_the_other_classes_do() -> None:
+    """The first guesses are as sure as they should be. What is left is shared out wrongly among the others,
+    and the cross-entropy of all classes repairs that at the cost of the first guess."""
+    random = np.random.default_rng(0)
+    sure = random.uniform(0.3, 0.95, 20000)
+    shares = np.array([0.0, 0.9, 0.1 / 3, 0.1 / 3, 0.1 / 3])  # of what the first guess leaves
+    rows = (1 - sure)[:, None] * shares
+    rows[:, 0] = sure
+    right = random.random(20000) < sure
+    labels = np.where(right, 0, random.integers(1, 5, 20000))
+    guessed = rows.argmax(1) == 0
+    logits, labels = np.log(rows[guessed]), labels[guessed]
+    assert fit_temperature(logits, labels) == pytest.approx(1.0, abs=0.03)
+    assert fit_temperature(logits, labels, "classes") > 1.1
+    with pytest.raises(ValueError, match="`of` \\(='all'\\) must be 'guess' or 'classes'"):
+        fit_temperature(logits, labels, "all")  # type: ignore[arg-type]
 
 
 def test_the_ends_of_the_range() -> None:
@@ -85,7 +110,10 @@ def test_the_command_fits_on_what_the_run_held_out_and_predictions_use_it(
     assert f"fitted on {len(held)} images of digits, held out (0.3 of the training set)" in said
     assert after.program.meta["calibration"]["fitted_on"].startswith("digits, held out")
     found = calibrate(before, held)
-    assert found.loss <= found.loss_before
+    assert main(["calibrate", str(packed), "-o", str(out), "--fit", "classes"]) == 0
+    of_classes = calibrate(before, held, "classes")
+    assert xnorpp.load(out).program.temperature == pytest.approx(of_classes.temperature)
+    assert of_classes.loss <= min(found.loss, of_classes.loss_before)
     rows = probabilities(after.program, logits.astype(np.float32))
     assert expected_calibration_error(rows, labels) == pytest.approx(found.error, abs=1e-4)
     x = np.random.default_rng(0).random((4, 1, 8, 8), dtype=np.float32)

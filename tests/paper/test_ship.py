@@ -14,10 +14,17 @@ from xnorpp import load, shipped
 from xnorpp.cli import main as cli
 from xnorpp.data import load_dataset
 from xnorpp.data.own import as_images
-from xnorpp.inspect.calibration import calibrate, expected_calibration_error, logits_of
+from xnorpp.inspect.calibration import (
+    calibrate,
+    expected_calibration_error,
+    logits_of,
+    with_temperature,
+)
 from xnorpp.paper.shipping import ship as shipping
 from xnorpp.paper.shipping.calibrated import _seen_by_teacher
 from xnorpp.paper.shipping.ship import Refused, read_baseline, sample_images, ship, without_places
+from xnorpp.paper.shipping.transfer import transfer_temperature
+from xnorpp.runtime.format.program import write
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -187,6 +194,12 @@ def test_held_out_images_give_a_temperature(
     assert any("calibrated on held-out" in limit for limit in card["limits"])
     assert f"temperature {calibration['temperature']:.3f}" in shipped.render_card(card)
 
+    write(with_temperature(packed.program, 7.0), tmp_path / "held.xnor")  # fitted anew, on the same images
+    again = transfer_temperature("held", None, data, tmp_path, record=None, say=_silent)
+    assert load(tmp_path / "held.xnor").program.temperature == pytest.approx(calibration["temperature"])
+    assert {key: again["calibration"][key] for key in calibration} == pytest.approx(calibration)
+    assert again["accuracy"] == accuracy
+
 
 def test_a_temperature_is_that_of_another_run_which_held_images_out(
     run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -213,6 +226,8 @@ def test_a_temperature_is_that_of_another_run_which_held_images_out(
     assert "must have the recipe of mine, 'cifar10-resnet20-case4'" in capsys.readouterr().err
     assert cli.main(["paper", "temperature", *arguments, "--from", str(run)]) == 2
     assert "must be a run that held images out" in capsys.readouterr().err
+    assert cli.main(["paper", "temperature", *arguments]) == 2
+    assert "mine has no temperature from held-out images of its own" in capsys.readouterr().err
     assert load(tmp_path / "mine.xnor").program.temperature is None
     assert cli.main(["paper", "temperature", "none", *arguments[1:], "--from", str(held)]) == 2
     assert f"`name` (='none') must be that of a model in {tmp_path}: mine" in capsys.readouterr().err

@@ -42,6 +42,10 @@ def calibrate(arguments: list[str]) -> int:
         help="write this temperature instead, such as that of a run of the same recipe that held images out",
     )  # fmt: skip
     parser.add_argument(
+        "--fit", choices=("guess", "classes"), default="guess",
+        help="fit the probability of the first guess (the default), or those of all classes",
+    )  # fmt: skip
+    parser.add_argument(
         "--batch-size", metavar="N", type=at_least(1), default=256, help="images per batch (default: 256)"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto, the CPU)")
@@ -78,7 +82,9 @@ def calibrate(arguments: list[str]) -> int:
     part: dict[str, Any] = {"holdout": held, "part": "held"} if split == "held" else {}
     dataset = as_images(load_dataset(name, given.data, "train" if split == "held" else "test", **part))
     progress = Progress("calibrating", len(dataset), "images")
-    found = calibration.calibrate(model, dataset, batch=given.batch_size, progress=progress.advance)
+    found = calibration.calibrate(
+        model, dataset, given.fit, batch=given.batch_size, progress=progress.advance
+    )
     progress.close()
     if found.temperature in (calibration.COLDEST, calibration.HOTTEST):
         why = "it is right on all" if found.temperature == calibration.COLDEST else "its outputs predict none"

@@ -73,8 +73,9 @@ def add_temperature_arguments(parser: ArgumentParser) -> None:
 
     parser.add_argument("name", metavar="NAME", help="a model that ships, such as cifar10-resnet18")
     parser.add_argument(
-        "--from", metavar="RUN", dest="run", required=True,
-        help="a run of the same recipe that held images out: its folder or a .safetensors file",
+        "--from", metavar="RUN", dest="run",
+        help="a run of the same recipe that held images out: its folder or a .safetensors file (default: fit "
+        "on the images that the model's own training held out)",
     )  # fmt: skip
     parser.add_argument("--data", metavar="DIR", help="folder of the data set")
     parser.add_argument("--folder", metavar="DIR", help="folder of the model's files (default: the package)")
@@ -85,7 +86,7 @@ def add_temperature_arguments(parser: ArgumentParser) -> None:
 
 
 def run_temperature(given: Namespace) -> int:
-    """Transfer the temperature with parsed arguments, and print the card."""
+    """Write the temperature with parsed arguments, and print the card."""
     from xnorpp.paper.shipping.transfer import transfer_temperature
     from xnorpp.shipped import render_card
 

@@ -17,17 +17,26 @@ from xnorpp.runtime.format.program import write
 
 
 def calibrate_on_held(
-    path: Path, meta: Mapping[str, Any], data: str | Path | None, say: Callable[[str], None]
+    path: Path,
+    meta: Mapping[str, Any],
+    data: str | Path | None,
+    say: Callable[[str], None],
+    fitted_on: str | None = None,
 ) -> dict[str, Any] | None:
-    """Writes the temperature that suits the held-out training images into the file; None without any."""
+    """Writes the temperature that suits the held-out training images into the file; None without any.
+
+    `fitted_on` describes these images where `meta`, that of a checkpoint, does not record all of it.
+    """
     holdout = float(meta["recipe"].get("data", {}).get("holdout", 0.0))
     if not holdout:
         return None
     held = load_dataset(meta["dataset"], data, "train", holdout=holdout, part="held")
     packed = load(path)
     found = calibrate(packed, as_images(held), batch=250)
-    where = f"{held.name}, held out ({holdout:g} of the training set){_seen_by_teacher(meta, holdout)}"
-    facts = {"fitted_on": where, "images": found.images}
+    where = fitted_on or (
+        f"{held.name}, held out ({holdout:g} of the training set){_seen_by_teacher(meta, holdout)}"
+    )
+    facts = {"fitted_on": where, "images": found.images, "criterion": "guess"}
     write(with_temperature(packed.program, found.temperature, calibration=facts), path)
     say(f"temperature {found.temperature:.3f}, fitted on {found.images:,} held-out training images")
     return {"temperature": found.temperature, **facts}

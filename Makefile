@@ -118,7 +118,7 @@ extra-setup: setup $(VENV)-extra/.made
 	$(VENV)-extra/bin/python -m pip install --quiet $(TORCH) triton==3.7.0 lightning 'ray[data]'
 
 zoo-setup: setup $(VENV)-zoo/.made
-	$(VENV)-zoo/bin/python -m pip install --quiet $(TORCH) timm torchvision
+	$(VENV)-zoo/bin/python -m pip install --quiet $(TORCH) 'timm>=1.0.31' torchvision
 
 # Our package with those of others: networks of timm and torchvision, Lightning, Ray, Triton's interpreter; and an operation
 # that a stranger adds.

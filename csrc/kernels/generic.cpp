@@ -10,11 +10,16 @@ namespace {
 constexpr int N = 8;
 constexpr int kFloatTile = 4;
 constexpr bool kWideCounts = true;  // results of the bit kernel are 32-bit
+// Vectors of GCC and Clang, which take what the processor has, or plain numbers: compilers need half the time that loops over
+// arrays take them. Two of 16 bytes, because longer ones are passed differently from one processor to the next.
+typedef float F4 __attribute__((vector_size(16)));
+typedef int32_t I4 __attribute__((vector_size(16)));
+typedef uint32_t U4 __attribute__((vector_size(16)));
 struct F {
-    float v[N];
+    F4 low, high;
 };
 struct I {
-    int32_t v[N];
+    I4 low, high;
 };
 
 using Real = float;  // curves.inl
@@ -24,101 +29,110 @@ inline Real exact_fma(Real a, Real b, Real c) { return __builtin_fmaf(a, b, c); 
 inline Real root(Real a) { return __builtin_sqrtf(a); }
 inline Real spread(float x) { return x; }
 
+// op of the halves of V, which is F or I.
+template <class V, class Op, class... From>
+inline V halves(Op op, From... from) {
+    return {op(from.low...), op(from.high...)};
+}
 template <class Op>
 inline F each(Op op) {
     F r;
-    for (int i = 0; i < N; i++) r.v[i] = op(i);
+    for (int i = 0; i < 4; i++) r.low[i] = op(i), r.high[i] = op(i + 4);
     return r;
 }
-inline F load(const float *p) {
-    F r;
-    __builtin_memcpy(r.v, p, sizeof r.v);  // a bit pattern (a sign mask) passes unchanged too
+// A bit pattern (a sign mask) passes unchanged too.
+template <class V>
+inline V load_as(const void *p) {
+    V r;
+    __builtin_memcpy(&r, p, sizeof r);
     return r;
 }
-inline void store(float *p, F a) { __builtin_memcpy(p, a.v, sizeof a.v); }
-inline F set1(float x) { return each([&](int) { return x; }); }
-inline F zero() { return set1(0.0f); }
-inline F add(F a, F b) { return each([&](int i) { return a.v[i] + b.v[i]; }); }
-inline F mul(F a, F b) { return each([&](int i) { return a.v[i] * b.v[i]; }); }
-inline F div(F a, F b) { return each([&](int i) { return a.v[i] / b.v[i]; }); }
-inline F fma(F a, F b, F c) { return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; }); }
+inline F load(const float *p) { return load_as<F>(p); }
+inline void store(float *p, F a) { __builtin_memcpy(p, &a, sizeof a); }
+inline F set1(float x) { return {F4{x, x, x, x}, F4{x, x, x, x}}; }
+inline F zero() { return {F4{}, F4{}}; }
+inline F add(F a, F b) { return {a.low + b.low, a.high + b.high}; }
+inline F mul(F a, F b) { return {a.low * b.low, a.high * b.high}; }
+inline F div(F a, F b) { return {a.low / b.low, a.high / b.high}; }
+inline F fma(F a, F b, F c) { return {a.low * b.low + c.low, a.high * b.high + c.high}; }
 // An affine step: rounded once. The product is exact in double; the sum is rounded to odd, so that it never looks like the
 // middle of two floats when it is not (reference.py does the same). Long, and in every line: not inline.
+inline float multiply_add(float a, float b, float c) {
+    const double product = (double)a * b, summand = c, total = product + summand, back = total - product;
+    const double lost = (product - (total - back)) + (summand - back);  // exactly what the sum lost; NaN at infinities
+    int64_t bits;
+    __builtin_memcpy(&bits, &total, sizeof bits);
+    const int64_t toward = (lost > 0) - (lost < 0), outward = bits < 0 ? -toward : toward;
+    bits += bits & 1 ? 0 : outward;
+    double odd;
+    __builtin_memcpy(&odd, &bits, sizeof odd);
+    return (float)odd;
+}
 __attribute__((noinline)) F multiply_add(F a, F b, F c) {
-    return each([&](int i) {
-        const double product = (double)a.v[i] * b.v[i], summand = c.v[i], total = product + summand, back = total - product;
-        const double lost = (product - (total - back)) + (summand - back);  // exactly what the sum lost; NaN at infinities
-        int64_t bits;
-        __builtin_memcpy(&bits, &total, sizeof bits);
-        const int64_t toward = (lost > 0) - (lost < 0), outward = bits < 0 ? -toward : toward;
-        bits += bits & 1 ? 0 : outward;
-        double odd;
-        __builtin_memcpy(&odd, &bits, sizeof odd);
-        return (float)odd;
-    });
+    F r;
+    for (int i = 0; i < 4; i++) {
+        r.low[i] = multiply_add(a.low[i], b.low[i], c.low[i]);
+        r.high[i] = multiply_add(a.high[i], b.high[i], c.high[i]);
+    }
+    return r;
 }
 // Written so that a NaN fails the comparison and stays.
-inline F relu(F a) { return each([&](int i) { return a.v[i] < 0.0f ? 0.0f : a.v[i]; }); }
-inline F clamp(F a, F lo, F hi) {
-    return each([&](int i) { return a.v[i] < lo.v[i] ? lo.v[i] : a.v[i] > hi.v[i] ? hi.v[i] : a.v[i]; });
+inline F relu(F a) {
+    return halves<F>([](F4 v) { return v < F4{} ? F4{} : v; }, a);
 }
-inline F prelu(F a, F slope) { return each([&](int i) { return a.v[i] > 0.0f ? a.v[i] : a.v[i] * slope.v[i]; }); }
+inline F clamp(F a, F lo, F hi) {
+    return halves<F>([](F4 v, F4 least, F4 most) { return v < least ? least : (v > most ? most : v); }, a, lo, hi);
+}
+inline F prelu(F a, F slope) {
+    return halves<F>([](F4 v, F4 s) { return v > F4{} ? v : v * s; }, a, slope);
+}
 inline F leaky(F a, F slope) { return prelu(a, slope); }
-inline F max_nan(F a, F b) { return each([&](int i) { return a.v[i] >= b.v[i] || a.v[i] != a.v[i] ? a.v[i] : b.v[i]; }); }
+inline F max_nan(F a, F b) {
+    return halves<F>([](F4 v, F4 w) { return v >= w ? v : (v != v ? v : w); }, a, b);
+}
 inline F xor_sign(F a, F mask) {
-    uint32_t x[N], m[N];
-    __builtin_memcpy(x, a.v, sizeof x);
-    __builtin_memcpy(m, mask.v, sizeof m);
-    for (int i = 0; i < N; i++) x[i] ^= m[i];
-    __builtin_memcpy(a.v, x, sizeof x);
-    return a;
+    return halves<F>([](F4 v, F4 m) { return (F4)((I4)v ^ (I4)m); }, a, mask);
 }
 inline unsigned greater(F a, F b) {
-    unsigned bits = 0;
-    for (int i = 0; i < N; i++) bits |= (unsigned)(a.v[i] > b.v[i]) << i;
-    return bits;
+    const U4 bits = ((U4)(a.low > b.low) & U4{1, 2, 4, 8}) | ((U4)(a.high > b.high) & U4{16, 32, 64, 128});
+    return bits[0] | bits[1] | bits[2] | bits[3];
 }
-inline F from_counts16(const float *base, const uint16_t *n) { return each([&](int i) { return base[i] - 2.0f * (float)n[i]; }); }
-inline F from_counts32(const float *base, const int32_t *n) { return each([&](int i) { return base[i] - 2.0f * (float)n[i]; }); }
+inline I load_ints(const int32_t *p) { return load_as<I>(p); }
+inline F to_floats(I a) {
+    return halves<F>([](I4 v) { return __builtin_convertvector(v, F4); }, a);
+}
+inline F from_counts(F base, F counts) {
+    return halves<F>([](F4 b, F4 n) { return b - 2.0f * n; }, base, counts);
+}
+inline F from_counts16(const float *base, const uint16_t *n) {
+    return from_counts(load(base), each([&](int i) { return (float)n[i]; }));
+}
+inline F from_counts32(const float *base, const int32_t *n) { return from_counts(load(base), to_floats(load_ints(n))); }
 inline I add_ints(I a, const int32_t *p) {
-    for (int i = 0; i < N; i++) a.v[i] = (int32_t)((uint32_t)a.v[i] + (uint32_t)p[i]);
-    return a;
+    return halves<I>([](I4 v, I4 w) { return (I4)((U4)v + (U4)w); }, a, load_ints(p));
 }
-inline I zero_ints() { return I{}; }
-inline F load_sums(const int32_t *p, const int32_t *q) { return each([&](int i) { return (float)(int32_t)((uint32_t)p[i] + (uint32_t)q[i]); }); }
-inline F to_floats(I a) { return each([&](int i) { return (float)a.v[i]; }); }
-inline I load_ints(const int32_t *p) {
-    I r;
-    __builtin_memcpy(r.v, p, sizeof r.v);
-    return r;
-}
+inline I zero_ints() { return {I4{}, I4{}}; }
+inline F load_sums(const int32_t *p, const int32_t *q) { return to_floats(add_ints(load_ints(p), q)); }
 inline I max_ints(I a, I b) {
-    for (int i = 0; i < N; i++) a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i];
-    return a;
+    return halves<I>([](I4 v, I4 w) { return v > w ? v : w; }, a, b);
 }
-inline I xor_ints(I a, I b) {
-    for (int i = 0; i < N; i++) a.v[i] ^= b.v[i];
-    return a;
-}
-inline void store_ints(int32_t *p, I a) { __builtin_memcpy(p, a.v, sizeof a.v); }
-inline I load_pairs(const int16_t *p) {
-    I r;
-    __builtin_memcpy(r.v, p, sizeof r.v);
-    return r;
-}
+inline I xor_ints(I a, I b) { return {a.low ^ b.low, a.high ^ b.high}; }
+inline void store_ints(int32_t *p, I a) { __builtin_memcpy(p, &a, sizeof a); }
+inline I load_pairs(const int16_t *p) { return load_as<I>(p); }
 inline I set1_pair(const int16_t *p) {
-    I r;
-    for (int i = 0; i < N; i++) __builtin_memcpy(&r.v[i], p, 4);
-    return r;
+    int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return {I4{pair, pair, pair, pair}, I4{pair, pair, pair, pair}};
 }
 inline I dot_pairs(I sum, I a, I w) {
-    int16_t x[2 * N], y[2 * N];
-    __builtin_memcpy(x, a.v, sizeof x);
-    __builtin_memcpy(y, w.v, sizeof y);
-    // A sum on its way may leave 32 bits and come back: unsigned, where that is allowed.
-    for (int i = 0; i < N; i++)
-        sum.v[i] = (int32_t)((uint32_t)sum.v[i] + (uint32_t)((int32_t)x[2 * i] * y[2 * i]) + (uint32_t)((int32_t)x[2 * i + 1] * y[2 * i + 1]));
-    return sum;
+    // The low and the high 16 bits, with their signs. A sum on its way may leave 32 bits and come back: unsigned, where that is
+    // allowed.
+    return halves<I>(
+        [](I4 s, I4 x, I4 y) {
+            const I4 first = ((I4)((U4)x << 16) >> 16) * ((I4)((U4)y << 16) >> 16), second = (x >> 16) * (y >> 16);
+            return (I4)((U4)s + (U4)first + (U4)second);
+        },
+        sum, a, w);
 }
 
 inline uint32_t popcount(uint32_t x) {

@@ -55,10 +55,9 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
             {"input_size": [3, 288, 288], "crop_pct": 1.0, "crop_mode": "squash", "interpolation": "bicubic"},
             Preprocess((288, 288), 288, MEAN, STD, 3, "squash", "bicubic"),
         ),
-        # timm gives its interpolation to the resize of squares only
         (
             {"input_size": (3, 128, 256), "crop_pct": 0.9, "interpolation": "bicubic"},
-            Preprocess((142, 284), (128, 256), MEAN, STD, 3, "keep", "bilinear"),
+            Preprocess((142, 284), (128, 256), MEAN, STD, 3, "keep", "bicubic"),
         ),
         (
             {"input_size": (1, 28, 28), "crop_pct": 1.0, "mean": (0.1307,), "std": (0.3081,)},

@@ -52,11 +52,8 @@ def from_timm(config: Mapping[str, Any]) -> Preprocess:
     rectangle = math.floor(height / share), math.floor(width / share)
     interpolation = _interpolation(config.get("interpolation", "bilinear"))
     resize: Size = rectangle
-    if mode == "center":
-        if rectangle[0] == rectangle[1]:
-            resize = rectangle[0]
-        else:
-            interpolation = "bilinear"  # timm gives the interpolation to its resize of squares only
+    if mode == "center" and rectangle[0] == rectangle[1]:
+        resize = rectangle[0]
     mean, std = config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD)
     return Preprocess(
         resize,

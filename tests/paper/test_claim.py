@@ -13,9 +13,17 @@ import pytest
 
 from xnorpp.cli.main import main
 from xnorpp.paper import report
-from xnorpp.paper.accuracy.claim import claim_groups, short_groups
+from xnorpp.paper.accuracy.claim import claim_groups, groups, short_groups
 from xnorpp.paper.accuracy.queue import ACCEPTED_CODE, done_keys, recipe_of
-from xnorpp.paper.accuracy.runs import CLAIM_SEEDS, COMPARED_ROWS, SHORT_ROWS, SHORT_SEEDS, table3_revised
+from xnorpp.paper.accuracy.runs import (
+    CLAIM_SEEDS,
+    COMPARED_ROWS,
+    ENLARGED_ROWS,
+    ENLARGED_SEEDS,
+    SHORT_ROWS,
+    SHORT_SEEDS,
+    table3_revised,
+)
 from xnorpp.paper.plots import PLOTS
 from xnorpp.paper.recorded import of_kind, read_rows
 
@@ -142,17 +150,22 @@ def test_e3_waits_for_both_seeds() -> None:
     assert "Case 4 with the default block, seed 10, 80 epochs on 99,000 of the training images" in text
     assert "top-1 54.80 %, top-5 79.80 %." in text
     assert "with K |" not in text.replace("without K", "")
+    assert "at 224 pixels" not in report.BLOCKS["paper_short"](rows)
+    rows.append(one("xnor-alpha", 11, 48.3, experiment="enlarged"))
+    line = "| Case 4 minus XNOR-Net without K, at 224 pixels, 80 epochs, points | +1.80 ("
+    assert line in report.BLOCKS["paper_short"](rows)
 
 
-def test_what_is_recorded_of_e1_and_e2_is_balanced_and_of_one_clean_commit() -> None:
+def test_what_is_recorded_of_e1_e2_and_e3_is_balanced_and_of_one_clean_commit() -> None:
     rows = read_rows(ROOT / "results")
-    runs = [row for row in of_kind(rows, "accuracy") if row["experiment"] in ("claim", "short")]
+    runs = [row for row in of_kind(rows, "accuracy") if row["experiment"] in ("claim", "short", "enlarged")]
     assert len({row["commit"] for row in runs}) == 1
     assert not runs[0]["commit"].endswith("+changes")
     assert {row["code"] for row in runs} <= set(ACCEPTED_CODE)
     assert set(claim_groups(rows)[80]) == set(COMPARED_ROWS)
     found = short_groups(rows)
-    assert set(found[3]) == set(found[10]) == set(SHORT_ROWS)
+    assert set(found[3]) == set(found[10]) == set(found[25]) == set(SHORT_ROWS)
+    assert set(groups(rows, "enlarged", ENLARGED_SEEDS)[80]) == set(ENLARGED_ROWS)
 
 
 @pytest.mark.parametrize("name", ["claim", "short"])

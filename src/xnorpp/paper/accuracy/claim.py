@@ -184,6 +184,12 @@ def readme_block(rows: Sequence[Row]) -> str:
                 cell = difference(*both[:2], top1, 2, test=both[2])
                 paper = printed_difference(comparison) if epochs == EPOCHS else "not printed"
                 body.append([f"{comparison[0]}, {epochs} epochs, points", cell, paper])
+    for epochs, one in groups(rows, "enlarged", ENLARGED_SEEDS).items():
+        both = sides(one, COMPARISONS[0])
+        if both:
+            cell = difference(*both[:2], top1, 2, test=both[2])
+            name = f"{COMPARISONS[0][0]}, at {ENLARGED_SIZE} pixels, {epochs} epochs, points"
+            body.append([name, cell, "not printed"])
     real = table1_groups(rows, "tiny_imagenet").get(EPOCHS, {}).get("real")
     body.append(
         [

@@ -203,10 +203,12 @@ def test_models_that_ship_from_their_cards_or_their_runs() -> None:
     card = {
         "kind": "shipped", "name": name, "refused": None, "date": "2026-01-01", "file": {"bytes": 1_500_000},
         "accuracy": {"torch_top1": 93.0, "packed_top1": 92.98, "packed_top5": 99.5},
-        "baseline": {"top1": 95.0}, "latency": {"from_bytes_median": 1.25},
+        "baseline": {"top1": 95.0}, "latency": {"from_bytes_median": 1.25}, "data": {"classes": ["a"] * 10},
     }  # fmt: skip
     text = report.BLOCKS["best"]([*rows, card])
     assert f"| {name} | 92.98 | 99.50 | 93.00 | 95.00 | 2.02 | 1.50 | 1.25 |" in text
+    few = report.BLOCKS["best"]([*rows, {**card, "data": {"classes": ["a"] * 5}}])
+    assert f"| {name} | 92.98 |  | 93.00 |" in few, "the top-5 of five classes"
     refused = {**card, "refused": "it is wrong"}
     assert "| not measured yet |" in report.BLOCKS["best"]([*rows, refused]).splitlines()[3]
     assert "was not shipped: it is wrong." in report.BLOCKS["runs"]([refused])

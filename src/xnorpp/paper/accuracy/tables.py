@@ -13,6 +13,7 @@ from xnorpp.paper import published
 from xnorpp.paper.accuracy.runs import CLAIM_SEEDS, EXPERIMENTS, REVISED_ROWS
 from xnorpp.paper.layers.tables import NOT_MEASURED, markdown
 from xnorpp.paper.recorded import Row, Seeds, accuracy, of_kind, welch
+from xnorpp.shipped.accuracy import has_top5
 
 DATASETS = {"tiny_imagenet": "Tiny-ImageNet-200", "cifar10": "CIFAR-10"}
 TABLE1 = ("bnn", "xnor-alpha", "xnor", "case1", "case2", "case3", "case4", "real")
@@ -257,7 +258,7 @@ def shipped_models(rows: Sequence[Row]) -> dict[str, Row | None]:
             known.update(
                 torch=top1(binary[-1]),
                 packed=packed.get("top1"),
-                packed5=packed.get("top5"),
+                top5=_points(packed.get("top5")),
                 bytes=packed.get("file_bytes"),
                 epochs=binary[-1]["epochs"],
             )
@@ -266,7 +267,7 @@ def shipped_models(rows: Sequence[Row]) -> dict[str, Row | None]:
             known.update(
                 torch=result["torch_top1"],
                 packed=result["packed_top1"],
-                packed5=result["packed_top5"],
+                top5=_points(result["packed_top5"]) if has_top5(len(card["data"]["classes"])) else "",
                 bytes=card["file"]["bytes"],
                 milliseconds=card["latency"]["from_bytes_median"],
                 calibration=result.get("calibration_error"),
@@ -287,7 +288,7 @@ def shipped_block(rows: Sequence[Row]) -> str:
             [
                 name,
                 _points(packed),
-                _points(known.get("packed5")),
+                known.get("top5", NOT_MEASURED),
                 _points(known.get("torch")),
                 _points(baseline),
                 f"{baseline - packed:.2f}" if packed is not None and baseline is not None else "",

@@ -25,6 +25,7 @@ from xnorpp.bench.machine import describe_machine
 from xnorpp.paper import foreign, operations, recorded
 from xnorpp.paper import report as paper
 from xnorpp.paper.layers.tables import machine as name_of
+from xnorpp.shipped.accuracy import has_top5
 from xnorpp.shipped.card import size_text
 from xnorpp.training.records.record import append_rows, source_commit, today
 
@@ -328,7 +329,7 @@ def shipped(rows: Sequence[Row]) -> str:
             f"`{row['name']}`",
             f"{accuracy['packed_top1']:.2f}",
             f"{row['baseline']['top1']:.2f}" if row["baseline"] else "",
-            f"{accuracy['packed_top5']:.2f}",
+            f"{accuracy['packed_top5']:.2f}" if has_top5(len(row["data"]["classes"])) else "",
             size_text(row["file"]["bytes"]),
             f"{latency['from_bytes_median']:.2f} ms (fastest {latency['from_bytes_fastest']:.2f})",
             f"{name_of(latency['hardware'])}, {latency['isa']}, {row['date']}",

@@ -390,7 +390,7 @@ def test_shipped_models_are_drawn(drawing: ModuleType) -> None:
     accuracy = {"packed_top1": 91.5, "torch_top1": 91.51, "from_bytes_top1": 91.4, "packed_top5": 99.0,
                 "same_class": 99.9, "images": 10000}  # fmt: skip
     row = {"kind": "shipped", "name": "a-model", "refused": None, "accuracy": accuracy,
-           "baseline": {"top1": 94},
+           "baseline": {"top1": 94}, "data": {"classes": ["a"] * 10},
            "latency": {"from_bytes_median": 0.5, "from_bytes_fastest": 0.4, "isa": "avx2",
                        "hardware": {"cpu": "a CPU"}}, "seed": 7,
            "file": {"bytes": 1_500_000}, "recipe": {"name": "best"}, "date": "2026-01-01"}  # fmt: skip
@@ -403,6 +403,8 @@ def test_shipped_models_are_drawn(drawing: ModuleType) -> None:
     assert "| `a-model` | best, 7 | 10,000 | 91.50 | 91.51 | 91.40 | 99.90 |" in table
     assert "10.00" not in table
     assert "Refused, 2026-01-01: a-model, because its top-1 differs." in table
+    few = drawing.shipped([{**row, "data": {"classes": ["a"] * 5}}])
+    assert "| `a-model` | 91.50 | 94.00 |  | 1.50 MB |" in few
     short = drawing.shipped_short([row, refused])
     assert "| `a-model` | 91.50 % | 94.00 % | 1.50 MB | 0.50 ms |" in short
     assert "$ xnorpp predict --model a-model photo.png" in short

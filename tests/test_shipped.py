@@ -171,6 +171,21 @@ def test_what_the_card_says(folder: Path) -> None:
     )
 
 
+def test_cards_and_tables_have_no_top5_of_five_classes() -> None:
+    from xnorpp.shipped.markdown import markdown_card
+
+    card = shipped.shipped_card("cifar10-resnet20")
+    few = {**card, "data": {**card["data"], "classes": card["data"]["classes"][:5]}}
+    for render in (shipped.render_card, markdown_card):
+        assert "top-5" in render(card)
+        assert "top-5" not in render(few)
+    with_both = shipped.summary_rows([card, few])
+    assert [row[2] for row in with_both] == ["top-5 %", f"{card['accuracy']['packed_top5']:.2f}", ""]
+    alone = shipped.summary_rows([few])
+    assert "top-5 %" not in alone[0]
+    assert len(alone[0]) == len(alone[1])
+
+
 def test_unknown_names(here: Path) -> None:
     with pytest.raises(ValueError, match=r"'digits-tin'.*those are digits-tiny, digits-small$"):
         shipped.shipped_path("digits-tin")

@@ -21,6 +21,7 @@
 #include "../core/program/operations.h"
 #include "../core/program/plan.h"
 #include "../core/program/stem.h"
+#include "../core/threads/distance.h"
 #include "../kernels/dispatch.h"
 
 namespace nb = nanobind;
@@ -364,6 +365,11 @@ NB_MODULE(_core, m) {
             rows.emplace_back(row.name, row.kernels != nullptr, row.kernels != nullptr && row.detected());
         return rows;
     }, "(name, built, detected) of every row of the dispatch table.");
+    m.def("core_distance", [](int first, int second) {
+        double nanoseconds = -1;
+        unlocked([&] { nanoseconds = core_distance(first, second); });
+        return nanoseconds;
+    }, "Nanoseconds for a cache line from one core to another; below 0 where it cannot be measured.");
     m.def("operations", &operations, "(name, inputs, attributes, required and optional tensors) of the operation set.");
     m.def("engine_operations", &engine_operations, "The operations that the CPU engine covers.");
     m.def("infer", &infer_one);

@@ -167,7 +167,9 @@ def test_what_a_run_held_out_of_one_tree_is_its_test_set(
     tree = str(images / "train")
     command = ["train", "folder-small", "--data", tree, "--out", str(tmp_path / "run"), "--device", "cpu"]
     assert main([*command, *QUICK, "--set", "data.holdout=0.25", "--set", "schedule.max_steps=4"]) == 0
-    top1 = capsys.readouterr().out.rpartition("top-1 ")[2].partition(" %")[0]
+    out = capsys.readouterr().out
+    assert "top-5" not in out, "three classes"
+    top1 = out.rpartition("top-1 ")[2].partition(" %")[0]
     assert main(["pack", str(tmp_path / "run"), "-o", str(tmp_path / "own.xnor")]) == 0
     for model in ("run", "own.xnor"):
         capsys.readouterr()
@@ -175,6 +177,7 @@ def test_what_a_run_held_out_of_one_tree_is_its_test_set(
         out = capsys.readouterr().out
         assert "on folder (held out, 18 images" in out
         assert f"top-1 {top1} %" in out
+        assert "top-5" not in out
     assert main(["eval", str(tmp_path / "run"), "--data", tree, "--holdout", "0"]) == 0
     assert "on folder (test, 72 images" in capsys.readouterr().out
 

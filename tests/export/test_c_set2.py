@@ -99,13 +99,49 @@ def test_moves_and_concatenations(fixed: int | None, tmp_path: Path) -> None:
     assert max(found) <= {None: 0.0, 24: 1e-6, 16: 2e-4}[fixed]
 
 
+def resized() -> Program:
+    """Bilinear images and adaptive pools of several sizes, and those that take them from another value."""
+    b = Builder((5, 6, 4))
+    outputs = {}
+    for number, (size, scale, corners) in enumerate(
+        [([13, 9], None, False), ([13, 9], None, True), ([3, 3], None, False), ([1, 4], None, True),
+         (None, [2.0, 1.7], False)]
+    ):  # fmt: skip
+        attrs = {"size": size, "scale": scale, "mode": "bilinear", "align_corners": corners}
+        outputs[f"bilinear{number}"] = b.emit("upsample2d", INPUT, attrs=attrs)
+    for number, size in enumerate([[4, 3], [1, 1], [9, 6]]):
+        for kind in ("avg", "max"):
+            outputs[f"{kind}{number}"] = b.emit(f"adaptive_{kind}_pool2d", INPUT, attrs={"size": size})
+    for mode in ("bilinear", "mean", "max"):
+        attrs = {"size": [[0, 1, 1, -1], [0, 1, 2, 0]], "mode": mode, "align_corners": False}
+        outputs[f"{mode}_of_a_rule"] = b.emit("resize2d", outputs["bilinear2"], INPUT, attrs=attrs)
+    return several(b, outputs)
+
+
+@pytest.mark.parametrize("fixed", [None, 24, 16])
+def test_bilinear_images_and_adaptive_pools(fixed: int | None, tmp_path: Path) -> None:
+    """In float the reference's bits."""
+    found = differences(resized(), tmp_path, fixed)
+    assert max(found) <= {None: 0.0, 24: 1e-6, 16: 2e-4}[fixed]
+
+
+def test_not_a_number_wins_an_adaptive_pool(tmp_path: Path) -> None:
+    b = Builder((2, 4, 4))
+    program = b.program(b.emit("adaptive_max_pool2d", INPUT, attrs={"size": [2, 3]}))
+    x = np.random.default_rng(2).uniform(-2, 2, (2, 2, 4, 4)).astype(np.float32)
+    x[0, 1, 1, 2], x[1, 0, 3, 0] = np.nan, -np.inf
+    made = export_c(program, from_bytes=False)
+    (ours,) = answers(build(made, program, tmp_path, SANITIZED), made, program, x)
+    np.testing.assert_array_equal(ours, run(program, x))
+
+
 def test_what_cannot_be_expressed_is_refused_by_name() -> None:
     b = Builder((3, 4, 4))
     with pytest.raises(ExportError, match=r"\(exp\).*fixed-point form of sigmoid.*leave --fixed out"):
         export_c(b.program(b.emit("exp", INPUT)), fixed=24)
     b = Builder((3, 4, 4))
-    attrs = {"size": [8, 8], "scale": None, "mode": "bilinear", "align_corners": False}
-    with pytest.raises(ExportError, match=r"\(upsample2d\).*nearest"):
+    attrs = {"size": [8, 8], "scale": None, "mode": "bicubic", "align_corners": False}
+    with pytest.raises(ExportError, match=r"\(upsample2d\).*bilinear, not bicubic"):
         export_c(b.program(b.emit("upsample2d", INPUT, attrs=attrs)))
     b = Builder((3, 4, 4))
     with pytest.raises(ExportError, match=r"\(reduce\).*does not have"):

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from xnorpp.paper.accuracy.queue import QueueError, _progress, done_keys, read_results, run_queue
+from xnorpp.paper.accuracy.queue import (
+    QueueError,
+    _lost_teachers,
+    _progress,
+    done_keys,
+    read_results,
+    run_queue,
+)
 from xnorpp.paper.accuracy.run import Run
 from xnorpp.paper.accuracy.runs import plan, quick
 from xnorpp.paper.recorded import accuracy, read_rows
@@ -132,6 +140,46 @@ def test_uncommitted_changes_are_refused_but_for_a_look(
 def test_a_student_without_its_teacher_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(QueueError, match="neither among these runs nor finished"):
         run_queue(_two()[1:], results=tmp_path, folder=tmp_path, device="cpu", say=lambda text: None)
+
+
+def test_a_recorded_teacher_without_weights_is_trained_again(tmp_path: Path) -> None:
+    teacher, student = _two()
+    row = {"key": teacher.key, "quick": True, "epochs": 2, "finished": True}
+    (tmp_path / "accuracy.jsonl").write_text(json.dumps(row) + "\n")
+    assert done_keys(tmp_path, [teacher, student]) == {teacher.key}
+    said: list[str] = []
+
+    def queue(retrain: bool) -> list[str]:
+        rows = run_queue(
+            [teacher, student],
+            results=tmp_path,
+            folder=tmp_path,
+            device="cpu",
+            retrain=retrain,
+            say=said.append,
+        )
+        return [row["key"] for row in rows]
+
+    weights = tmp_path / teacher.key / "model.safetensors"
+    with pytest.raises(QueueError, match=f"{student.key} learns from {teacher.key}.*{weights}, are missing"):
+        queue(retrain=False)
+    assert not (tmp_path / teacher.key).exists()
+    assert queue(retrain=True) == [teacher.key, student.key]
+    assert any(text.startswith(f"{teacher.key} is trained again: {student.key} learns") for text in said)
+    assert weights.exists()
+
+
+def test_a_recorded_teacher_is_not_needed_by_recorded_students(tmp_path: Path) -> None:
+    """Nor by one whose teacher's weights are there; the teachers of a lost teacher are looked for too."""
+    teacher, student = _two()
+    taught = replace(student, seed=1, teacher=student.key)
+    lost = partial(_lost_teachers, [teacher, student, taught])
+    assert lost({teacher.key, student.key, taught.key}, tmp_path) == {}
+    assert lost({teacher.key, student.key}, tmp_path) == {student.key: taught.key, teacher.key: student.key}
+    (tmp_path / student.key).mkdir()
+    (tmp_path / student.key / "model.safetensors").touch()
+    assert lost({teacher.key, student.key}, tmp_path) == {}
+    assert lost(set(), tmp_path) == {}
 
 
 def test_a_bad_number_of_jobs_is_refused(tmp_path: Path) -> None:

@@ -203,10 +203,12 @@ def test_models_that_ship_from_their_cards_or_their_runs() -> None:
     card = {
         "kind": "shipped", "name": name, "refused": None, "date": "2026-01-01", "file": {"bytes": 1_500_000},
         "accuracy": {"torch_top1": 93.0, "packed_top1": 92.98, "packed_top5": 99.5},
-        "baseline": {"top1": 95.0}, "latency": {"from_bytes_median": 1.25},
+        "baseline": {"top1": 95.0}, "latency": {"from_bytes_median": 1.25}, "data": {"classes": ["a"] * 10},
     }  # fmt: skip
     text = report.BLOCKS["best"]([*rows, card])
     assert f"| {name} | 92.98 | 99.50 | 93.00 | 95.00 | 2.02 | 1.50 | 1.25 |" in text
+    few = report.BLOCKS["best"]([*rows, {**card, "data": {"classes": ["a"] * 5}}])
+    assert f"| {name} | 92.98 |  | 93.00 |" in few, "the top-5 of five classes"
     refused = {**card, "refused": "it is wrong"}
     assert "| not measured yet |" in report.BLOCKS["best"]([*rows, refused]).splitlines()[3]
     assert "was not shipped: it is wrong." in report.BLOCKS["runs"]([refused])
@@ -269,13 +271,25 @@ def test_every_run_shows_its_packed_accuracy_and_whether_it_ships() -> None:
     assert "| best | 300 | 0 | test | 88.00 | 87.40 | replaced | 10.0 | abc |" in text
     assert "| best | 400 | 0 | test | 88.10 | 87.80 | ships | 10.0 | abc |" in text
     assert text.count("trained 2 times, the same seed and recipe") == 2
-    smaller = {"settings": {"data": {"batch_size": 128, "evaluate": "test"}, "optimizer": {"lr": 0.1}}}
+    smaller = {"settings": {"data": {"batch_size": 128, "evaluate": "held"}, "optimizer": {"lr": 0.1}}}
     larger = {"settings": {"data": {"batch_size": 256}, "optimizer": {"lr": 0.1}}}
     text = report.BLOCKS["runs"](
         [run("real", 0, 95.0, **facts, **smaller), run("real", 0, 94.0, **facts, **larger)]
     )
     assert "| 95.00 |  | trained 2 times, the same seed; here `data.batch_size=128` |" in text
     assert "| 94.00 |  | trained 2 times, the same seed; here `data.batch_size=256` |" in text
+    older = {"settings": {"data": {"batch_size": 128}}}  # before recipes had `schedule.statistics_batches`
+    measured = {"settings": {"data": {"batch_size": 128}, "schedule": {"statistics_batches": 190}}}
+    text = report.BLOCKS["runs"](
+        [run("real", 0, 95.0, **facts, **older), run("real", 0, 94.0, **facts, **measured)]
+    )
+    assert "| 95.00 |  | trained 2 times, the same seed; here `schedule.statistics_batches=0` |" in text
+    assert "| 94.00 |  | trained 2 times, the same seed; here `schedule.statistics_batches=190` |" in text
+    plain = {"settings": {"data": {"batch_size": 128}, "schedule": {"statistics_batches": 0}}}
+    text = report.BLOCKS["runs"](
+        [run("real", 0, 95.0, **facts, **older), run("real", 0, 94.0, **facts, **plain)]
+    )
+    assert text.count("trained 2 times, the same seed and recipe") == 2, "the default is what was done before"
     marked = report.BLOCKS["runs"]([run("case4", 0, 40.0, commit="0123456789+changes")])
     assert marked.endswith("| 10.0 | 0123456, uncommitted changes |")
 

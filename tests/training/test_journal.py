@@ -67,7 +67,7 @@ def test_tensorboard_and_matplotlib_may_be_absent(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "tensorboard").exists()
     monkeypatch.undo()
     _without(monkeypatch, "matplotlib")
-    assert not draw_curves([], Recipe(), tmp_path / "x.png")
+    assert not draw_curves([], Recipe(), tmp_path / "x.png", 10)
 
 
 def test_the_plot_has_the_papers_number_where_there_is_one(tmp_path: Path) -> None:
@@ -76,9 +76,25 @@ def test_the_plot_has_the_papers_number_where_there_is_one(tmp_path: Path) -> No
         {"kind": "eval", "step": 1, "loss": 2.0, "top1": 10.0, "top5": 50.0},
     ]
     recipe = Recipe.from_dict({"paper": {"top1": 57.1}})
-    assert draw_curves(rows, recipe, tmp_path / "a.png")
-    assert draw_curves(rows, Recipe(), tmp_path / "b.png")
+    assert draw_curves(rows, recipe, tmp_path / "a.png", 10)
+    assert draw_curves(rows, Recipe(), tmp_path / "b.png", 10)
     assert (tmp_path / "a.png").read_bytes() != (tmp_path / "b.png").read_bytes()
+
+
+@pytest.mark.parametrize(("classes", "shown"), [(5, False), (6, True)])
+def test_the_plot_has_no_top5_of_five_classes(
+    classes: int, shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels: list[str] = []
+
+    def look(figure: Any, *_: Any, **__: Any) -> None:
+        labels.extend(str(line.get_label()) for axes in figure.axes for line in axes.lines)
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", look)
+    rows = [{"kind": "eval", "step": 1, "loss": 2.0, "top1": 10.0, "top5": 50.0}]
+    assert draw_curves(rows, Recipe(), tmp_path / "a.png", classes)
+    assert "top-1" in labels
+    assert ("top-5" in labels) == shown
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,15 @@ def commands_rows(found: Mapping[str, ColdStart], model: str) -> list[Row]:
 def machine_text(machine: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     masked = f"; {machine['masked']}" if "masked" in machine else ""
-    return f"{machine['cpu']}, {machine['cores']} cores, {' '.join(machine['isa'])}{masked}\n{versions}"
+    known = []
+    if "share_l3" in machine:
+        known.append("one L3 cache" if machine["share_l3"] else "several L3 caches")
+    if "line_ns" in machine:
+        known.append(f"{machine['line_ns']:.0f} ns for a cache line from one to the other")
+    apart = f" ({', '.join(known)})" if known else ""
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores{apart}, {' '.join(machine['isa'])}{masked}\n{versions}"
+    )
 
 
 def _spread(spread: Spread) -> str:
@@ -324,10 +332,13 @@ def _milli(spread: Spread) -> dict[str, float]:
     }
 
 
-def complete(rows: Iterable[Row], seed: int | None = None) -> list[Row]:
+def complete(
+    rows: Iterable[Row], seed: int | None = None, hardware: Mapping[str, Any] | None = None
+) -> list[Row]:
     """Each row with what every measured number carries: kind, seed, commit, hardware and date."""
-    date = today()
-    hardware = describe_machine()
+    date, rows = today(), list(rows)
+    if hardware is None:
+        hardware = describe_machine(max((row.get("threads") or 1 for row in rows), default=1))
     return [
         {"kind": "bench", **row, "seed": seed, "commit": source_commit(), "hardware": hardware, "date": date}
         for row in rows

@@ -155,8 +155,9 @@ def bench(arguments: list[str]) -> int:
     if given.model and not Path(given.model).exists():
         raise FileNotFoundError(f"there is no file or folder {given.model}")
     threads, against = _numbers("threads", given.threads), _others(given.against)
-    print(machine_text(describe_machine()), flush=True)
-    rows = complete(_measure(given, threads, against), seed=0)
+    machine = describe_machine(max(threads))
+    print(machine_text(machine), flush=True)
+    rows = complete(_measure(given, threads, against), seed=0, hardware=machine)
     if given.json:
         from xnorpp.runtime.files import write_atomically
 

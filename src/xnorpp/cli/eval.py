@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 
 
 def evaluate(arguments: list[str]) -> int:
-    """Prints top-1 and top-5 accuracy. MODEL is a .safetensors file of a run, the run's folder, a packed file
-    (which is run packed and needs no torch), or the name of a model that ships with the package. The data set
-    is the one it was trained on unless --dataset names another. Classes are matched by name, in whatever
-    order the model has them; a data set with a class that the model does not know is refused.
+    """Prints top-1 accuracy, and top-5 where there are more than five classes. MODEL is a .safetensors file
+    of a run, the run's folder, a packed file (which is run packed and needs no torch), or the name of a model
+    that ships with the package. The data set is the one it was trained on unless --dataset names another.
+    Classes are matched by name, in whatever order the model has them; a data set with a class that the model
+    does not know is refused.
     """
     parser = Parser(
         "eval",
@@ -146,6 +147,7 @@ def evaluate(arguments: list[str]) -> int:
     )
     from xnorpp.data.progress import Progress
     from xnorpp.inspect.tally import Tally
+    from xnorpp.shipped.accuracy import accuracy_text
 
     tally, progress = Tally(dataset.classes), Progress("evaluating", len(dataset), "images")
 
@@ -158,7 +160,7 @@ def evaluate(arguments: list[str]) -> int:
     _name_skipped(loader.skipped)
     print(
         f"{meta['recipe']['name']} on {name} ({given.split}, {result['images']:.0f} images): "
-        f"top-1 {result['top1']:.2f} %, top-5 {result['top5']:.2f} %, loss {result['loss']:.4f}, "
+        f"{accuracy_text(result['top1'], result['top5'], len(dataset.classes))}, loss {result['loss']:.4f}, "
         f"calibration error {tally.calibration_error:.3f}"
     )
     _report(given, tally)
@@ -253,6 +255,7 @@ def _evaluate_packed(given: Namespace) -> int:
     from xnorpp.data.progress import Progress
     from xnorpp.inspect.tally import Tally
     from xnorpp.runtime.predict import check_classifier
+    from xnorpp.shipped.accuracy import accuracy_text
 
     if given.network is not None:
         raise ValueError(f"`--network` (={given.network!r}) is for a checkpoint, not for a packed file")
@@ -281,7 +284,7 @@ def _evaluate_packed(given: Namespace) -> int:
     _name_skipped(result.skipped)
     print(
         f"{Path(given.checkpoint).name} on {name} ({given.split}, {result.images} images, {model.isa}): "
-        f"top-1 {result.top1:.2f} %, top-5 {result.top5:.2f} %, "
+        f"{accuracy_text(result.top1, result.top5, classes)}, "
         f"calibration error {tally.calibration_error:.3f}"
     )
     _report(given, tally)

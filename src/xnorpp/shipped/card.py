@@ -16,6 +16,8 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from xnorpp.shipped.accuracy import accuracy_text, has_top5
+
 FIELDS: dict[str, tuple[str, ...]] = {
     "name": (),
     "about": (),
@@ -117,14 +119,18 @@ def summary_rows(cards: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
         >>> head[0], row[0]
         ('name', 'cifar10-resnet20')
     """
-    rows: list[tuple[str, ...]] = [("name", "top-1 %", "top-5 %", "size", "one image", "what it is")]
-    for card in cards:
+    cards = tuple(cards)
+    with_top5 = [has_top5(len(card["data"]["classes"])) for card in cards]
+    column = any(with_top5)
+    heading = ["top-5 %"] * column
+    rows: list[tuple[str, ...]] = [("name", "top-1 %", *heading, "size", "one image", "what it is")]
+    for card, shown in zip(cards, with_top5):
         accuracy, latency = card["accuracy"], card["latency"]
         rows.append(
             (
                 str(card["name"]),
                 f"{accuracy['packed_top1']:.2f}",
-                f"{accuracy['packed_top5']:.2f}",
+                *[f"{accuracy['packed_top5']:.2f}" if shown else ""] * column,
                 size_text(card["file"]["bytes"]),
                 f"{latency['from_bytes_median']:.2f} ms",
                 str(card["about"]),
@@ -179,15 +185,18 @@ def _parts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     accuracy, latency, file, verified = (card[key] for key in ("accuracy", "latency", "file", "verified"))
     shape, classes = data["input"], data["classes"]
     shown = classes if len(classes) <= 20 else [*classes[:5], "...", classes[-1]]
+    own, torchs = (
+        accuracy_text(accuracy[f"{engine}_top1"], accuracy[f"{engine}_top5"], len(classes))
+        for engine in ("packed", "torch")
+    )
     options = {key: card["network"][key] for key in sorted(card["network"]) if key not in _PLAIN}
     return [
         (
             "accuracy",
-            f"top-1 {accuracy['packed_top1']:.2f} %, top-5 {accuracy['packed_top5']:.2f} %: the packed file "
-            f"on the CPU ({accuracy['isa']}), all {accuracy['images']:,} {accuracy['split']} images\n"
-            f"torch, float32, the same images: top-1 {accuracy['torch_top1']:.2f} %, top-5 "
-            f"{accuracy['torch_top5']:.2f} % (difference {accuracy['difference']:+.2f} points, same class on "
-            f"{accuracy['same_class']:.2f} %)\n"
+            f"{own}: the packed file on the CPU ({accuracy['isa']}), all {accuracy['images']:,} "
+            f"{accuracy['split']} images\n"
+            f"torch, float32, the same images: {torchs} (difference {accuracy['difference']:+.2f} points, "
+            f"same class on {accuracy['same_class']:.2f} %)\n"
             f"the packed file given bytes: top-1 {accuracy['from_bytes_top1']:.2f} %, torch's class on "
             f"{accuracy['from_bytes_same_class']:.2f} %",
         ),

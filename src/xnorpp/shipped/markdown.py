@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from xnorpp.shipped.accuracy import has_top5
 from xnorpp.shipped.card import render_card
 
 # How the hub calls our data sets.
@@ -33,7 +34,9 @@ def markdown_card(card: Mapping[str, Any]) -> str:
     dataset = str(card["data"]["dataset"])
     hub = DATASETS.get(dataset, dataset)
     top1, top5 = (float(card["accuracy"][key]) for key in ("packed_top1", "packed_top5"))
-    metrics = [("accuracy", "top-1 accuracy, %", top1), ("accuracy", "top-5 accuracy, %", top5)]
+    metrics = [("accuracy", "top-1 accuracy, %", top1)]
+    if has_top5(len(card["data"]["classes"])):
+        metrics.append(("accuracy", "top-5 accuracy, %", top5))
     front = [
         "---",
         f"license: {card['licence']['weights'].lower()}",

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from xnorpp.nn import anneals, calibrate_scales, clip_latent_weights_, set_progress, set_stage
 from xnorpp.nn.fused.graph import unfuse
+from xnorpp.shipped.accuracy import accuracy_text
 from xnorpp.training import identity
 from xnorpp.training.accuracy import autocast, evaluate
 from xnorpp.training.diagnose import NonFiniteLoss, first_bad_layer
@@ -415,7 +416,7 @@ class _Run(Outcome):
             left = self.at.seconds / self.at.step * (self.total - self.at.step)
             journal.say(
                 f"epoch {epoch + 1:>3}/{math.ceil(self.total / self.steps_per_epoch)}  "
-                f"top-1 {metrics['top1']:6.2f} %  top-5 {metrics['top5']:6.2f} %  "
+                f"{accuracy_text(metrics['top1'], metrics['top5'], self.classes, separator='  ', width=6)}  "
                 f"loss {metrics['loss']:.4f}  "
                 f"{self.at.step * recipe.data.batch_size / max(self.at.seconds, 1e-9):,.0f} img/s  "
                 f"{time_left(left)} left"

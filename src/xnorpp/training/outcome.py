@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from xnorpp.nn import binary_layers
+from xnorpp.shipped.accuracy import accuracy_text
 from xnorpp.training import identity
 from xnorpp.training.distributed import World, average_buffers, merge_over_world, wait_for_all
 from xnorpp.training.optimizer import optimizer_tensors
@@ -129,6 +130,11 @@ class Outcome:
         wait_for_all(self.world)
         self.last_saved = path
 
+    @property
+    def classes(self) -> int:
+        """Of the data; those that the network distinguishes where the data does not state them."""
+        return self.sets.num_classes or int(self.config["num_classes"])
+
     def _finish(self, journal: Journal) -> dict[str, Any]:
         meta = self.meta()
         self._name_skipped(journal, merge_over_world(self.skipped, self.world))
@@ -139,11 +145,11 @@ class Outcome:
             save_checkpoint(self.out / FINAL_NAME, self.model.state_dict(), meta)
             write_atomically(self.out / "summary.json", json.dumps(summary, indent=1).encode())
             drawn = draw_curves(
-                read_metrics(self.out / "metrics.jsonl"), self.recipe, self.out / "curves.png"
+                read_metrics(self.out / "metrics.jsonl"), self.recipe, self.out / "curves.png", self.classes
             )
-            top1, top5 = self.at.metrics["top1"], self.at.metrics["top5"]
+            accuracy = accuracy_text(self.at.metrics["top1"], self.at.metrics["top5"], self.classes)
             journal.say(
-                f"{self.recipe.name}: top-1 {top1:.2f} %, top-5 {top5:.2f} % after {self.at.step} steps in "
+                f"{self.recipe.name}: {accuracy} after {self.at.step} steps in "
                 f"{time_left(self.at.seconds)}; model in {self.out / FINAL_NAME}"
                 + (f", curves in {self.out / 'curves.png'}" if drawn else "")
             )

@@ -110,7 +110,8 @@ def students(arguments: list[str]) -> int:
     """The one-bit networks that learn from the baselines, by the recipe that the levers favour.
 
     A fiftieth of the training set is held out for the temperature; `xnorpp paper ship` packs a network and
-    measures it on the test set. Baselines that are not in the folder of the runs are trained first.
+    measures it on the test set. Baselines whose weights are not in the folder of the runs are trained first,
+    again where their results are recorded.
     """
     return _queue(arguments, "students", students, ("baseline", "student"))
 
@@ -218,6 +219,10 @@ def _queue(
         "--accept-code", metavar="HASH", action="append", default=[],
         help="results of code with this hash count as done too",
     )  # fmt: skip
+    parser.add_argument(
+        "--no-retrain", action="store_true",
+        help="a recorded teacher whose weights are missing is an error, instead of trained again",
+    )  # fmt: skip
     parser.add_argument("--out", metavar="DIR", help=f"the folder of results ({RESULTS}; --quick: {QUICK})")
     parser.add_argument("--runs", metavar="DIR", help=f"the folder of the runs ({RUNS}; --quick: {QUICK})")
     parser.add_argument("--list", action="store_true", help="name the runs, and which are done, and end")
@@ -257,6 +262,7 @@ def _queue(
         device=given.device,
         minutes=given.minutes,
         accept=given.accept_code,
+        retrain=not given.no_retrain,
         say=say,
     )
     keys = {run.key: None for run in runs}

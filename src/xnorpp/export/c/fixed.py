@@ -141,6 +141,9 @@ class FixedWriter(SharedWriter):
     def taken(self, value: str, at: str) -> str:
         return f"value_of({at}) * (1 << EXTRA)"
 
+    def shares(self, values: Array) -> Array:
+        return np.rint(values.astype(np.float64) * 2.0**30)
+
     def _concat(self) -> None:
         self.register(exponent(self.ranges[self.layer.first], BITS), self.ranges[self.layer.first])
         super()._concat()

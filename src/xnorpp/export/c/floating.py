@@ -52,6 +52,9 @@ class FloatWriter(SharedWriter):
 
     joined = taken
 
+    def shares(self, values: Array) -> Array:
+        return values
+
     def whole(self) -> bool:
         """Whether the register is a dot product throughout."""
         micros = [move.micro for move in self.layer.moves]

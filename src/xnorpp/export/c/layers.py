@@ -33,6 +33,7 @@ FILTERS = frozenset(
     ("conv2d", "linear", "binary_conv2d", "binary_linear", "bitweight_conv2d", "bitweight_linear")
 )
 POOLS = frozenset(("max_pool2d", "avg_pool2d", "box_filter"))
+RESIZERS = frozenset(("bilinear2d", "adaptive_avg_pool2d", "adaptive_max_pool2d"))
 OTHERS = frozenset(
     ("pad2d", "global_avg_pool", "abs_mean", "flatten", "softmax", "signs", "pointwise", "concat")
 )
@@ -40,7 +41,7 @@ MOVERS = frozenset(  # layers that take each number from another place
     ("permute", "reshape", "slice", "flip", "expand", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
      "edge_pad2d", "upsample2d")
 )  # fmt: skip
-PRODUCERS = FILTERS | POOLS | OTHERS | MOVERS
+PRODUCERS = FILTERS | POOLS | RESIZERS | OTHERS | MOVERS
 MOVES = (Affine, Relu, Prelu, Hardtanh, AddValue, MulValue, Combine, Offset, Curve, StoreFloat, StoreBits)
 
 KINDS = {  # in words, for comments
@@ -53,6 +54,9 @@ KINDS = {  # in words, for comments
     "max_pool2d": "max pooling",
     "avg_pool2d": "average pooling",
     "global_avg_pool": "global average",
+    "bilinear2d": "bilinear resizing",
+    "adaptive_avg_pool2d": "adaptive average pooling",
+    "adaptive_max_pool2d": "adaptive max pooling",
     "pad2d": "padding",
     "pointwise": "element by element",
 }
@@ -110,12 +114,15 @@ def make_layers(program: Program, target: str) -> tuple[Layer, ...]:
     for step, row in zip(make_steps(program), program.native.steps(), strict=True):
         op = step.op
         name = op.name if op is not None else program.ops[row["epilogue"][0][1]].name
-        if step.kind not in PRODUCERS:
-            raise refuse(name, step.kind, target, "generated C does not have this operation")
-        if op is not None and step.kind == "upsample2d" and not op.attrs["mode"].startswith("nearest"):
-            raise refuse(
-                name, step.kind, target, "generated C enlarges with mode nearest or nearest-exact only"
-            )
+        producer = step.kind
+        if producer not in PRODUCERS:
+            raise refuse(name, producer, target, "generated C does not have this operation")
+        if op is not None and producer == "upsample2d" and not op.attrs["mode"].startswith("nearest"):
+            if op.attrs["mode"] != "bilinear":
+                mode = op.attrs["mode"]
+                reason = f"generated C has the modes nearest, nearest-exact and bilinear, not {mode}"
+                raise refuse(name, producer, target, reason)
+            producer = "bilinear2d"
         moves = []
         value = step.source if op is None else op.output
         for micro, (kind, index, *_) in zip(step.epilogue, row["epilogue"], strict=True):
@@ -129,7 +136,7 @@ def make_layers(program: Program, target: str) -> tuple[Layer, ...]:
         layers.append(
             Layer(
                 *(
-                    step.kind,
+                    producer,
                     name or step.kind,
                     op,
                     step.source,

@@ -1,4 +1,5 @@
-"""Producers that are the same in both modes: means, and layers that move numbers and change none.
+"""Producers that are the same in both modes: means, images of another size, and layers that move numbers and
+change none.
 
 Where such a layer takes each number from is worked out once, here, by running the reference's operation on
 the numbers' places. For nearly all of them the place is a sum of a part for the channel, one for the row and
@@ -14,6 +15,7 @@ import numpy as np
 from xnorpp.export.c.layers import extent
 from xnorpp.export.c.writer import Array, Writer
 from xnorpp.export.errors import refuse
+from xnorpp.runtime.reference.moves import taps, windows
 from xnorpp.runtime.reference.rows import apply
 
 AXES = {"y": 0, "x": 1, "o": 2}  # of the order in which numbers lie: rows, columns, channels
@@ -36,6 +38,10 @@ class SharedWriter(Writer):
         """The C expression of a stored number `at` of a value as what the register holds."""
 
     @abc.abstractmethod
+    def shares(self, values: Array) -> Array:
+        """Numbers from 0 to 1 as the register's type has them."""
+
+    @abc.abstractmethod
     def joined(self, value: str, at: str) -> str:
         """The same in the exponent of the layer's result."""
 
@@ -56,6 +62,39 @@ class SharedWriter(Writer):
         size = self.function.take("int32_t", "size", str(channels))
         place = f"o % {pixels} * {size} + o / {pixels}"
         self.line(f"{self.register_type} v = {self.taken(self.layer.source, f'{self.source()}[{place}]')};")
+
+    def _bilinear2d(self) -> None:
+        """For each row (and column) the first of the two around it and the weight of the second."""
+        op = self.layer.op
+        assert op is not None
+        image, source, given = self._image(), self.source(), []
+        for axis, name in enumerate(("y", "x")):
+            first, _, _, high = taps(op, self.program.values[self.layer.source].shape[axis + 1], axis)
+            weight = self._table(f"{name}_weight", self.shares(np.asarray(high)), self.register_type)
+            given += [f"{self._table(f'{name}_place', first)}[{name}]", f"{weight}[{name}]"]
+        self.needs.add("bilinear")
+        self.line(f"{self.register_type} v = bilinear({image}, {source}, {', '.join(given)}, o);")
+
+    def _adaptive_avg_pool2d(self) -> None:
+        self._adaptive("adaptive_avg_pool")
+
+    def _adaptive_max_pool2d(self) -> None:
+        self._adaptive("adaptive_max_pool")
+
+    def _adaptive(self, function: str) -> None:
+        """For each row (and column) of the result where its window begins and ends."""
+        sizes, results = self.program.values[self.layer.source].shape[1:], self.layer.shape[1:]
+        image, source, given = self._image(), self.source(), []
+        for name, size, out in zip(("y", "x"), sizes, results, strict=True):
+            window = self._table(f"{name}_window", np.asarray(windows(size, out)))
+            given.append(f"{window} + 2 * {name}")
+        self.needs.add(function)
+        self.line(f"{self.register_type} v = {function}({image}, {source}, {', '.join(given)}, o);")
+
+    def _image(self) -> str:
+        """The C expression of the size of the image that the producer reads."""
+        channels, height, width = extent(self.program.values[self.layer.source].shape)
+        return "&" + self.function.take("struct image", "image", f"{{{height}, {width}, {channels}}}")
 
     def moved(self) -> None:
         """A layer that takes each number from another place."""
@@ -88,9 +127,9 @@ class SharedWriter(Writer):
             return f"{name} * {self.function.take('int32_t', f'{name}_step', str(step))}"
         return f"{self._table(f'{name}_place', line)}[{name}]"
 
-    def _table(self, name: str, values: Array) -> str:
-        constant = self.constant("int32_t", name, values.astype(np.int32))
-        return self.function.take("const int32_t *", name, constant)
+    def _table(self, name: str, values: Array, ctype: str = "int32_t") -> str:
+        constant = self.constant(ctype, name, values.astype(np.float32 if ctype == "float" else np.int32))
+        return self.function.take(f"const {ctype} *", name, constant)
 
     def _concat(self) -> None:
         op = self.layer.op

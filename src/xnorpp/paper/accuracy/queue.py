@@ -116,20 +116,32 @@ def run_queue(
     device: str = "auto",
     minutes: float | None = None,
     accept: Collection[str] = (),
+    retrain: bool = True,
     say: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Do the runs whose results are missing, in order, `jobs` at a time; the rows that were added.
 
     `folder` holds one folder per run. After `minutes`, or at SIGTERM, the running ones are stopped and no
     other is begun; how far each had come is recorded in a row of its own with `finished` false. They can be
-    resumed. `accept`: hashes of code whose results count (`done_keys`). Runs of a source tree with
-    uncommitted changes are refused, unless they are a quick look.
+    resumed. `accept`: hashes of code whose results count (`done_keys`). A teacher whose result is recorded
+    and whose weights are not in `folder` is trained again, or without `retrain` an error. Runs of a source
+    tree with uncommitted changes are refused, unless they are a quick look.
     """
     if jobs < 1:
         raise ValueError(f"`jobs` (={jobs}) must be at least 1")
     have = done_keys(results, runs, accept)
-    waiting = [run for run in runs if run.key not in have]
-    say(f"{len(runs) - len(waiting)} of {len(runs)} runs are in {results / RESULTS}; {len(waiting)} to do")
+    recorded = [run for run in runs if run.key in have]
+    again = _lost_teachers(runs, have, folder)
+    if again and not retrain:
+        teacher, student = next(iter(again.items()))
+        raise QueueError(
+            f"{student} learns from {teacher}, whose result is recorded and whose weights, "
+            f"{folder / teacher / FINAL}, are missing; copy them there, or leave out --no-retrain"
+        )
+    waiting = [run for run in runs if run.key not in have or run.key in again]
+    say(f"{len(recorded)} of {len(runs)} runs are in {results / RESULTS}; {len(waiting)} to do")
+    for teacher, student in again.items():
+        say(f"{teacher} is trained again: {student} learns from it, and its weights are not in {folder}")
     _refuse_changes(waiting)
     on_gpu = _uses_gpu(device) if waiting else False
     deadline = time.monotonic() + 60 * minutes if minutes else float("inf")
@@ -185,6 +197,22 @@ def run_queue(
             + f"); their output is in {folder}/RUN/log.txt"
         )
     return rows
+
+
+def _lost_teachers(runs: Sequence[Run], have: Collection[str], folder: Path) -> dict[str, str]:
+    """Teacher -> student, where the student is to be trained and of the teacher only the result is there."""
+    named = {run.key: run for run in runs}
+    lost: dict[str, str] = {}
+    students = [run for run in runs if run.key not in have]
+    while students:
+        student = students.pop(0)
+        teacher = named.get(student.teacher or "")
+        if teacher is None or teacher.key not in have or teacher.key in lost:
+            continue
+        if not (folder / teacher.key / FINAL).exists():
+            lost[teacher.key] = student.key
+            students.append(teacher)
+    return lost
 
 
 def _next_ready(waiting: Sequence[Run], folder: Path, failed: Sequence[str]) -> Run | None:

@@ -13,6 +13,8 @@ from xnorpp.paper import published
 from xnorpp.paper.accuracy.runs import CLAIM_SEEDS, EXPERIMENTS, REVISED_ROWS
 from xnorpp.paper.layers.tables import NOT_MEASURED, markdown
 from xnorpp.paper.recorded import Row, Seeds, accuracy, of_kind, welch
+from xnorpp.shipped.accuracy import has_top5
+from xnorpp.training.recipe.config import Recipe
 
 DATASETS = {"tiny_imagenet": "Tiny-ImageNet-200", "cifar10": "CIFAR-10"}
 TABLE1 = ("bnn", "xnor-alpha", "xnor", "case1", "case2", "case3", "case4", "real")
@@ -257,7 +259,7 @@ def shipped_models(rows: Sequence[Row]) -> dict[str, Row | None]:
             known.update(
                 torch=top1(binary[-1]),
                 packed=packed.get("top1"),
-                packed5=packed.get("top5"),
+                top5=_points(packed.get("top5")),
                 bytes=packed.get("file_bytes"),
                 epochs=binary[-1]["epochs"],
             )
@@ -266,7 +268,7 @@ def shipped_models(rows: Sequence[Row]) -> dict[str, Row | None]:
             known.update(
                 torch=result["torch_top1"],
                 packed=result["packed_top1"],
-                packed5=result["packed_top5"],
+                top5=_points(result["packed_top5"]) if has_top5(len(card["data"]["classes"])) else "",
                 bytes=card["file"]["bytes"],
                 milliseconds=card["latency"]["from_bytes_median"],
                 calibration=result.get("calibration_error"),
@@ -287,7 +289,7 @@ def shipped_block(rows: Sequence[Row]) -> str:
             [
                 name,
                 _points(packed),
-                _points(known.get("packed5")),
+                known.get("top5", NOT_MEASURED),
                 _points(known.get("torch")),
                 _points(baseline),
                 f"{baseline - packed:.2f}" if packed is not None and baseline is not None else "",
@@ -339,12 +341,15 @@ def _packed_and_note(
 
 def _differing_settings(row: Row, alike: Sequence[Row]) -> list[str]:
     """`key=value` of this run for each setting in which the runs differ. A key that one of them lacks was
-    added to recipes later, and its default is what was done before.
+    added to recipes later, and its default is what was done before; one without a default was removed since.
     """
-    runs = [_settings(one) for one in alike]
-    shared = set(runs[0]).intersection(*runs[1:])
-    own = _settings(row)
-    return [f"`{key}={own[key]}`" for key in sorted(shared) if any(run[key] != own[key] for run in runs)]
+    recorded = [_settings(one) for one in alike]
+    keys = set().union(*recorded)
+    default = _settings({"settings": Recipe().to_dict()})
+    runs = [{**default, **run} for run in recorded]
+    own = {**default, **_settings(row)}
+    differing = [key for key in sorted(keys) if any(run.get(key) != own.get(key) for run in runs)]
+    return [f"`{key}={own[key]}`" for key in differing if all(key in run for run in runs)]
 
 
 def _settings(row: Row) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from xnorpp.runtime.files import replacing
+from xnorpp.shipped.accuracy import has_top5
 from xnorpp.training.recipe.config import Recipe
 
 
-def draw_curves(rows: Sequence[dict[str, Any]], recipe: Recipe, path: Path) -> bool:
+def draw_curves(rows: Sequence[dict[str, Any]], recipe: Recipe, path: Path, classes: int) -> bool:
     """Draw metrics.jsonl's rows to a PNG; False where matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
@@ -24,7 +25,7 @@ def draw_curves(rows: Sequence[dict[str, Any]], recipe: Recipe, path: Path) -> b
     loss.plot([row["step"] for row in tested], [row["loss"] for row in tested], label="test")
     loss.set(xlabel="step", ylabel="loss", title=recipe.name)
     loss.legend()
-    for key, label in (("top1", "top-1"), ("top5", "top-5")):
+    for key, label in (("top1", "top-1"), *[("top5", "top-5")] * has_top5(classes)):
         accuracy.plot([row["step"] for row in tested], [row[key] for row in tested], marker=".", label=label)
     if recipe.paper.top1:
         accuracy.axhline(recipe.paper.top1, linestyle=":", color="grey", label="paper, top-1")

@@ -212,6 +212,46 @@ static int32_t box_filter(const struct pool *p, const number *in, int32_t y, int
     return mean_of(sum, (1 << 30) / (p->kh * p->kw));
 }
 
+//@ bilinear image shifted
+/* Between two rows and two columns, whose weights have 30 fractional bits. The last ones are their own neighbours. */
+static int32_t bilinear(const struct image *p, const number *in, int32_t row, int32_t y1, int32_t column, int32_t x1,
+                        int32_t o)
+{
+    const number *const above = in + (row * p->width + column) * p->channels + o;
+    const number *const under = row + 1 < p->height ? above + p->width * p->channels : above;
+    const int32_t right = column + 1 < p->width ? p->channels : 0;
+    const int64_t y0 = (1 << 30) - y1, x0 = (1 << 30) - x1;
+    const int32_t v = shifted(value_of(above[0]) * x0 + (int64_t)value_of(above[right]) * x1, 30 - EXTRA);
+    const int32_t w = shifted(value_of(under[0]) * x0 + (int64_t)value_of(under[right]) * x1, 30 - EXTRA);
+    return shifted(v * y0 + (int64_t)w * y1, 30);
+}
+
+//@ adaptive_avg_pool image mean_of
+/* The mean over the rows and columns from the first of two places to before the second. */
+static int32_t adaptive_avg_pool(const struct image *p, const number *in, const int32_t *rows, const int32_t *columns,
+                                 int32_t o)
+{
+    int64_t sum = 0;
+    for (int32_t a = rows[0]; a < rows[1]; a++)
+        for (int32_t b = columns[0]; b < columns[1]; b++)
+            sum += value_of(in[(a * p->width + b) * p->channels + o]);
+    return mean_of(sum, (1 << 30) / ((rows[1] - rows[0]) * (columns[1] - columns[0])));
+}
+
+//@ adaptive_max_pool image
+static int32_t adaptive_max_pool(const struct image *p, const number *in, const int32_t *rows, const int32_t *columns,
+                                 int32_t o)
+{
+    int32_t most = -8388608;
+    for (int32_t a = rows[0]; a < rows[1]; a++)
+        for (int32_t b = columns[0]; b < columns[1]; b++) {
+            const int32_t v = value_of(in[(a * p->width + b) * p->channels + o]);
+            if (v > most)
+                most = v;
+        }
+    return most * (1 << EXTRA);
+}
+
 //@ global_mean mean_of
 static int32_t global_mean(const number *in, int32_t pixels, int32_t channels, int32_t c)
 {

@@ -125,6 +125,44 @@ static float box_filter(const struct pool *p, const float *in, int32_t y, int32_
     return (float)(sum / (double)(p->kh * p->kw));
 }
 
+//@ bilinear image
+/* Between two rows and two columns: y0*(x0*a + x1*b) + y1*(x0*c + x1*d), each step rounded. The last row and column
+   are their own neighbours. */
+static float bilinear(const struct image *p, const float *in, int32_t row, float y1, int32_t column, float x1, int32_t o)
+{
+    const float *const above = in + (row * p->width + column) * p->channels + o;
+    const float *const under = row + 1 < p->height ? above + p->width * p->channels : above;
+    const int32_t right = column + 1 < p->width ? p->channels : 0;
+    const float y0 = 1.0f - y1, x0 = 1.0f - x1;
+    return y0 * (x0 * above[0] + x1 * above[right]) + y1 * (x0 * under[0] + x1 * under[right]);
+}
+
+//@ adaptive_avg_pool image
+/* The mean over the rows and columns from the first of two places to before the second. */
+static float adaptive_avg_pool(const struct image *p, const float *in, const int32_t *rows, const int32_t *columns,
+                               int32_t o)
+{
+    float sum = 0;
+    for (int32_t a = rows[0]; a < rows[1]; a++)
+        for (int32_t b = columns[0]; b < columns[1]; b++)
+            sum += in[(a * p->width + b) * p->channels + o];
+    return sum / (float)((rows[1] - rows[0]) * (columns[1] - columns[0]));
+}
+
+//@ adaptive_max_pool image
+static float adaptive_max_pool(const struct image *p, const float *in, const int32_t *rows, const int32_t *columns,
+                               int32_t o)
+{
+    float most = -INFINITE;
+    for (int32_t a = rows[0]; a < rows[1]; a++)
+        for (int32_t b = columns[0]; b < columns[1]; b++) {
+            const float v = in[(a * p->width + b) * p->channels + o];
+            if (v > most || v != v)
+                most = v;
+        }
+    return most;
+}
+
 //@ global_mean
 static float global_mean(const float *in, int32_t pixels, int32_t channels, int32_t c)
 {

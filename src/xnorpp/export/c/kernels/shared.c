@@ -185,6 +185,11 @@ static void clip(int32_t first, int32_t kernel, int32_t dilation, int32_t size, 
         --*end;
 }
 
+//@ image
+struct image {
+    int32_t height, width, channels;           /* of the input */
+};
+
 //@ counted pool
 /* How many rows or columns a mean divides by: those inside, or with the padding, but never beyond it. */
 static int32_t counted(int32_t include_pad, int32_t inside, int32_t first, int32_t kernel, int32_t size, int32_t padding)

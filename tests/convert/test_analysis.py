@@ -256,10 +256,10 @@ def test_binarize_leaves_these_layers_real() -> None:
     assert "every bit would be +1" in reasons["se.reduce"]
     assert not report.obstacles
     model = networks.SqueezeExcitationNet()
-    model.se.gate = nn.Softshrink()
+    model.se.gate = networks.Sine()
     hindered = binarize(model, example=IMAGE)
     assert [obstacle.path for obstacle in hindered.obstacles] == ["se.gate"]
-    assert "to packing:\n  se.gate: nn.Softshrink is not supported" in str(hindered)
+    assert "to packing:\n  se.gate: torch.sin is not supported" in str(hindered)
     assert binarize(networks.SqueezeExcitationNet()).changed == report.changed
     heads = binarize(networks.DictOutput(), example=(torch.randn(2, *IMAGE), torch.arange(2)))
     assert heads.changed == ("body.3", "boxes.0")

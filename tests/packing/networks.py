@@ -114,10 +114,17 @@ class DataclassOutput(TwoHeads):
         return Detection(*super().forward(x))
 
 
-def softshrink() -> nn.Module:
+class Sine(nn.Module):
+    """An activation that has no packed form."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(x)
+
+
+def sine() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.Softshrink(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(),
-        nn.Conv2d(8, 8, 3), nn.Softshrink(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10),
+        nn.Conv2d(3, 8, 3), Sine(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 8, 3), Sine(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10),
     )  # fmt: skip
 
 
@@ -225,4 +232,4 @@ class ReadsValues(nn.Module):
         x = self.conv(x)
         if x.amax() > 1e6:
             x = x / 2
-        return F.softshrink(x).mean((2, 3))
+        return torch.sin(x).mean((2, 3))

@@ -247,7 +247,6 @@ REFUSED: dict[str, tuple[Forward, str]] = {
     "diagonal": (lambda x: torch.einsum("nchh->nch", x[..., :7]), "letter twice"),
     "chosen by values": (lambda x: x[x > 0], "index"),
     "images put in": (lambda x: x.clone().index_fill_(0, torch.tensor([0]), 0.0), "index_fill"),
-    "equal": (lambda x: torch.where(x == 0, x, 1.0), "eq"),
     "one argument": (lambda x: torch.where(x > 0)[0], "name both values"),
 }
 

@@ -51,14 +51,14 @@ def same_output(hybrid: nn.Module, model: nn.Module, *shape: int) -> bool:
     return torch.allclose(found, goal, atol=1e-4)
 
 
-def test_softshrink_in_the_middle() -> None:
-    model = with_binary_layers(networks.softshrink(), "2", "5")
+def test_an_activation_in_the_middle_stays() -> None:
+    model = with_binary_layers(networks.sine(), "2", "5")
     hybrid, report = pack_submodules(model, IMAGE)
     assert [part.name for part in report.packed] == ["2 to 5"]
     assert [(part.name, part.reason) for part in report.left] == [
         ("0", "has no binary layer"),
-        ("1", "nn.Softshrink is not supported"),
-        ("6", "nn.Softshrink is not supported"),
+        ("1", "torch.sin is not supported"),
+        ("6", "torch.sin is not supported"),
         ("9", "has no binary layer"),
     ]
     assert isinstance(hybrid[2], PackedModule)
@@ -77,7 +77,7 @@ def test_neighbours_in_a_subclass_of_sequential() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self[3](self[2](self[0](self[1](x))))
 
-    layers = [nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.Softshrink(), nn.Conv2d(3, 3, 1)]
+    layers = [nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), networks.Sine(), nn.Conv2d(3, 3, 1)]
     for kind, names in ((Stage, ["0 to 1", "3"]), (Odd, ["0", "1", "3"])):
         model = kind(*layers).eval()
         hybrid, report = pack_submodules(model, (3, 8, 8))
@@ -144,7 +144,7 @@ class Keeps(nn.Module):
         self.shared = self.alias = nn.Conv2d(3, 3, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.softshrink(x)
+        x = torch.sin(x)
         y = self.changes(x)
         x = x + y  # the shortcut has gone through the in-place ReLU
         x = self.sizes(x) + self.sizes(F.max_pool2d(x, 2)).mean((2, 3), keepdim=True)
@@ -175,7 +175,7 @@ def test_what_cannot_stand_alone_stays() -> None:
 
 def test_state_pickle_and_deepcopy() -> None:
     torch.manual_seed(0)
-    model = with_binary_layers(networks.softshrink(), "2")
+    model = with_binary_layers(networks.sine(), "2")
     hybrid, _ = pack_submodules(model, IMAGE, threads=1)
     x = torch.randn(2, *IMAGE)
     with torch.no_grad():
@@ -187,7 +187,7 @@ def test_state_pickle_and_deepcopy() -> None:
     file.seek(0)
     state = torch.load(file, weights_only=True)
     torch.manual_seed(1)
-    other = networks.softshrink()
+    other = networks.sine()
     torch.manual_seed(1)
     different, _ = pack_submodules(with_binary_layers(other, "2"), IMAGE)
     with torch.no_grad():

@@ -105,7 +105,7 @@ def test_functional_forms(name: str) -> None:
 
 
 REFUSED: dict[str, tuple[Forward, str]] = {
-    "softshrink": (F.softshrink, "softshrink"),
+    "sine": (torch.sin, "torch.sin"),
     "batch moved": (lambda x: F.max_pool2d(x.transpose(0, 1), 2), "batch is axis 1"),
     "batch mixed": (lambda x: x.reshape(-1, 8, 8, 1), "whose first axis is not the batch"),
     "windows": (lambda x: F.pixel_unshuffle(x.reshape(-1, 1, 8, 8), 2), "batch is merged"),
@@ -116,7 +116,7 @@ REFUSED: dict[str, tuple[Forward, str]] = {
         lambda x: F.interpolate(x, scale_factor=2, mode="bicubic", antialias=True),
         "mode='bicubic' and antialias",
     ),
-    "torch.sign": (lambda x: torch.sign(x) * 2, "xnorpp.nn.sign"),
+    "torch.sign": (lambda x: F.conv2d(torch.sign(x), torch.ones(3, 4, 1, 1)), "xnorpp.nn.sign"),
     "indices": (lambda x: F.max_pool2d(x, 2, return_indices=True)[0], "max_pool2d"),
     "constant only": (lambda x: torch.ones(2, 4, 8, 8), "does not depend"),
     "its input among others": (lambda x: (x * 2, x), "returns its input unchanged"),

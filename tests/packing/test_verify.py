@@ -7,6 +7,7 @@ import importlib
 import numpy as np
 import pytest
 import torch
+from networks import Lambda
 from torch import nn
 
 from xnorpp.nn import BinaryConv2d, BinaryLinear
@@ -148,3 +149,15 @@ def test_a_wrong_value_with_its_axes_in_other_places_is_seen(monkeypatch: pytest
 
     monkeypatch.setattr(module, "trained_value", turned)
     assert not verify(Tokens(32, 1), X).holds
+
+
+def test_a_sign_of_a_value_that_the_trained_network_does_not_have() -> None:
+    """A product of an axis is multiplied in another order than by torch, and compared with a part of itself:
+    where they are equal, rounding alone decides, and `verify` counts a bit that may be either."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        product = x.prod(1, keepdim=True)
+        return (product * 1 <= product.relu()).float()
+
+    x = np.random.default_rng(3).standard_normal((64, 5, 1, 3)).astype(np.float32)
+    assert verify(Lambda(run), x).holds

@@ -21,8 +21,8 @@ from xnorpp.convert.flow import LAYERS, flow_of_run
 from xnorpp.convert.ranges import ANY, Range, result_range
 from xnorpp.convert.symbolic import symbolic_ranges
 from xnorpp.nn.controls import evaluating
+from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.example import as_weights_are, example_inputs, is_batch
-from xnorpp.packing.nested import tensors_in
 from xnorpp.packing.operations import plain_name
 
 CONSTANT_SHARE = 0.999  # of the signs of a layer's input: beyond this the layer is as good as constant

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from xnorpp.nn.controls import evaluating
 from xnorpp.nn.layers import BinaryLayer
-from xnorpp.packing.nested import tensors_in
+from xnorpp.packing.calls import tensors_in
 
 LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear)
 

@@ -40,10 +40,6 @@ def assemble(
         if node.op == "input":
             names[id(node)] = INPUT
             continue
-        if node.op == "three_way_sign":
-            raise PackError(
-                f"{node.path}: torch.sign is 0 at 0, which has no bit; use xnorpp.nn.sign ({node.line})"
-            )
         names[id(node)] = f"v{len(ops)}"
         nodes[f"v{len(ops)}"] = node
         tensors = {role: store.name(node, role, tensor) for role, tensor in node.tensors.items()}

@@ -84,11 +84,12 @@ def check_packable(model: nn.Module, example: Any) -> Packability:
     Example:
         >>> from torch import nn
         >>> import xnorpp
-        >>> print(xnorpp.check_packable(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Softshrink()), (3, 32, 32)))
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.FractionalMaxPool2d(2, 3))
+        >>> print(xnorpp.check_packable(net, (3, 32, 32)))
         not packable: 1 obstacle
-        - nn.Softshrink is not supported
-          1  nn.Softshrink
-          remedy: use nn.ReLU, nn.PReLU or nn.Hardtanh instead
+        - nn.FractionalMaxPool2d is not supported
+          1  nn.FractionalMaxPool2d
+          remedy: use nn.MaxPool2d or nn.AdaptiveMaxPool2d, whose windows are fixed
         packable parts, which xnorpp.pack_submodules packs:
           0 (1 layer)
     """

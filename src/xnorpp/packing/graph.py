@@ -37,10 +37,10 @@ class PackError(XnorppError, ValueError):
         >>> import xnorpp
         >>> from xnorpp.packing import PackError
         >>> try:
-        ...     xnorpp.pack(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Softshrink()), 8)
+        ...     xnorpp.pack(nn.Sequential(nn.Conv2d(3, 8, 3), nn.FractionalMaxPool2d(2, 3)), 8)
         ... except PackError as error:
         ...     print(str(error).partition(" (")[0])
-        1: nn.Softshrink is not supported
+        1: nn.FractionalMaxPool2d is not supported
     """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from xnorpp.packing.calls import RANDOM
 from xnorpp.packing.graph import PackError
 
 
@@ -22,10 +23,10 @@ class Obstacle:
     Example:
         >>> from torch import nn
         >>> import xnorpp
-        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Softshrink())
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.FractionalMaxPool2d(2, 3))
         >>> (obstacle,) = xnorpp.check_packable(net, 8).obstacles
         >>> obstacle.path, obstacle.operation
-        ('1', 'nn.Softshrink')
+        ('1', 'nn.FractionalMaxPool2d')
     """
 
     path: str
@@ -52,23 +53,22 @@ class Refusal(PackError):
         self.obstacle = obstacle
 
 
+RANDOM_NUMBERS = "draw random numbers in training alone (if self.training), or make them a buffer"
+VALUE_READ = "decide by shapes or settings only, or make the decision outside of the model"
 _PARTS = "xnorpp.pack_submodules packs the modules around it"
 
 # The remedies of operations that are refused whatever the shape of their input is, ...
 _ALWAYS: dict[str, str] = {
-    **dict.fromkeys(
-        ("tanhshrink", "softshrink", "hardshrink"),
-        "use nn.ReLU, nn.PReLU or nn.Hardtanh instead",
-    ),
+    **dict.fromkeys((name.strip("_") for name in RANDOM), RANDOM_NUMBERS),
     "conv_transpose3d": f"use nn.ConvTranspose2d on images; {_PARTS}",
+    **dict.fromkeys(
+        ("fractional_max_pool2d", "fractional_max_pool3d"),
+        "use nn.MaxPool2d or nn.AdaptiveMaxPool2d, whose windows are fixed",
+    ),
     "grid_sample": f"use nn.functional.interpolate, whose places are fixed; {_PARTS}",
     **dict.fromkeys(
         ("addbmm", "addmv", "addr"),
         f"use torch.matmul, or torch.nn.functional.scaled_dot_product_attention for attention; {_PARTS}",
-    ),
-    **dict.fromkeys(
-        ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
-        f"use the layer of whole sequences: nn.LSTM, nn.GRU or nn.RNN; {_PARTS}",
     ),
     **dict.fromkeys(("embedding", "embedding_bag"), f"feed the embedded values as the input; {_PARTS}"),
 }  # fmt: skip
@@ -80,16 +80,18 @@ _BY_SHAPE: dict[str, str] = {
         f"leave the axes as (n, c, h, w): use a 1x1 or grouped convolution to mix channels; {_PARTS}",
     ),
     **dict.fromkeys(
-        ("chunk", "split", "tensor_split", "unbind", "narrow", "select", "index_select", "gather"),
+        ("chunk", "split", "tensor_split", "unbind", "narrow", "select", "index_select"),
         "give each part a layer of its own instead of splitting one value",
     ),
     **dict.fromkeys(("interpolate", "upsample"), f"use mode nearest, bilinear, bicubic or area; {_PARTS}"),
-    **dict.fromkeys(("stack", "vstack", "dstack"), "use torch.cat along dim 1"),
+    **dict.fromkeys(("stack", "vstack"), "use torch.cat along dim 1"),
     **dict.fromkeys(("amax", "max"), "name the axes: x.amax((2, 3)), or use nn.AdaptiveMaxPool2d(1)"),
     **dict.fromkeys(
         ("mean", "sum", "std", "var", "norm", "amin", "min"),
         "name the axes of one image, as in x.mean((2, 3)), or use nn.AdaptiveAvgPool2d(1)",
     ),
+    **dict.fromkeys(("any", "all"), "name the axes of one image, as in mask.any((1, 2, 3))"),
+    **dict.fromkeys(("prod", "cumprod"), "name one axis of an image, x.prod(1), of at most 64 numbers"),
     **dict.fromkeys(
         ("argmax", "argmin", "topk", "sort"), "return the scores and choose among them outside of the model"
     ),
@@ -97,11 +99,8 @@ _BY_SHAPE: dict[str, str] = {
         ("sin", "cos", "atan", "floor", "round"),
         f"compute it from the packed model's output, or replace it by nn.ReLU or nn.Hardtanh; {_PARTS}",
     ),
-    **dict.fromkeys(("eq", "ne"), "compare by > or <, or decide by shapes and settings only"),
 }
 _OTHERWISE = f"replace it by an operation that docs/packing.md lists, or leave this module unpacked: {_PARTS}"
-
-VALUE_READ = "decide by shapes or settings only, or make the decision outside of the model"
 
 
 def remedy_for(name: str) -> str:

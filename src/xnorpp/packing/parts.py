@@ -43,7 +43,8 @@ class Part:
     Example:
         >>> from torch import nn
         >>> import xnorpp
-        >>> result = xnorpp.check_packable(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Softshrink()), 8)
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.FractionalMaxPool2d(2, 3))
+        >>> result = xnorpp.check_packable(net, 8)
         >>> [(part.name, part.packed) for part in result.parts]
         [('0', True), ('1', False)]
     """
@@ -70,7 +71,7 @@ class PartsReport:
     Example:
         >>> from torch import nn
         >>> import xnorpp
-        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Softshrink())
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.FractionalMaxPool2d(2, 3))
         >>> hybrid, report = xnorpp.pack_submodules(net, (3, 8, 8))
         >>> [part.name for part in report.packed], [part.name for part in report.left]
         (['0 to 1'], ['2'])
@@ -121,7 +122,7 @@ def pack_submodules(
     Example:
         >>> from torch import nn
         >>> import xnorpp
-        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Softshrink())
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.FractionalMaxPool2d(2, 3))
         >>> hybrid, report = xnorpp.pack_submodules(net, (3, 32, 32))
         >>> [part.name for part in report.packed]
         ['0 to 1']

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -12,11 +13,13 @@ from torch import Tensor, nn
 
 from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
 from xnorpp.nn.controls import evaluating
+from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.example import as_weights_are
 from xnorpp.packing.graph import Node, PackError
-from xnorpp.packing.nested import tensors_in
 from xnorpp.packing.obstacles import Obstacle, Refusal
-from xnorpp.packing.trace import Consequence, Trace
+from xnorpp.packing.trace import RANKS, Consequence, Trace
+
+_SCRIPT_CALL = torch.jit.ScriptFunction.__call__
 
 
 def _taken_whole(module: nn.Module) -> bool:
@@ -82,18 +85,44 @@ def run_traced(model: nn.Module, *inputs: Tensor, keep: bool = False, any_size: 
     inputs = as_weights_are(model, inputs)
     recorder = Trace(model, inputs, keep, any_size)
     result = _run(recorder, model, inputs)
-    if recorder.met_unknown:
+    if recorder.constants.met_unknown:
         recorder = Trace(model, inputs, keep, any_size)
         found = [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t is not inputs[0]]
-        recorder.older = WeakValueDictionary({id(t): t for t in found})
+        recorder.constants.older = WeakValueDictionary({id(t): t for t in found})
         del found
         result = _run(recorder, model, inputs)
     recorder.finish(result)
     return recorder
 
 
+def _check_model(recorder: Trace, model: nn.Module) -> None:
+    for path, module in model.named_modules():
+        outer = model.get_submodule(path.rpartition(".")[0]) if path else None
+        if isinstance(module, torch.jit.ScriptModule) and not isinstance(outer, torch.jit.ScriptModule):
+            reason = "is a TorchScript module, whose operations are not visible"
+            recorder.report(path, "torch.jit", reason, "use the module that it was made from")
+
+
+def _check_inputs(recorder: Trace, inputs: Sequence[Tensor]) -> None:
+    axes = ", ".join(map(str, recorder.input.shape))
+    if len(inputs) > 1:
+        remedy = "join the inputs into one tensor, or pack the modules that take one: xnorpp.pack_submodules"
+        recorder.report("", "forward", f"takes {len(inputs)} inputs; one is needed", remedy)
+        recorder.make_opaque(list(inputs[1:]), [])
+    if not inputs[0].is_floating_point():
+        remedy = "make the first layer's output the input, and pack what follows"
+        recorder.report("", "the input", f"is of type {inputs[0].dtype}; real numbers are needed", remedy)
+        recorder.make_opaque([inputs[0]], [])
+    elif len(recorder.input.shape) not in RANKS:
+        remedy = "give it batches of vectors (n, c), sequences (n, c, length) or images (n, c, h, w)"
+        recorder.report("", "the input", f"has shape (n, {axes}); 1 to 8 axes after n are needed", remedy)
+        recorder.make_opaque([inputs[0]], [])
+
+
 def _run(recorder: Trace, model: nn.Module, inputs: Sequence[Tensor]) -> Any:
     hooks = []
+    _check_model(recorder, model)
+    _check_inputs(recorder, inputs)
     try:
         for path, module in model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
@@ -101,11 +130,37 @@ def _run(recorder: Trace, model: nn.Module, inputs: Sequence[Tensor]) -> Any:
             before, after = _hooks(recorder, path, _taken_whole(module))
             hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
             hooks.append(module.register_forward_hook(after, with_kwargs=True))
-        with evaluating(model), torch.no_grad(), recorder:
+        with evaluating(model), torch.no_grad(), _scripts_visible(recorder), recorder:
             return model(*inputs)
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def _scripts_visible(recorder: Trace) -> Iterator[None]:
+    """Functions of torch.jit.script run as the Python functions that they were made from, because a trace
+    does not see what they compute. Those of torch.jit.trace take the path that was taken for their own
+    example, so that the functions they were made from may compute something else."""
+    kind: Any = torch.jit.ScriptFunction
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = vars(self)
+        if "__name__" in own and "_torchdynamo_inline" in own:  # a traced function has no name
+            return own["_torchdynamo_inline"](*args, **kwargs)
+        result = _SCRIPT_CALL(self, *args, **kwargs)
+        tracked = [t for t in tensors_in((args, kwargs)) if recorder.is_value(t)]
+        if tracked and not recorder.inside:
+            recorder.operation = "torch.jit"
+            reason = "runs a TorchScript function, whose operations are not visible"
+            recorder.refuse(recorder.fail(reason, "use the function that it was made from"), result, tracked)
+        return result
+
+    kind.__call__ = call
+    try:
+        yield
+    finally:
+        kind.__call__ = _SCRIPT_CALL
 
 
 def _hooks(recorder: Trace, path: str, whole: bool) -> tuple[Any, Any]:
@@ -141,7 +196,7 @@ def _record_whole(recorder: Trace, module: nn.Module, args: Any, result: Any) ->
             raise recorder.fail("must be called with its input alone", "pass the input as the one argument")
         if id(args[0]) in recorder.odd:
             raise Consequence
-        if id(args[0]) in recorder.constants and not recorder.is_value(args[0]):
+        if args[0] in recorder.constants and not recorder.is_value(args[0]):
             recorder.add_constant(result)  # of a constant, such as an encoding of places
             return
         recorder.set_merged(result, recorder.merged(args[0]))

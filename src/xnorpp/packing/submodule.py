@@ -29,7 +29,8 @@ class PackedModule(nn.Module):
         >>> from torch import nn
         >>> from xnorpp.packing import PackedModule, pack_program
         >>> backbone = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
-        >>> net = nn.Sequential(PackedModule(pack_program(backbone, (3, 32, 32))), nn.Softshrink())
+        >>> packed = PackedModule(pack_program(backbone, (3, 32, 32)))
+        >>> net = nn.Sequential(packed, nn.FractionalMaxPool2d(2, 3))
     """
 
     def __init__(self, program: Program, threads: int | None = None) -> None:

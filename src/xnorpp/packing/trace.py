@@ -13,11 +13,7 @@ follows from it is not reported again. The model's training flags are put back a
 from __future__ import annotations
 
 import dataclasses
-import linecache
-import os
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,38 +21,37 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from xnorpp.packing.graph import Array, Node, Trained, order
-from xnorpp.packing.nested import named_outputs, tensors_in
-from xnorpp.packing.obstacles import VALUE_READ, Obstacle, Refusal, refused_for_any_shape, remedy_for
+from xnorpp.packing.calls import (
+    FRESH,
+    LIKE,
+    METADATA,
+    PARTS,
+    READS,
+    UNSET,
+    Call,
+    changes_first,
+    function_name,
+    is_empty,
+    named_outputs,
+    source_line,
+    tensors_in,
+)
+from xnorpp.packing.constants import Constants, RandomState
+from xnorpp.packing.graph import Array, Node, Trained
+from xnorpp.packing.obstacles import (
+    RANDOM_NUMBERS,
+    VALUE_READ,
+    Obstacle,
+    Refusal,
+    refused_for_any_shape,
+    remedy_for,
+)
 
-# Questions about a tensor that do not read its values.
-_METADATA = (
-    *("size", "dim", "ndimension", "numel", "nelement", "stride", "is_contiguous", "is_floating_point"),
-    *("is_complex", "get_device", "element_size", "storage_offset", "__len__", "__hash__", "__repr__"),
-)
-# Fresh tensors that take no more than shape and type from a value.
-_FRESH = (
-    *("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor"),
-    *("new_empty", "empty_like"),
-)
-# What a constant becomes by the shape or type of a value is a constant.
-_LIKE = ("type_as", "to", "expand_as", "view_as", "reshape_as")
-# Properties that move axes.
-_TURNED = ("T", "mT", "H", "mH")
-# Parts by numbers, which may be no part at all: the same for every image.
-_PARTS = ("__getitem__", "narrow", "split", "split_with_sizes", "chunk", "tensor_split")
-_PACKAGES = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
-OUTERMOST = "run_traced"  # the function of `record.py` around a model's run
+_CHANGED = " a tensor whose memory was changed in place through another view"
+_CLONE = "clone the tensor before the in-place operation"
+_ALWAYS_OTHERS = "uses random numbers, so that every run gives another result"
 _no_modes = torch._C.DisableTorchFunction
 RANKS = range(1, 9)  # axes of a value of a program, without the batch
-
-
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """One call of a module. `shape`, that of one input image, is None unless it maps one tensor to one."""
-
-    shape: tuple[int, ...] | None
-    changed_input: bool  # in place
 
 
 class Trace(TorchFunctionMode):
@@ -67,21 +62,18 @@ class Trace(TorchFunctionMode):
     ) -> None:
         super().__init__()
         x = inputs[0]
-        self.batch = x.shape[0]
+        self.batch, self.dtype = x.shape[0], x.dtype
         self.values: dict[int, Tensor] | None = {0: x} if keep else None  # a node's serial -> its value
         self.modules: list[tuple[str, nn.Module]] = [("", model)]  # those that run now, the innermost last
         self.inside = 0  # how many whole-taken layers we are in
         self.input = Node("input", [], tuple(x.shape[1:]))
         self.nodes: dict[int, Node] = {id(x): self.input}
         self.alive: list[Any] = [x]  # keeps every tensor, so that no identity is used twice
-        self.constants: set[int] = set()
-        # Tensors that were there before the model ran, such as a name of its module's own, so that none
-        # depends on the input; and whether one that is not among them was met.
-        self.older: Mapping[int, Tensor] = {}
-        self.met_unknown = False
+        self.constants = Constants(model)
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
         self.stale: dict[int, tuple[Node, Tensor | None]] = {}
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
+        self.three_way: dict[int, tuple[Node, Node]] = {}  # torch.sign, and what it is the sign of
         self.joined: dict[tuple[int, ...], Node] = {}  # concatenations by axis and parts (`views.py`)
         self._batch_axes: dict[int, int] = {}  # of tensors whose batch axis is not the first
         self._merged: dict[int, int] = {}  # of tensors whose batch axis is n*k: k, an axis of the value
@@ -90,37 +82,9 @@ class Trace(TorchFunctionMode):
         self.outputs: dict[str, Node] = {}  # by name; empty where there are obstacles
         self.alone: tuple[str, ...] = ()  # outputs (n,), without an axis for their one number
         self.operation = ""
+        self.composing = ""  # the function that others are run for, which errors are about
         self.serial = 0
         self.any_size = any_size  # prefer operations that are the same at any height and width
-        for module in model.modules():
-            own = [*module.parameters(False), *module.buffers(False), *vars(module).values()]
-            self.constants.update(id(value) for value in own if isinstance(value, Tensor))
-        self._check_modules(model)
-        self._check_inputs(inputs)
-
-    def _check_modules(self, model: nn.Module) -> None:
-        for path, module in model.named_modules():
-            outer = model.get_submodule(path.rpartition(".")[0]) if path else None
-            if isinstance(module, torch.jit.ScriptModule) and not isinstance(outer, torch.jit.ScriptModule):
-                reason = "is a TorchScript module, whose operations are not visible"
-                self._report(path, "torch.jit", reason, "use the module that it was made from")
-
-    def _check_inputs(self, inputs: Sequence[Tensor]) -> None:
-        axes = ", ".join(map(str, self.input.shape))
-        if len(inputs) > 1:
-            remedy = (
-                "join the inputs into one tensor, or pack the modules that take one: xnorpp.pack_submodules"
-            )
-            self._report("", "forward", f"takes {len(inputs)} inputs; one is needed", remedy)
-            self._make_opaque(list(inputs[1:]), [])
-        if not inputs[0].is_floating_point():
-            remedy = "make the first layer's output the input, and pack what follows"
-            self._report("", "the input", f"is of type {inputs[0].dtype}; real numbers are needed", remedy)
-            self._make_opaque([inputs[0]], [])
-        elif len(self.input.shape) not in RANKS:
-            remedy = "give it batches of vectors (n, c), sequences (n, c, length) or images (n, c, h, w)"
-            self._report("", "the input", f"has shape (n, {axes}); 1 to 8 axes after n are needed", remedy)
-            self._make_opaque([inputs[0]], [])
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -129,31 +93,75 @@ class Trace(TorchFunctionMode):
         if self.inside:
             return func(*args, **kwargs)
         tracked = [t for t in tensors_in((args, kwargs)) if self.is_value(t)]
-        name = _function_name(func)
+        name = function_name(func)
         before = [self.nodes.get(id(t)) for t in tracked]
+        old = self._constant_before(name, args) if tracked and changes_first(name) else None
+        drawn = RandomState(name)
         result = func(*args, **kwargs)
-        constant = name in _FRESH or (name in _LIKE and not self.is_value(args[0]))
-        if not tracked or constant or (name in _PARTS and len(tracked) == 1 and _empty(result)):
-            for t in tensors_in(result):
-                self.add_constant(t)
+        constant = name in FRESH or (name in LIKE and not self.is_value(args[0]))
+        if not tracked or constant or (name in PARTS and len(tracked) == 1 and is_empty(result)):
+            made = args[0] if name == "__setitem__" else result
+            self._add_constants(func, name, made, list(tensors_in((args, kwargs))), drawn.moved())
             return result
         if name == "__setitem__":  # which returns nothing, and changes its first argument
             result = args[0]
-        if name in _METADATA or (name == "__get__" and not list(tensors_in(result))):
+        if old is not None:
+            args = (old, *args[1:])
+        shape_alone = name in METADATA or (name == "__get__" and not list(tensors_in(result)))
+        if shape_alone or result is NotImplemented:  # as `x == None`
             return result
         self.operation = self._operation_name(func, name)
         try:
             found = self._record(name, args, kwargs, result, tracked)
+            if drawn.moved():
+                raise self.fail(_ALWAYS_OTHERS, RANDOM_NUMBERS)
             for part, node in zip(*((result, found) if isinstance(found, list) else ([result], [found]))):
                 if any(t is part for t in tracked) and node not in before:
                     self._mark_views(part)
+                elif part in self.constants:  # until now
+                    self.constants.mark_changed(part)
                 self.bind(part, node)
         except Refusal as refusal:
             self.refuse(refusal, result, tracked)
         return result
 
+    def _constant_before(self, name: str, args: Any) -> Tensor | None:
+        """A copy of a constant, which a call is about to change by values; `x[..] += y` has changed the part
+        that it puts in."""
+        tensor, put = args[0], args[2] if name == "__setitem__" else None
+        if not isinstance(tensor, Tensor) or self.is_value(tensor) or tensor not in self.constants:
+            return None
+        if self.constants.is_changed(tensor, by=put):
+            return None
+        old = tensor.clone()
+        self.add_constant(old)
+        return old
+
+    def _add_constants(self, func: Any, name: str, result: Any, given: list[Tensor], drawn: bool) -> None:
+        """What was computed from constants alone; what follows from random numbers is random."""
+        if name not in (*FRESH, *METADATA) and self._any_changed(given):
+            self.operation = self._operation_name(func, name)
+            self.refuse(self._fail_changed(), result, [])
+            return
+        random = drawn or (name not in FRESH and self.constants.is_random(given))
+        if random and name in READS:
+            self.operation = self._operation_name(func, name)
+            reason = "reads random numbers, so that every run may take another path"
+            self._note(self.fail(reason, RANDOM_NUMBERS).obstacle)
+        for t in tensors_in(result):
+            if name in UNSET:
+                t.zero_()
+            self.add_constant(t)
+        if random:
+            self.constants.mark_random(tensors_in(result))
+
+    def _any_changed(self, tensors: Iterable[Tensor]) -> bool:
+        return any(self.constants.is_changed(t) for t in tensors if not self.is_value(t))
+
     def _operation_name(self, func: Callable[..., Any], name: str) -> str:
-        """A torch module is what the user wrote, not the function inside it."""
+        """A torch module is what the user wrote, not the function inside it, nor what that is composed of."""
+        if self.composing:
+            return self.composing
         module = self.modules[-1][1]
         if type(module).__module__.startswith("torch.nn."):
             return f"nn.{type(module).__name__}"
@@ -186,7 +194,7 @@ class Trace(TorchFunctionMode):
         for t in tensors_in(result):
             if any(t is source for source in tracked):
                 self._mark_views(t)
-        self._make_opaque(tensors_in(result), sources)
+        self.make_opaque(tensors_in(result), sources)
 
     def _note(self, new: Obstacle) -> None:
         """An obstacle is listed once for each line of a module, and once for a module of torch's own."""
@@ -198,7 +206,7 @@ class Trace(TorchFunctionMode):
                 return
         self.obstacles.append(new)
 
-    def _make_opaque(self, tensors: Iterable[Tensor], sources: list[Node]) -> None:
+    def make_opaque(self, tensors: Iterable[Tensor], sources: list[Node]) -> None:
         for t in tensors:
             self.serial += 1
             self.nodes[id(t)] = Node("opaque", sources, tuple(t.shape[1:]), serial=self.serial)
@@ -206,7 +214,7 @@ class Trace(TorchFunctionMode):
             self.stale.pop(id(t), None)
             (self.odd.discard if self._fits(t) else self.odd.add)(id(t))
 
-    def _report(self, path: str, operation: str, reason: str, remedy: str, line: str | None = None) -> None:
+    def report(self, path: str, operation: str, reason: str, remedy: str, line: str | None = None) -> None:
         name = type(self.modules[0][1]).__name__
         self._note(Obstacle(path, operation, line or f"class {name}", reason, remedy))
 
@@ -216,28 +224,27 @@ class Trace(TorchFunctionMode):
         if not tensors:
             kind = type(result).__name__
             remedy = "return a tensor, or a tuple, dict or dataclass of tensors"
-            self._report("", "forward", f"returns {kind}, which contains no tensor", remedy)
+            self.report("", "forward", f"returns {kind}, which contains no tensor", remedy)
+        if any(id(t) in self.stale for t in tensors.values()) or self._any_changed(tensors.values()):
+            self.report("", "forward", "returns" + _CHANGED, _CLONE)
         outputs = {name: self.nodes[id(t)] for name, t in tensors.items() if id(t) in self.nodes}
         for name, t in tensors.items():
             if id(t) in self.nodes and (self.batch_axis(t) or self.merged(t) > 1):
                 reason = f"returns {name!r}, whose first axis is not the batch"
-                self._report("", "forward", reason, "leave the batch axis first, and each image to itself")
+                self.report("", "forward", reason, "leave the batch axis first, and each image to itself")
         constant = [name for name in tensors if name not in outputs]
         if constant and not self.obstacles:
             what = "what" if len(tensors) == 1 else f"{constant[0]!r}, which"
-            self._report(
+            self.report(
                 "", "forward", f"returns {what} does not depend on its input through supported operations",
                 "compute the output from the input with torch functions",
             )  # fmt: skip
-        for node in order(*outputs.values()):
-            if node.op == "three_way_sign":
-                self._report(
-                    node.path if node.path != "model" else "", "torch.sign", "is 0 at 0, which has no bit",
-                    "use xnorpp.nn.sign instead", node.line,
-                )  # fmt: skip
+        empty = [name for name, node in outputs.items() if 0 in node.shape]
+        if empty and not self.obstacles:
+            self.report("", "forward", f"returns {empty[0]!r}, which has no numbers", "leave empty parts out")
         if any(node is self.input for node in outputs.values()) and not self.obstacles:
             remedy = "return what the model computes alone"
-            self._report("", "forward", "returns its input unchanged; there is nothing to pack", remedy)
+            self.report("", "forward", "returns its input unchanged; there is nothing to pack", remedy)
         self.outputs = {} if self.obstacles else outputs
         self.alone = tuple(name for name, t in tensors.items() if name in outputs and self.merged(t) == 1)
 
@@ -260,7 +267,7 @@ class Trace(TorchFunctionMode):
         plain = self._apart(tensor)
         batch = self.batch_axis(tensor)
         shape = tuple(n for axis, n in enumerate(plain.shape) if axis != batch)
-        if shape != node.shape or plain.shape[batch] != self.batch:
+        if batch >= plain.dim() or shape != node.shape or plain.shape[batch] != self.batch:
             raise self.fail(
                 f"gives shape {tuple(tensor.shape)}, which mixes images or is not supported",
                 "leave the batch axis first, and each image to itself",
@@ -271,7 +278,7 @@ class Trace(TorchFunctionMode):
         if self.values is not None and node.serial not in self.values:
             with _no_modes():
                 kept = plain.detach().movedim(batch, 0).clone()
-                self.values[node.serial] = kept.float() if kept.dtype == torch.bool else kept
+                self.values[node.serial] = kept if kept.is_floating_point() else kept.float()
 
     def keep(self, made: Node, source: Node | None, move: Callable[[Tensor], Tensor]) -> None:
         """The value of a node that the model has no tensor of: what `move` makes of its source's value."""
@@ -325,7 +332,7 @@ class Trace(TorchFunctionMode):
     def add_constant(self, tensor: Tensor) -> None:
         """A tensor that was computed from constants alone."""
         self._remember(tensor)
-        self.constants.add(id(tensor))
+        self.constants.add(tensor)
 
     def _remember(self, tensor: Tensor) -> None:
         self.alive.append(tensor)
@@ -350,10 +357,7 @@ class Trace(TorchFunctionMode):
     def node(self, tensor: object, anywhere: bool = False) -> Node:
         """The node of a tensor that depends on the input; `anywhere`: its batch axis may be any one."""
         if isinstance(tensor, Tensor) and id(tensor) in self.stale:
-            raise self.fail(
-                "reads a tensor whose memory was changed in place through another view",
-                "clone the tensor before the in-place operation",
-            )
+            raise self._fail_changed()
         if not isinstance(tensor, Tensor) or id(tensor) not in self.nodes:
             raise self.fail("has a constant where a value computed from the input is needed")
         if not anywhere and id(tensor) in self._merged:
@@ -381,12 +385,23 @@ class Trace(TorchFunctionMode):
             raise self.fail(
                 "computes its weights or constants from the input", "use parameters or buffers instead"
             )
-        if id(tensor) not in self.constants and self.older.get(id(tensor)) is not tensor:
-            self.met_unknown = True
-            raise self.fail("uses a tensor of unknown origin", "make it a parameter or buffer of the module")
+        self.check_constant(tensor)
         with _no_modes():
             wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
             return np.array(tensor.detach().to("cpu", wide).numpy())
+
+    def check_constant(self, tensor: Tensor) -> None:
+        """Raises where the numbers of a tensor that is no value are not the same in every run."""
+        if tensor not in self.constants:
+            self.constants.met_unknown = True
+            raise self.fail("uses a tensor of unknown origin", "make it a parameter or buffer of the module")
+        if self.constants.is_random([tensor]):
+            raise self.fail(_ALWAYS_OTHERS, RANDOM_NUMBERS)
+        if self.constants.is_changed(tensor):
+            raise self._fail_changed()
+
+    def _fail_changed(self) -> Refusal:
+        return self.fail("reads" + _CHANGED, _CLONE)
 
     def emit(
         self,
@@ -398,6 +413,8 @@ class Trace(TorchFunctionMode):
         trained: Trained | None = None,
     ) -> Node:
         """A new node at the place in the model that runs now."""
+        if any(0 in node.shape for node in inputs):
+            raise self.fail("reads a tensor without numbers", "leave empty parts out")
         self.serial += 1
         where = (self.modules[-1][0] or "model", self._line(), self.serial)
         return Node(op, inputs, shape, attrs or {}, tensors or {}, *where, trained)
@@ -416,30 +433,8 @@ class Trace(TorchFunctionMode):
         return Refusal(obstacle)
 
     def _line(self) -> str:
-        """`file:line: source` of the innermost frame of the model outside torch and this package."""
-        frame = sys._getframe(1)
-        while frame is not None and frame.f_code.co_name != OUTERMOST:
-            name = frame.f_code.co_filename
-            if not name.startswith(_PACKAGES) and not name.startswith("<"):
-                text = linecache.getline(name, frame.f_lineno).strip()
-                return f"{Path(name).name}:{frame.f_lineno}: {text}"
-            if frame.f_back is None:
-                break
-            frame = frame.f_back
-        return f"nn.{type(self.modules[-1][1]).__name__}"
+        return source_line() or f"nn.{type(self.modules[-1][1]).__name__}"
 
 
 # Stands for a refusal that only follows from an obstacle already reported.
 Consequence = Refusal(Obstacle("", "", "", "", ""))
-
-
-def _function_name(func: Callable[..., Any]) -> str:
-    """The name of a function, or of a property that moves axes, whose function is called `__get__`."""
-    turned = getattr(getattr(func, "__self__", None), "__name__", "")
-    return turned if turned in _TURNED else getattr(func, "__name__", str(func))
-
-
-def _empty(result: Any) -> bool:
-    """Whether a result has tensors, and no number in any of them, as a slice of no tokens."""
-    sizes = [t.numel() for t in tensors_in(result)]
-    return bool(sizes) and not any(sizes)

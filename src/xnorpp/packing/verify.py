@@ -149,6 +149,9 @@ def verify(
             signs = np.where(argument > 0, np.int8(1), np.int8(-1))
             layers.append(_check_bits(op, result, signs, argument, bound, free[op.output]))
             values[op.output], errors[op.output] = signs, np.zeros(signs.shape)
+        elif op.op == "sign":  # of a value that the trained network does not have: a bit, not its argument
+            near = reference.sign_distance(program, op, node, inputs[0]) < bound
+            errors[op.output] = np.where(near, 2.0, 0.0)
         elif (goal := trained_value(node, trained)) is not None and result.dtype == np.float32:
             layers.append(_check_real(op, result, goal, bound))
             values[op.output], errors[op.output] = goal, np.zeros(result.shape)

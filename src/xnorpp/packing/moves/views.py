@@ -133,3 +133,11 @@ def joined(trace: Trace, parts: Sequence[Node], axis: int) -> Node:
 def value_of(tensor: Tensor, batch: int) -> Tensor:
     """A tensor with its batch axis first."""
     return tensor.movedim(batch, 0) if batch else tensor
+
+
+def expanded(trace: Trace, node: Node, shape: Sequence[int]) -> Node:
+    """A value with its axes of one element repeated."""
+    shape = tuple(shape)
+    if shape == node.shape:
+        return node
+    return trace.emit("expand", [node], shape, {"shape": list(shape)})

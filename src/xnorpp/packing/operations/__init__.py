@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from xnorpp.packing.composed import COMPOSED, composed
+from xnorpp.packing.calls import tensors_in
+from xnorpp.packing.composed import COMPOSED, composed, composed_value
 from xnorpp.packing.graph import Node
+from xnorpp.packing.moves import indexing
 from xnorpp.packing.obstacles import Refusal, remedy_for
 from xnorpp.packing.operations import (
     activation,
@@ -34,7 +37,21 @@ from xnorpp.packing.operations import (
 from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.trace import Trace
 
-_IDENTITY = ("contiguous", "clone", "detach", "float", "to", "type", "type_as", "requires_grad_", "__get__")
+_IDENTITY = frozenset(("contiguous", "clone", "detach", "requires_grad_", "positive", "__get__"))
+_CASTS = frozenset(
+    ("to", "type", "type_as", "float", "double", "half", "bfloat16", "bool", "int", "long", "short")
+)
+# Whole numbers that a program has as real ones; the others wrap around at a few hundred or thousand.
+_WHOLE = (torch.int32, torch.int64)
+# Functions whose result is a truth value of numbers.
+_ANSWERS = frozenset(
+    (
+        *("gt", "greater", "lt", "less", "ge", "greater_equal", "le", "less_equal"),
+        *("eq", "ne", "not_equal", "any", "all"),
+    )
+)
+# Which argument is a number that becomes one of the result's kind.
+_PUT = {"setitem": 2, "masked_fill": 2, "pad": 3}
 
 FUNCTIONS: Mapping[str, Handler] = {
     **convolution.FUNCTIONS,
@@ -45,46 +62,99 @@ FUNCTIONS: Mapping[str, Handler] = {
     **reduction.FUNCTIONS,
     **shape.FUNCTIONS,
     **moves.FUNCTIONS,
+    **indexing.FUNCTIONS,
     **choice.FUNCTIONS,
     **einsum.FUNCTIONS,
     **unfold.FUNCTIONS,
     **volume.FUNCTIONS,
     **recurrent.FUNCTIONS,
 }
-_PLACED = frozenset((*moves.FUNCTIONS, *einsum.FUNCTIONS))  # which find the batch axis by themselves
+_PLACED = frozenset(
+    (*moves.FUNCTIONS, *indexing.FUNCTIONS, *einsum.FUNCTIONS)
+)  # which find the batch axis by themselves
 
 
 def plain_name(name: str) -> str:
-    """A function's name without the underscores of operators, in-place forms and torch's own `_threshold`."""
-    return name.strip("_")
+    """A function's name without the underscores of operators, in-place forms and torch's own `_threshold`,
+    and without the prefix of `torch.special`."""
+    return name.strip("_").removeprefix("special_")
 
 
 def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Any) -> Node | list[Node]:
     """The node for one call of a torch function, or one for each tensor that it returns."""
     plain = plain_name(name)
-    if name in _IDENTITY:
-        if not result.is_floating_point() or (name == "__get__" and result.shape != args[0].shape):
-            raise trace.fail("is not supported", remedy_for(plain))
-        trace.set_batch_axis(result, trace.batch_axis(args[0]))
-        trace.set_merged(result, trace.merged(args[0]))
-        return trace.node(args[0], anywhere=True)
+    if name in _IDENTITY or name in _CASTS:
+        return _same(trace, name, args[0], result)
+    made: Node | list[Node]
     handler = FUNCTIONS.get(plain)
     if handler is None and plain not in COMPOSED:
         raise trace.fail("is not supported", remedy_for(plain))
     try:
         if handler is None:
-            return composed(trace, COMPOSED[plain], args, kwargs, result)
+            made = composed(trace, COMPOSED[plain], args, kwargs, result)
+            _check_kind(trace, plain, args, kwargs, result)
+            return made
         if plain in _PLACED or isinstance(result, list | tuple):
-            made: Node | list[Node] = handler(trace, result, *args, **kwargs)
+            made = handler(trace, result, *args, **kwargs)
         else:
             made = batches.called(trace, plain, handler, args, kwargs, result)
         if isinstance(result, Tensor) == isinstance(made, list):
             raise trace.fail("is not supported", remedy_for(plain))
+        _check_kind(trace, plain, args, kwargs, result)
         for tensor, node in zip(*(([result], [made]) if isinstance(made, Node) else (result, made))):
             if tensor.dim() == 1 and node.shape == (1,) and not trace.merged(tensor):
                 trace.set_merged(tensor, 1)  # one number for each image, without an axis of its own
         return made
     except Refusal:
         raise
-    except (TypeError, ValueError, LookupError) as error:  # a form of the call that the handler does not know
+    except (
+        TypeError,
+        ValueError,
+        LookupError,
+        RuntimeError,
+    ) as error:  # a form of the call that the handler does not know
         raise trace.fail(f"is not supported with these arguments ({error})") from error
+
+
+def _same(trace: Trace, name: str, input: Tensor, result: Tensor) -> Node:
+    """The value itself, perhaps of another type: truth values are numbers, and numbers are float32."""
+    if name == "__get__" and result.shape != input.shape:
+        raise trace.fail("is not supported", remedy_for(name))
+    if result.dtype == torch.bool and input.dtype != torch.bool:
+        return composed_value(trace, torch.ne, (input, 0.0), result)
+    if result.dtype != input.dtype:
+        _check_cast(trace, input.dtype, result.dtype)
+    trace.set_batch_axis(result, trace.batch_axis(input))
+    trace.set_merged(result, trace.merged(input))
+    return trace.node(input, anywhere=True)
+
+
+def _check_cast(trace: Trace, before: torch.dtype, after: torch.dtype) -> None:
+    kind = str(after).removeprefix("torch.")
+    if after.is_floating_point:
+        if after.itemsize < torch.float32.itemsize and after != trace.dtype:
+            remedy = "leave the numbers float32, as the packed model has them"
+            raise trace.fail(f"rounds to {kind}, which is not supported", remedy)
+    elif before.is_floating_point:
+        raise trace.fail(f"rounds to {kind}, which is not supported", "leave the numbers real")
+    elif after not in _WHOLE:
+        remedy = "use int64 or float32"
+        raise trace.fail(f"gives {kind}, whose numbers wrap around, which is not supported", remedy)
+
+
+def _check_kind(trace: Trace, plain: str, args: Any, kwargs: Any, result: Any) -> None:
+    """Raises where torch computes whole numbers or truth values in a way that real numbers do not follow."""
+    if not isinstance(result, Tensor) or result.is_floating_point() or plain in _ANSWERS:
+        return
+    truth = result.dtype == torch.bool
+    kind = str(result.dtype).removeprefix("torch.")
+    if truth and plain in ("add", "iadd", "radd"):
+        raise trace.fail("of truth values is not supported", "use | for either, or .float() to count them")
+    if not truth and result.dtype not in _WHOLE:
+        raise trace.fail(f"in {kind}, whose numbers wrap around, is not supported", "use .long() or .float()")
+    place = _PUT.get(plain, len(args))
+    put = kwargs.get("value", args[place] if len(args) > place else None)
+    odd_tensor = truth and isinstance(put, Tensor) and put.dtype != torch.bool
+    odd_number = isinstance(put, int | float) and (put not in (0, 1) if truth else put != int(put))
+    if odd_tensor or odd_number or any(t.is_floating_point() for t in tensors_in((args, kwargs))):
+        raise trace.fail(f"rounds to {kind}, which is not supported", "leave the numbers real")

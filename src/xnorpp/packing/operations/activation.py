@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from xnorpp.packing import composed as composition
-from xnorpp.packing.composed import composed_value
+from xnorpp.packing.composed import composed_value, elementwise
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import sliced
 from xnorpp.packing.operations.arguments import Handler, affine, as_number
@@ -78,20 +77,30 @@ def relu6(trace: Trace, result: Tensor, input: Any, inplace: bool = False) -> No
 
 
 def sign(trace: Trace, result: Tensor, input: Any) -> Node:
-    """torch.sign is 0 at 0; it packs only with `threshold(., 0, -1)` after it, as in `xnorpp.nn.sign`."""
+    """torch.sign is 0 at 0: half of `sign(x) - sign(-x)`, each of which is -1 there. With
+    `threshold(., 0, -1)` after it, as in `xnorpp.nn.sign`, it is one bit."""
     source = trace.node(input)
-    return trace.emit("three_way_sign", [source], source.shape)
+    opposite = affine(trace, source, np.array([-1.0]), None)
+    trace.keep(opposite, source, torch.neg)
+    halves = [
+        affine(trace, trace.emit("signs", [trace.emit_sign(node)], node.shape), np.array([0.5]), None)
+        for node in (source, opposite)
+    ]
+    node = trace.emit("sub", halves, source.shape)
+    trace.three_way[id(node)] = node, source
+    return node
 
 
 def threshold(
     trace: Trace, result: Tensor, input: Any, threshold: float, value: float, inplace: bool = False
 ) -> Node:
     source = trace.node(input)
-    if source.op == "three_way_sign" and threshold == 0 and value == -1:
-        return trace.emit("signs", [trace.emit_sign(source.inputs[0])], source.shape)
+    if id(source) in trace.three_way and threshold == 0 and value == -1:
+        _, argument = trace.three_way[id(source)]
+        return trace.emit("signs", [trace.emit_sign(argument)], source.shape)
     if threshold == 0 and value == 0:
         return relu(trace, result, input)
-    return composed_value(trace, composition.threshold, (input, threshold, value), result)
+    return composed_value(trace, elementwise.threshold, (input, threshold, value), result)
 
 
 def dropout(
@@ -153,7 +162,7 @@ def softplus(trace: Trace, result: Tensor, input: Any, beta: float = 1, threshol
     """`log(1 + exp(beta*x)) / beta`; where torch gives x itself, beyond the threshold, the two agree."""
     source = trace.node(input)
     if threshold < 15:
-        return composed_value(trace, composition.softplus, (input, beta, threshold), result)
+        return composed_value(trace, elementwise.softplus, (input, beta, threshold), result)
     if beta != 1:
         source = affine(trace, source, np.array([float(beta)]), None)
     node = emit_curve(trace, source, "softplus", F.softplus)
@@ -185,8 +194,10 @@ def square(trace: Trace, result: Tensor, input: Any) -> Node:
 def power(trace: Trace, result: Tensor, input: Any, exponent: Any) -> Node:
     value = as_number(trace, exponent)
     if value is None or not trace.is_value(input):
-        return composed_value(trace, composition.power, (input, exponent), result)
+        return composed_value(trace, elementwise.power, (input, exponent), result)
     source = trace.node(input)
+    if value == 0:
+        return affine(trace, source, np.array([0.0]), np.array([1.0]))
     if abs(value) == 0.5:
         root = emit_curve(trace, source, "sqrt", torch.sqrt)
         return root if value > 0 else emit_curve(trace, root, "reciprocal", torch.reciprocal)
@@ -281,7 +292,7 @@ FUNCTIONS: dict[str, Handler] = {
     "leaky_relu": leaky_relu,
     "hardtanh": hardtanh,
     "relu6": relu6,
-    "sign": sign,
+    **dict.fromkeys(("sign", "sgn"), sign),
     "threshold": threshold,
     **dict.fromkeys(("abs", "absolute"), absolute),
     **dict.fromkeys(

@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.moves.views import as_image, channels_back, channels_first, reshaped
+from xnorpp.packing.moves.views import as_image, channels_back, channels_first, expanded, reshaped
 from xnorpp.packing.operations.activation import emit_curve
 from xnorpp.packing.operations.arguments import Handler, affine, of_one, shape_of, spatial_parts
-from xnorpp.packing.operations.moves import expanded
 from xnorpp.packing.trace import Trace
 
 
@@ -170,7 +169,8 @@ def add(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> No
     if trace.is_value(a):
         return _plus(trace, result, a, b, float(alpha))
     if alpha != 1:
-        raise trace.fail("with `alpha` after a constant is not supported", "multiply the value first")
+        scaled = affine(trace, _grown(trace, trace.node(b), result), np.array([float(alpha)]), None)
+        return plus_constant(trace, scaled, a)
     return _plus(trace, result, b, a, 1.0)
 
 

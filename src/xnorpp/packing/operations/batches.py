@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
+from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves.views import reshaped
-from xnorpp.packing.nested import tensors_in
 from xnorpp.packing.operations import activation, arithmetic, choice, product, reduction, volume, window
 from xnorpp.packing.operations.arguments import Handler, mixes_images
 from xnorpp.packing.trace import Trace

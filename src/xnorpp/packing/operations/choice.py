@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.moves.views import reshaped
+from xnorpp.packing.moves.views import expanded, reshaped
 from xnorpp.packing.operations.activation import hardtanh, relu
 from xnorpp.packing.operations.arguments import Handler, affine, shape_of
 from xnorpp.packing.operations.arithmetic import plus_constant, sub, times_constant
-from xnorpp.packing.operations.moves import expanded
 from xnorpp.packing.operations.reduction import axes_of, emit_reduce
 from xnorpp.packing.trace import Trace
 
@@ -83,6 +82,11 @@ def _filled(trace: Trace, t: Any, result: Tensor) -> Node:
     shape = shape_of(result)
     if trace.is_value(t):
         node = trace.node(t)
+        if t.dim() != result.dim():
+            raise trace.fail(
+                f"of shapes {tuple(t.shape)} and {tuple(result.shape)} is not supported",
+                "give both values as many axes, with equal sizes or 1",
+            )
         return expanded(
             trace, reshaped(trace, node, (1,) * (len(shape) - len(node.shape)) + node.shape), shape
         )
@@ -221,8 +225,8 @@ FUNCTIONS: dict[str, Handler] = {
     **dict.fromkeys(("le", "less_equal"), _comparison(turned=False, opposite=True)),
     **dict.fromkeys(("ge", "greater_equal"), _comparison(turned=True, opposite=True)),
     **dict.fromkeys(("logical_not", "bitwise_not", "invert"), logical_not),
-    **dict.fromkeys(("logical_and", "bitwise_and", "and", "rand"), logical_and),
-    **dict.fromkeys(("logical_or", "bitwise_or", "or", "ror"), logical_or),
+    **dict.fromkeys(("logical_and", "bitwise_and", "and", "iand", "rand"), logical_and),
+    **dict.fromkeys(("logical_or", "bitwise_or", "or", "ior", "ror"), logical_or),
     "where": where,
     "masked_fill": masked_fill,
     "maximum": maximum,

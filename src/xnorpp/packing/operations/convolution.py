@@ -10,7 +10,7 @@ from torch import Tensor
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.transposed import transposed
 from xnorpp.packing.moves.views import reshaped
-from xnorpp.packing.operations.arguments import Handler, affine, check_image, pair, shape_of
+from xnorpp.packing.operations.arguments import Handler, affine, check_image, layer_input, pair, shape_of
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_conv_weight
 
@@ -19,7 +19,7 @@ def conv2d(
     trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None, stride: Any = 1,
     padding: Any = 0, dilation: Any = 1, groups: int = 1,
 ) -> Node:  # fmt: skip
-    source, w = check_image(trace, trace.node(input)), trace.constant(weight)
+    source, w = check_image(trace, layer_input(trace, input)), trace.constant(weight)
     geometry = (pair(stride), padding if isinstance(padding, str) else pair(padding), pair(dilation))
     return _conv(trace, source, w, bias, *geometry, int(groups), shape_of(result))
 
@@ -28,7 +28,7 @@ def conv1d(
     trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None, stride: Any = 1,
     padding: Any = 0, dilation: Any = 1, groups: int = 1,
 ) -> Node:  # fmt: skip
-    image, w = sequence(trace, trace.node(input)), trace.constant(weight)[:, :, None]
+    image, w = sequence(trace, layer_input(trace, input)), trace.constant(weight)[:, :, None]
     border = padding if isinstance(padding, str) else [0, _one(padding)]
     geometry = ([1, _one(stride)], border, [1, _one(dilation)])
     shape = (result.shape[1], 1, result.shape[2])
@@ -76,7 +76,7 @@ def conv_transpose2d(
     trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None, stride: Any = 1,
     padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
 ) -> Node:  # fmt: skip
-    source, w = check_image(trace, trace.node(input)), trace.constant(weight)
+    source, w = check_image(trace, layer_input(trace, input)), trace.constant(weight)
     geometry = (pair(stride), pair(padding), pair(dilation), int(groups))
     made = transposed(trace, source, w, *geometry, shape_of(result), binary=False)
     return made if bias is None else affine(trace, made, None, trace.constant(bias))
@@ -86,7 +86,7 @@ def conv_transpose1d(
     trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None, stride: Any = 1,
     padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
 ) -> Node:  # fmt: skip
-    image, w = sequence(trace, trace.node(input)), trace.constant(weight)[:, :, None]
+    image, w = sequence(trace, layer_input(trace, input)), trace.constant(weight)[:, :, None]
     geometry = ([1, _one(stride)], [0, _one(padding)], [1, _one(dilation)], int(groups))
     made = transposed(trace, image, w, *geometry, (result.shape[1], 1, result.shape[2]), binary=False)
     made = reshaped(trace, made, shape_of(result))

@@ -9,19 +9,10 @@ import numpy as np
 from torch import Tensor
 
 from xnorpp.packing.graph import Node
-from xnorpp.packing.moves.views import (
-    as_image,
-    channels_back,
-    channels_first,
-    joined,
-    permuted,
-    reshaped,
-    sliced,
-)
+from xnorpp.packing.moves.views import expanded, joined, permuted, reshaped, sliced
 from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.trace import Trace
 
-_FEW = 24  # slices that a list of places may become
 _BATCH = "leave the batch axis first, and each image to itself"
 
 
@@ -131,158 +122,6 @@ def narrow(trace: Trace, result: Tensor, input: Tensor, dim: int, start: Any, le
     return sliced(trace, source, axis, begin, begin + length)
 
 
-def _whole(index: Any) -> bool:
-    return isinstance(index, slice) and index in (slice(None), slice(0, None), slice(None, None, 1))
-
-
-def getitem(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node:
-    """Slices, whole numbers, `...` and None; `x[:, :, ::s, ::t]` is a pooling over single pixels."""
-    parts = _index(trace, input, index)
-    merged, batch, node = trace.merged(input), trace.batch_axis(input), trace.node(input, anywhere=True)
-    steps = [part.step or 1 if isinstance(part, slice) else 0 for part in parts]
-    strided = all(isinstance(p, slice) and p.start in (None, 0) and p.stop is None for p in parts)
-    if strided and batch == 0 and not merged and len(node.shape) == 3 and steps[:2] == [1, 1]:
-        if steps == [1] * 4:
-            return node
-        attrs = {"kernel": [1, 1], "stride": steps[2:], "padding": [0, 0], "ceil_mode": False}
-        return trace.emit("max_pool2d", [node], tuple(result.shape[1:]), attrs)
-    shape: list[int] = []
-    dim, axis, place = 0, 0, 0
-    for part in parts:
-        if part is None:
-            shape.append(1)
-            place += 1
-            continue
-        if dim == batch:
-            if not _whole(part):
-                raise trace.fail("chooses among images, which is not supported", _BATCH)
-            trace.set_batch_axis(result, place)
-            trace.set_merged(result, merged)
-            place += 1
-            if merged:
-                shape += node.shape[axis : axis + 1] if merged > 1 else []
-                axis += 1
-        elif isinstance(part, np.ndarray):
-            node = chosen(trace, node, axis, part)
-            shape.append(node.shape[axis])
-            axis, place = axis + 1, place + 1
-        elif isinstance(part, slice):
-            node = _slice_axis(trace, node, axis, part)
-            shape.append(node.shape[axis])
-            axis, place = axis + 1, place + 1
-        else:
-            at = int(part) % node.shape[axis]
-            node = sliced(trace, node, axis, at, at + 1)
-            axis += 1
-        dim += 1
-    return reshaped(trace, node, shape or [1])
-
-
-def _index(trace: Trace, input: Tensor, index: Any) -> list[Any]:
-    """An index with a part for each axis; numbers of a tensor or list as an array, one at most."""
-    parts = list(index) if isinstance(index, tuple) else [index]
-    for i, part in enumerate(parts):
-        if isinstance(part, list):
-            parts[i] = np.array(part)
-        elif isinstance(part, Tensor):
-            if trace.is_value(part):
-                raise trace.fail("with an index computed from the input is not supported", "use slices")
-            parts[i] = part.detach().cpu().numpy()
-    lists = [part for part in parts if isinstance(part, np.ndarray)]
-    masks = any(isinstance(part, bool) for part in parts)
-    if masks or any(part.dtype.kind not in "iu" or part.ndim > 1 for part in lists):
-        raise trace.fail("with an index of truth values is not supported", "use slices")
-    if sum(part.ndim for part in lists) > 1:
-        raise trace.fail("with several lists of numbers is not supported", "use one list at a time")
-    parts = [int(part) if isinstance(part, np.ndarray) and part.ndim == 0 else part for part in parts]
-    missing = input.dim() - sum(part is not None and part is not Ellipsis for part in parts)
-    at = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
-    parts[at : at + 1] = [slice(None)] * missing
-    return parts
-
-
-def chosen(trace: Trace, node: Node, axis: int, index: Any) -> Node:
-    """Numbers of an axis by a list: slices that are joined, or a product with 0 and 1 where they are many."""
-    index = np.asarray(index, np.int64) % node.shape[axis]
-    runs = np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)
-    if len(runs) <= _FEW:
-        parts = [sliced(trace, node, axis, int(run[0]), int(run[-1]) + 1) for run in runs]
-        return joined(trace, parts, axis)
-    first = channels_first(trace, node, axis)
-    ones = np.zeros((len(index), node.shape[axis], 1, 1), np.float32)
-    ones[np.arange(len(index)), index] = 1
-    image = as_image(trace, first)
-    attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
-    made = trace.emit("conv2d", [image], (len(index), *image.shape[1:]), attrs, {"weight": ones})
-    return channels_back(trace, reshaped(trace, made, (len(index), *first.shape[1:])), axis)
-
-
-def index_select(trace: Trace, result: Tensor, input: Tensor, dim: int, index: Any) -> Node:
-    parts: list[Any] = [slice(None)] * input.dim()
-    parts[dim] = index
-    return getitem(trace, result, input, tuple(parts))
-
-
-def setitem(trace: Trace, result: Tensor, input: Tensor, index: Any, value: Any) -> Node:
-    """`x[..] = value` by slices and whole numbers: what is put in, joined with what stays around it."""
-    if trace.batch_axis(input) or trace.merged(input):
-        raise trace.fail("reads a tensor whose batch is not its first axis alone", _BATCH)
-    parts = _index(trace, input, index)
-    if any(not isinstance(part, slice | int) for part in parts) or not _whole(parts[0]):
-        raise trace.fail("is supported with slices and whole numbers of each image", "use slices")
-    sizes = tuple(input.shape[1:])
-    if any(isinstance(part, slice) and part.step not in (None, 1) for part in parts):
-        raise trace.fail("with steps is not supported", "use slices without steps")
-    ranges = [
-        part.indices(n)[:2] if isinstance(part, slice) else (part % n, part % n + 1)
-        for part, n in zip(parts[1:], sizes)
-    ]
-    trace.restored(input, value)
-    old = trace.node(input) if trace.is_value(input) else _filled_with(trace, input, sizes)
-    piece = _piece(trace, value, [e - b for b, e in ranges], [isinstance(part, slice) for part in parts[1:]])
-    for axis in reversed(range(len(sizes))):
-        begin, end = ranges[axis]
-        around = old
-        for before in range(axis):
-            around = sliced(trace, around, before, *ranges[before])
-        row = [sliced(trace, around, axis, 0, begin)] if begin else []
-        row.append(piece)
-        if end < sizes[axis]:
-            row.append(sliced(trace, around, axis, end, None))
-        piece = joined(trace, row, axis)
-    return piece
-
-
-def _piece(trace: Trace, value: Any, shape: list[int], stays: list[bool]) -> Node:
-    """What is put in, with all axes of what it is put into; those of whole numbers are missing in it."""
-    given = [n for n, stay in zip(shape, stays) if stay]
-    if not trace.is_value(value):
-        c = trace.constant(value)
-        if c.ndim > len(given):
-            if c.shape[0] != 1 and (c != c[:1]).any():
-                raise trace.fail(
-                    "puts in a constant that differs from image to image", "give every image the same"
-                )
-            c = c[0]
-        whole = np.ascontiguousarray(np.broadcast_to(c, given).reshape(shape).astype(np.float32))
-        return trace.emit("constant", [trace.input], tuple(shape), None, {"value": whole})
-    node = trace.node(value)
-    node = reshaped(trace, node, (1,) * (len(given) - len(node.shape)) + node.shape)
-    return reshaped(trace, expanded(trace, node, given), shape)
-
-
-def _filled_with(trace: Trace, tensor: Tensor, shape: tuple[int, ...]) -> Node:
-    constant = trace.constant(tensor)
-    return trace.emit("constant", [trace.input], shape, None, {"value": constant[0]})
-
-
-def _slice_axis(trace: Trace, node: Node, axis: int, part: slice) -> Node:
-    size = node.shape[axis]
-    begin, stop, step = part.indices(size)
-    end = None if part.stop is None else part.stop if -size < part.stop < 0 else stop
-    return sliced(trace, node, axis, begin, end, step)
-
-
 def _part(trace: Trace, tensor: Tensor, dim: int) -> Node:
     """A value, or a constant that is the same for every image."""
     if trace.is_value(tensor):
@@ -348,7 +187,7 @@ def stack(trace: Trace, result: Tensor, tensors: Any, dim: int = 0) -> Node:
 def roll(trace: Trace, result: Tensor, input: Tensor, shifts: Any, dims: Any = None) -> Node:
     if dims is None:
         raise trace.fail("without `dims` is not supported", "name the axes in `dims`")
-    node = trace.node(input)
+    node = _in_place(trace, result, input)
     pairs = zip(shifts, dims) if isinstance(shifts, list | tuple) else [(shifts, dims)]
     for shift, dim in pairs:
         axis = axis_of(trace, input, dim[0] if isinstance(dim, list | tuple) else dim)
@@ -360,19 +199,18 @@ def roll(trace: Trace, result: Tensor, input: Tensor, shifts: Any, dims: Any = N
     return node
 
 
-def flip(trace: Trace, result: Tensor, input: Tensor, *dims: Any) -> Node:
-    node = trace.node(input)
-    for dim in _dims(dims):
+def _in_place(trace: Trace, result: Tensor, input: Tensor) -> Node:
+    """The value of `input`, whose batch is where that of the result will be."""
+    trace.set_batch_axis(result, trace.batch_axis(input))
+    trace.set_merged(result, trace.merged(input))
+    return trace.node(input, anywhere=True)
+
+
+def flip(trace: Trace, result: Tensor, input: Tensor, *dims: Any, **kwargs: Any) -> Node:
+    node = _in_place(trace, result, input)
+    for dim in _dims(dims or (kwargs["dims"],)):
         node = trace.emit("flip", [node], node.shape, {"axis": axis_of(trace, input, dim)})
     return node
-
-
-def expanded(trace: Trace, node: Node, shape: Sequence[int]) -> Node:
-    """A value with its axes of one element repeated."""
-    shape = tuple(shape)
-    if shape == node.shape:
-        return node
-    return trace.emit("expand", [node], shape, {"shape": list(shape)})
 
 
 def expand(trace: Trace, result: Tensor, input: Tensor, *sizes: Any, **kwargs: Any) -> Node:
@@ -436,9 +274,6 @@ FUNCTIONS: dict[str, Handler] = {
     "unbind": unbind,
     "select": select,
     "narrow": narrow,
-    "getitem": getitem,
-    "setitem": setitem,
-    "index_select": index_select,
     **dict.fromkeys(("cat", "concat", "concatenate"), cat),
     "stack": stack,
     "roll": roll,

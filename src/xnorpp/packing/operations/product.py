@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.moves.views import as_image, on_last_axis, permuted, reshaped
-from xnorpp.packing.operations.arguments import affine, of_one, shape_of
+from xnorpp.packing.moves.views import as_image, expanded, on_last_axis, permuted, reshaped
+from xnorpp.packing.operations.arguments import affine, layer_input, of_one, shape_of
 from xnorpp.packing.operations.convolution import is_signs
-from xnorpp.packing.operations.moves import expanded
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_linear_weight
 
@@ -21,7 +20,7 @@ from xnorpp.runtime.format.bits import pack_linear_weight
 def linear(trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None) -> Node:
     """A product with the last axis; where there are others, a 1x1 convolution over that axis as channels."""
     b = None if bias is None else trace.constant(bias)
-    return _linear(trace, trace.node(input), trace.constant(weight), b)
+    return _linear(trace, layer_input(trace, input), trace.constant(weight), b)
 
 
 def _linear(trace: Trace, source: Node, w: Array, bias: Array | None) -> Node:
@@ -62,8 +61,8 @@ def _soft(trace: Trace, name: str, input: Any, dim: Any, dtype: Any) -> Node:
     if dim is None:
         dim = 0 if rank in (0, 2) else 1  # as torch chooses, with a warning
     axis = int(dim) % (rank + 1) - 1
-    if axis < 0 or dtype is not None:
-        raise trace.fail(f"over dim={dim} is not supported", "use an axis of each image, and no `dtype`")
+    if axis < 0 or dtype not in (None, torch.float32, torch.float64):
+        raise trace.fail(f"over dim={dim} is not supported", "use an axis of each image, and float32")
     if rank == 1 and name == "softmax":
         return trace.emit("softmax", [source], source.shape)
     return trace.emit(name, [source], source.shape, {"axis": axis})

@@ -43,8 +43,8 @@ def _reduction(function: str) -> Handler:
     def handler(
         trace: Trace, result: Tensor, input: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any
     ) -> Node:
-        if kwargs.get("dtype") is not None:
-            raise trace.fail("with `dtype` is not supported", "leave `dtype` out")
+        if kwargs.get("dtype") not in (None, torch.float32, torch.float64):
+            raise trace.fail("with this `dtype` is not supported", "leave `dtype` out")
         source = trace.node(input)
         axes = axes_of(trace, source, kwargs.get("axis", dim))
         return _without(trace, emit_reduce(trace, source, function, axes), axes, keepdim)
@@ -60,7 +60,7 @@ def _without(trace: Trace, node: Node, axes: Sequence[int], keepdim: bool) -> No
 
 def norm(
     trace: Trace, result: Tensor, input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False,
-    dtype: Any = None,
+    out: Any = None, dtype: Any = None,
 ) -> Node:  # fmt: skip
     source = trace.node(input)
     axes = axes_of(trace, source, dim)

@@ -16,7 +16,7 @@ nothing, whatever its weight.
 from __future__ import annotations
 
 from xnorpp.runtime.format.batch import check_input, shape_of_batch
-from xnorpp.runtime.reference.arithmetic import affine, multiply_add, spatial_factor
+from xnorpp.runtime.reference.arithmetic import affine, multiply_add, sign_distance, spatial_factor
 from xnorpp.runtime.reference.arrays import F32, Array, per_channel
 from xnorpp.runtime.reference.convolution import convolve
 from xnorpp.runtime.reference.rows import ROWS, Row, apply
@@ -37,5 +37,6 @@ __all__ = [
     "per_channel",
     "run",
     "shape_of_batch",
+    "sign_distance",
     "spatial_factor",
 ]

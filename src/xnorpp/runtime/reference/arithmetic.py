@@ -38,6 +38,15 @@ def _sign(program: Program, op: Op, x: Array) -> Array:
     return np.asarray(np.where(positive, np.int8(1), np.int8(-1)))
 
 
+def sign_distance(program: Program, op: Op, node: Folded, x: Array) -> F64:
+    """How far the trained argument of a sign is from zero, by its input."""
+    threshold = program.real(op, "threshold")
+    v = _scaled(program, op, x).astype(np.float64)
+    t = np.float64(0) if threshold is None else per_channel(threshold, v.ndim)
+    gain = np.ones(1) if node.gain is None else np.asarray(node.gain, np.float64)
+    return np.asarray(np.abs(v - t) * per_channel(gain, v.ndim))
+
+
 def multiply_add(x: Array, mult: Array, add: Array) -> Array:
     """A fused multiply-add, `x*mult + add` rounded once, as batch norm does it in PyTorch.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from xnorpp.runtime.format.program import Op, Program
 from xnorpp.runtime.reference.arrays import Array
-from xnorpp.runtime.reference.rounding import carried, exact
+from xnorpp.runtime.reference.rounding import carried
 from xnorpp.runtime.reference.rows import Row
 
 
@@ -30,7 +30,7 @@ ROWS: dict[str, Row] = {
         "f32 of any shape -> f32 (c*h*w)",
     ),
     "pad2d": Row(_pad2d, carried, "f32 (c,h,w) -> f32", {"padding": "six integers"}),
-    "signs": Row(lambda program, op, x: x.astype(np.float32), exact, "bits -> f32, same shape"),
+    "signs": Row(lambda program, op, x: x.astype(np.float32), carried, "bits -> f32, same shape"),
     "permute": Row(
         _permute,
         carried,

@@ -1,0 +1,126 @@
+"""Calls of torch functions and modules: kinds of functions, and the tensors in arguments and results."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_PACKAGES = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
+_OUTERMOST = "run_traced"  # the function of `record.py` around a model's run
+
+# Questions about a tensor that do not read its values.
+METADATA = (
+    *("size", "dim", "ndimension", "numel", "nelement", "stride", "is_contiguous", "is_floating_point"),
+    *("is_complex", "get_device", "element_size", "storage_offset", "__len__", "__hash__", "__repr__"),
+)
+# Fresh tensors that take no more than shape and type from a value.
+FRESH = (
+    *("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor"),
+    *("new_empty", "empty_like", "rand_like", "randn_like", "randint_like"),
+)
+# What a constant becomes by the shape or type of a value is a constant.
+LIKE = ("type_as", "to", "expand_as", "view_as", "reshape_as")
+# Properties that move axes.
+TURNED = ("T", "mT", "H", "mH")
+# Parts by numbers, which may be no part at all: the same for every image.
+PARTS = ("__getitem__", "narrow", "split", "split_with_sizes", "chunk", "tensor_split")
+# Tensors of no numbers yet: they would be others in every run.
+UNSET = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
+# Functions that draw random numbers.
+RANDOM = (
+    *("rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "poisson"),
+    *("bernoulli", "multinomial", "normal_", "uniform_", "bernoulli_", "exponential_", "random_", "cauchy_"),
+    *("log_normal_", "geometric_", "gumbel_softmax"),
+)
+# What makes numbers of Python, or a decision, of a tensor's numbers.
+READS = (
+    *("item", "tolist", "numpy", "equal", "allclose", "is_nonzero", "__array__"),
+    *("__bool__", "__int__", "__float__", "__index__"),
+)
+# Operators that change their first argument.
+_IN_PLACE = (
+    *("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__"),
+    *("__iand__", "__ior__", "__ixor__"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of a module. `shape`, that of one input image, is None unless it maps one tensor to one."""
+
+    shape: tuple[int, ...] | None
+    changed_input: bool  # in place
+
+
+def function_name(func: Callable[..., Any]) -> str:
+    """The name of a function, or of a property that moves axes, whose function is called `__get__`."""
+    turned = getattr(getattr(func, "__self__", None), "__name__", "")
+    return turned if turned in TURNED else getattr(func, "__name__", str(func))
+
+
+def changes_first(name: str) -> bool:
+    """Whether a function of this name changes its first argument in place."""
+    return name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors of an argument or result: in tuples, lists, slices, mappings and dataclasses."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, slice):
+        yield from tensors_in([value.start, value.stop, value.step])
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from tensors_in(list(vars(value).values()))
+
+
+def named_outputs(result: Any) -> dict[str, Tensor]:
+    """The tensors that a model returns by name: keys, field names or positions; "output" for a single one."""
+    if isinstance(result, Tensor):
+        return {"output": result}
+    if isinstance(result, Mapping):
+        items = [(str(key), value) for key, value in result.items()]
+    elif dataclasses.is_dataclass(result) and not isinstance(result, type):
+        items = list(vars(result).items())
+    elif isinstance(result, list | tuple):
+        items = list(zip(getattr(result, "_fields", map(str, range(len(result)))), result))
+    else:
+        return {}
+    found: dict[str, Tensor] = {}
+    for name, value in items:
+        for inner, tensor in named_outputs(value).items():
+            found[name if isinstance(value, Tensor) else f"{name}.{inner}"] = tensor
+    return found
+
+
+def is_empty(result: Any) -> bool:
+    """Whether a result has tensors, and no number in any of them, as a slice of no tokens."""
+    sizes = [t.numel() for t in tensors_in(result)]
+    return bool(sizes) and not any(sizes)
+
+
+def source_line() -> str | None:
+    """`file:line: source` of the innermost frame of the model outside torch and this package."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != _OUTERMOST:
+        name = frame.f_code.co_filename
+        if not name.startswith(_PACKAGES) and not name.startswith("<"):
+            text = linecache.getline(name, frame.f_lineno).strip()
+            return f"{Path(name).name}:{frame.f_lineno}: {text}"
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return None

@@ -1,0 +1,74 @@
+"""Functions that are written with other torch functions: these run under the trace in their place.
+
+Each is what torch's documentation defines the function as; one file for each family. Nothing here is an
+operation of a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from xnorpp.packing.calls import tensors_in
+from xnorpp.packing.composed import algebra, arrangement, cells, elementwise, reductions
+from xnorpp.packing.graph import Node
+from xnorpp.packing.trace import Consequence, Trace
+
+COMPOSED: dict[str, Callable[..., Any]] = {
+    **elementwise.FUNCTIONS,
+    **algebra.FUNCTIONS,
+    **reductions.FUNCTIONS,
+    **arrangement.FUNCTIONS,
+    **cells.FUNCTIONS,
+}
+
+
+def composed(
+    trace: Trace, function: Callable[..., Any], args: Any, kwargs: Any, result: Any
+) -> Node | list[Node]:
+    """The nodes of what `function` computes with these arguments, for the tensors that torch gave.
+
+    Of the values that `verify` compares, torch's own results are left alone: what lies between was rounded as
+    the packed model rounds it, not as torch does.
+    """
+    args = [_before(trace, value, result) for value in args]
+    first, operation, outer = trace.serial, trace.operation, trace.composing
+    trace.composing = outer or operation
+    try:
+        with trace:
+            made = function(*args, **kwargs)
+    finally:
+        trace.operation, trace.composing = operation, outer
+    if trace.values is not None:
+        trace.values = {serial: value for serial, value in trace.values.items() if serial <= first}
+    nodes = [_taken_over(trace, new, old) for new, old in zip(tensors_in(made), tensors_in(result))]
+    return nodes[0] if isinstance(result, Tensor) else nodes
+
+
+def composed_value(trace: Trace, function: Callable[..., Any], args: Any, result: Tensor) -> Node:
+    """The same for a function with one result."""
+    made = composed(trace, function, args, {}, result)
+    return made[0] if isinstance(made, list) else made
+
+
+def _before(trace: Trace, value: Any, result: Any) -> Any:
+    """An argument that the function changed in place, as it was: only `verify` reads its numbers."""
+    if value is not result or trace.values is None:
+        return value
+    node, batch = trace.node(value, anywhere=True), trace.batch_axis(value)
+    old = trace.values[node.serial].movedim(0, batch).reshape(value.shape).to(value.dtype, copy=True)
+    trace.set_batch_axis(old, batch)
+    trace.set_merged(old, trace.merged(value))
+    trace.bind(old, node)
+    return old
+
+
+def _taken_over(trace: Trace, made: Tensor, result: Tensor) -> Node:
+    node = trace.node(made, anywhere=True)
+    if node.op == "opaque":  # of something that was refused and noted
+        raise Consequence
+    trace.set_batch_axis(result, trace.batch_axis(made))
+    trace.set_merged(result, trace.merged(made))
+    return node

@@ -1,0 +1,140 @@
+"""Products of matrices and vectors, products along an axis, norms and distances."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_MOST_FACTORS = 64  # of a product along an axis
+_REAL = (None, torch.float32, torch.float64)
+
+
+def _addmm(input: Any, first: Tensor, second: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    product = first @ second if alpha == 1 else alpha * (first @ second)
+    return product if beta == 0 else product + (input if beta == 1 else beta * input)
+
+
+def _bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
+    """One matrix for each output between two vectors."""
+    outputs, first, second = weight.shape
+    rows = input1 @ weight.permute(1, 0, 2).reshape(first, -1)
+    made = (rows.reshape(*rows.shape[:-1], outputs, second) * input2.unsqueeze(-2)).sum(-1)
+    return made if bias is None else made + bias
+
+
+def _tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Any = None) -> Tensor:
+    if isinstance(dims, int):
+        dims = [list(range(a.dim() - dims, a.dim())), list(range(dims))]
+    pairs = {second % b.dim(): first % a.dim() for first, second in zip(*dims)}
+    left = list(range(a.dim()))
+    right = [pairs.get(axis, a.dim() + axis) for axis in range(b.dim())]
+    stay = [i for i in left if i not in pairs.values()] + [i for i in right if i >= a.dim()]
+    return torch.einsum(a, left, b, right, stay)
+
+
+def _real(input: Tensor, dtype: Any) -> Tensor:
+    """The factors or summands as real numbers, in which whole numbers and truth values are exact."""
+    if dtype not in _REAL:
+        raise ValueError(f"dtype={dtype}; leave `dtype` out")
+    return input if input.is_floating_point() else input.float()
+
+
+def _factors(input: Tensor, dim: int | None, dtype: Any) -> list[Tensor]:
+    if dim is None:
+        raise ValueError("no axis, so that all images are multiplied")
+    if input.shape[dim] > _MOST_FACTORS:
+        raise ValueError(f"{input.shape[dim]} factors; up to {_MOST_FACTORS} are supported")
+    return list(_real(input, dtype).unbind(dim))
+
+
+def _prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """Products of pairs, and of pairs of those."""
+    parts = _factors(input, dim, dtype)
+    while len(parts) > 1:
+        last = parts[-1:] if len(parts) % 2 else []
+        parts = [a * b for a, b in zip(parts[::2], parts[1::2])] + last
+    return parts[0].unsqueeze(dim) if keepdim and dim is not None else parts[0]
+
+
+def _cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+    return torch.stack(list(itertools.accumulate(_factors(input, dim, dtype), torch.mul)), dim)
+
+
+def _cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+    """A product with a matrix of ones on and above its diagonal."""
+    input = _real(input, dtype)
+    ones = torch.ones(input.shape[dim], input.shape[dim], dtype=input.dtype, device=input.device).triu()
+    return (input.movedim(dim, -1) @ ones).movedim(-1, dim)
+
+
+def _cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
+    """Along the first axis of three numbers where none is named."""
+    dim = list(input.shape).index(3) if dim is None else dim
+    first, second = ([t.roll(-1, dim), t.roll(-2, dim)] for t in (input, other))
+    return first[0] * second[1] - first[1] * second[0]
+
+
+def _linalg_norm(
+    A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """Of vectors along one axis, and along any without `ord`; of matrices along two."""
+    A = _real(A, dtype)
+    dims = [dim] if isinstance(dim, int) else dim
+    if ord is None or (dims is not None and len(dims) == 1):
+        return torch.linalg.vector_norm(A, 2 if ord is None else ord, dims, keepdim)
+    if dims is None:
+        raise ValueError("no axes, so that the batch is one of them")
+    return _matrix_norm(A, ord, dims, keepdim)
+
+
+def _matrix_norm(
+    A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    A = _real(A, dtype)
+    if ord == "fro":
+        return torch.linalg.vector_norm(A, 2, dim, keepdim)
+    if ord not in (1, math.inf):
+        raise ValueError(f"the norm {ord!r} of a matrix; 'fro', 1 and infinity are supported")
+    rows, columns = (d % A.dim() for d in dim)
+    added, largest = (rows, columns) if ord == 1 else (columns, rows)
+    made = A.abs().sum(added, keepdim=True).amax(largest, keepdim=True)
+    return made if keepdim else made.squeeze((rows, columns))
+
+
+def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    return (F.normalize(x1, dim=dim, eps=eps) * F.normalize(x2, dim=dim, eps=eps)).sum(dim)
+
+
+def _pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Any:
+    return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
+
+
+def _cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> Any:
+    return torch.linalg.vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("addmm", "baddbmm"), _addmm),
+    "inner": lambda input, other: input @ other.mT,
+    **dict.fromkeys(("vecdot", "linalg_vecdot"), lambda x, y, *, dim=-1: (x * y).sum(dim)),
+    "tensordot": _tensordot,
+    "bilinear": _bilinear,
+    "prod": _prod,
+    "cumprod": _cumprod,
+    "cumsum": _cumsum,
+    "cross": _cross,
+    "linalg_cross": lambda input, other, *, dim=-1: _cross(input, other, dim),
+    "linalg_norm": _linalg_norm,
+    "linalg_matrix_norm": _matrix_norm,
+    "cosine_similarity": _cosine_similarity,
+    "pairwise_distance": _pairwise_distance,
+    "cdist": _cdist,
+}

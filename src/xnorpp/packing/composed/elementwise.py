@@ -1,0 +1,93 @@
+"""Functions of single numbers and truth values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
+    """`x if x > threshold else value`."""
+    return torch.where(input > threshold, input, value)
+
+
+def power(base: Any, exponent: Any) -> Tensor:
+    """A power of a number that is not negative: one exponent for each channel, or computed ones."""
+    natural = torch.log(base) if isinstance(base, Tensor) else math.log(base)
+    return torch.exp(natural * exponent)
+
+
+def softplus(input: Tensor, beta: float, threshold: float) -> Tensor:
+    """Softplus up to a threshold below which the curve is not yet x itself."""
+    return torch.where(input * beta > threshold, input, F.softplus(input, beta))
+
+
+def _rrelu(
+    input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+) -> Tensor:
+    return F.leaky_relu(input, (lower + upper) / 2)
+
+
+def _softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    return input - input.clamp(-lambd, lambd)
+
+
+def _hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    return input * (input.abs() > lambd)
+
+
+def _logit(input: Tensor, eps: float | None = None) -> Tensor:
+    part = input if eps is None else input.clamp(eps, 1 - eps)
+    return torch.log(part / (1 - part))
+
+
+def _lerp(input: Any, end: Any, weight: Any) -> Any:
+    return input + weight * (end - input)
+
+
+def _addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
+    return input + value * (tensor1 / tensor2)
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool)
+
+
+def _number(truth: Any) -> Any:
+    return truth.float() if isinstance(truth, Tensor) else float(truth)
+
+
+def _equal(input: Any, other: Any) -> Any:
+    """Of numbers or of truth values, which are the numbers 0 and 1."""
+    a, b = (_number(t) if _is_mask(t) else t for t in (input, other))
+    return (a >= b) & (a <= b)
+
+
+def _either(input: Any, other: Any) -> Tensor:
+    if not (_is_mask(input) and _is_mask(other)):
+        raise ValueError("numbers; compare them with 0 first")
+    return torch.ne(input, other) if isinstance(input, Tensor) else torch.ne(other, input)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "rrelu": _rrelu,
+    "softshrink": _softshrink,
+    "hardshrink": _hardshrink,
+    "tanhshrink": lambda input: input - torch.tanh(input),
+    "expit": torch.sigmoid,
+    "logit": _logit,
+    "exp2": lambda input: torch.exp(input * math.log(2.0)),
+    "rpow": lambda exponent, base: power(base, exponent),
+    "float_power": lambda input, exponent: torch.pow(input, exponent),
+    "hypot": lambda input, other: torch.sqrt(input * input + other * other),
+    "lerp": _lerp,
+    "addcdiv": _addcdiv,
+    "eq": _equal,
+    **dict.fromkeys(("ne", "not_equal"), lambda input, other: ~_equal(input, other)),
+    **dict.fromkeys(("xor", "ixor", "rxor", "logical_xor", "bitwise_xor"), _either),
+}

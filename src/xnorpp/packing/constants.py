@@ -1,0 +1,73 @@
+"""Tensors that do not depend on the input of a traced run, and whether a program may store their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from xnorpp.packing.calls import RANDOM
+
+
+def _memory(tensor: Tensor) -> int:
+    """The address of a tensor's memory, which its views share; 0 where it has none."""
+    return tensor.untyped_storage().data_ptr()
+
+
+class Constants:
+    """The constants of a run: what a model owns, what was there before, and what was computed from these.
+
+    The trace keeps every tensor alive, so that no identity and no memory is used twice. Random numbers and
+    changes in place belong to the memory, so that every view of it is known by them.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._known: set[int] = set()
+        # Tensors that were there before the model ran, such as a name of its module's own, so that none
+        # depends on the input; and whether one that is not among them was met.
+        self.older: Mapping[int, Tensor] = {}
+        self.met_unknown = False
+        self._random: set[int] = set()  # memory
+        # Memory into which a value was put, and the tensor that it was put in by; None: several.
+        self._changed: dict[int, Tensor | None] = {}
+        for module in model.modules():
+            own = [*module.parameters(False), *module.buffers(False), *vars(module).values()]
+            self._known.update(id(value) for value in own if isinstance(value, Tensor))
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        return id(tensor) in self._known or self.older.get(id(tensor)) is tensor
+
+    def add(self, tensor: Tensor) -> None:
+        self._known.add(id(tensor))
+
+    def mark_random(self, tensors: Iterable[Tensor]) -> None:
+        self._random.update(_memory(t) for t in tensors if _memory(t))
+
+    def is_random(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether one of these has numbers that are others in every run."""
+        return bool(self._random) and any(_memory(t) in self._random for t in tensors)
+
+    def mark_changed(self, tensor: Tensor) -> None:
+        """A constant became a value in place; no view of its memory is a constant any more."""
+        memory = _memory(tensor)
+        if memory:
+            alone = self._changed.get(memory, tensor) is tensor
+            self._changed[memory] = tensor if alone else None
+
+    def is_changed(self, tensor: Tensor, by: object = None) -> bool:
+        """Whether a value was put into a constant's memory, other than by this tensor, a view of it."""
+        if not self._changed or _memory(tensor) not in self._changed:
+            return False
+        return by is None or self._changed[_memory(tensor)] is not by
+
+
+class RandomState:
+    """Whether a call draws random numbers: by its name, or because the generator of the processor moved."""
+
+    def __init__(self, name: str) -> None:
+        self._named = name in RANDOM
+        self._before = torch.default_generator.get_state()
+
+    def moved(self) -> bool:
+        return self._named or not torch.equal(self._before, torch.default_generator.get_state())

@@ -1,0 +1,226 @@
+"""What does not depend on the input: constants changed in place, random numbers, TorchScript functions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from agreement import agrees, images
+from networks import Lambda
+from torch import Tensor, nn
+
+from xnorpp.packing import PackError, check_packable, pack_program
+
+SHAPE = (6, 7, 9)
+Forward = Callable[[Tensor], Any]
+MAP = torch.randn(6, 7, 9)
+
+
+def zeros(x: Tensor) -> Tensor:
+    return torch.zeros(x.shape)
+
+
+def added(x: Tensor) -> Tensor:
+    y = zeros(x)
+    y += x * 2
+    y += 1
+    return y * 2
+
+
+def operators(x: Tensor) -> Tensor:
+    y = torch.full(x.shape, 3.0)
+    y *= x + 2
+    y /= x.abs() + 1
+    y -= x
+    return y + y.relu()
+
+
+def added_to_parts(x: Tensor) -> Tensor:
+    y = torch.ones(x.shape)
+    y[:, 0] += x[:, 0]
+    y[:, 1:3] += x[:, 1:3] * 2
+    return y * 2
+
+
+def map_and_values(x: Tensor) -> Tensor:
+    y = MAP.expand(len(x), -1, -1, -1).clone()
+    y.mul_(x).clamp_(-1, 1)
+    return y * MAP
+
+
+def empty(x: Tensor) -> Tensor:
+    y = x.new_empty(x.shape)
+    y[:] = x
+    return y + torch.empty(9).fill_(2)
+
+
+CHANGED: dict[str, Forward] = {
+    "added": added,
+    "operators": operators,
+    "added to parts": added_to_parts,
+    "a map": map_and_values,
+    "empty": empty,
+    "methods": lambda x: zeros(x).add_(x, alpha=2).sub_(MAP),
+    "one example": lambda x: torch.ones_like(x).mul_(x.mean((2, 3), keepdim=True)),
+    "zeros of random numbers": lambda x: x * 2 + torch.zeros_like(torch.rand(9)),
+    "unused random numbers": lambda x: (torch.randn_like(x), x * 2)[1],
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_constant_that_is_changed_in_place(name: str) -> None:
+    """The constant is what it was before, also where the example's numbers are zeros, as those of a size."""
+    agrees(CHANGED[name], images(*SHAPE))
+
+
+def test_a_bias_is_not_counted_twice() -> None:
+    """With zeros as the example all images give the same: no constant may be read after it changed."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d(6, 4, 1)
+
+    class Accumulates(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = conv
+
+        def forward(self, x: Tensor) -> Tensor:
+            total = torch.zeros(len(x), 4, 7, 9)
+            total += self.conv(x)
+            return total.add_(1)
+
+    agrees(Accumulates(), images(*SHAPE))
+
+
+def view_changed(x: Tensor) -> Tensor:
+    y = zeros(x)
+    part = y[:, 0]
+    part += x[:, 0]
+    return y * 2 + x
+
+
+def view_before(x: Tensor) -> Tensor:
+    y = zeros(x)
+    other = y[:, 1]
+    y[:, 0] = x[:, 0]
+    return x + other[:, None] * 2
+
+
+def view_returned(x: Tensor) -> Tensor:
+    y = zeros(x)
+    y[:, 0].add_(x[:, 0])
+    return y
+
+
+def masked_view(x: Tensor) -> Tensor:
+    y = x * 1
+    y[:, 1:3][x[:, 1:3] > 0] = 3.0
+    return y
+
+
+class Buffer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("memory", torch.zeros(2, 6, 7, 9))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.memory[:, 0].add_(x[:, 0])
+        return self.memory + x
+
+
+@pytest.mark.parametrize("function", [view_changed, view_before, view_returned, masked_view, Buffer()])
+def test_memory_that_was_changed_through_another_view(function: Any) -> None:
+    model = function if isinstance(function, nn.Module) else Lambda(function)
+    with pytest.raises(PackError, match=r"whose memory was changed in place .*clone the tensor"):
+        pack_program(model, SHAPE)
+
+
+def noise_in_part(x: Tensor) -> Tensor:
+    y = torch.zeros(9)
+    y[0].uniform_()
+    return x + y
+
+
+def decided(x: Tensor) -> Tensor:
+    return x * 2 if torch.rand(1) < 2 else x
+
+
+RANDOM: dict[str, tuple[Forward, str]] = {
+    "added": (lambda x: x + torch.rand(9), r"Tensor\.add uses random numbers"),
+    "like the images": (lambda x: x + 0.1 * torch.randn_like(x), r"Tensor\.add uses random numbers"),
+    "computed from": (lambda x: x * (torch.rand(9) * 2).floor(), r"Tensor\.mul uses random numbers"),
+    "in a part": (noise_in_part, r"Tensor\.add uses random numbers"),
+    "dropout of ones": (lambda x: x * F.dropout(torch.ones(9)), r"Tensor\.mul uses random numbers"),
+    "a distribution": (
+        lambda x: x + torch.distributions.Normal(0.0, 1.0).sample((9,)),
+        r"Tensor\.add uses random numbers",
+    ),
+    "a number": (lambda x: x * torch.rand(1).item(), r"Tensor\.item reads random numbers"),
+    "a decision": (decided, r"Tensor\.__bool__ reads random numbers"),
+    "of the images": (lambda x: torch.bernoulli(x.sigmoid()) * x, r"torch\.bernoulli is not supported"),
+    "gumbel softmax": (lambda x: F.gumbel_softmax(x, dim=1), "gumbel_softmax is not supported"),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_are_refused(name: str) -> None:
+    function, reason = RANDOM[name]
+    model = Lambda(function)
+    with pytest.raises(PackError, match=reason):
+        pack_program(model, SHAPE)
+    (obstacle, *_) = check_packable(model, SHAPE).obstacles
+    assert (
+        obstacle.remedy == "draw random numbers in training alone (if self.training), or make them a buffer"
+    )
+
+
+def test_random_numbers_in_training_alone_pack() -> None:
+    class Noise(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            noise = torch.randn(9)
+            return (x + noise if self.training else x) * 2
+
+    agrees(Noise(), images(*SHAPE))
+
+
+def swish(x: Tensor, beta: float = 1.0) -> Tensor:
+    return x * torch.sigmoid(beta * x)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+def test_functions_of_torchscript() -> None:
+    """A scripted function packs as the function that it was made from; a traced one is refused."""
+    scripted = torch.jit.script(swish)
+    agrees(lambda x: scripted(x) + scripted(x, 2.0), images(*SHAPE))
+    before = torch.jit.ScriptFunction.__call__
+    assert "sigmoid" in {op.op for op in pack_program(Lambda(scripted), SHAPE).ops}
+    traced = torch.jit.trace(swish, torch.ones(2, *SHAPE))
+    with pytest.raises(PackError, match=r"torch\.jit runs a TorchScript function, .*use the function"):
+        pack_program(Lambda(traced), SHAPE)
+    assert torch.jit.ScriptFunction.__call__ is before, "packing leaves torch as it was"
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_threads_pack_functions_of_torchscript_side_by_side() -> None:
+    scripted = torch.jit.script(swish)
+    before, errors = torch.jit.ScriptFunction.__call__, []
+
+    def work() -> None:
+        try:
+            for _ in range(5):
+                pack_program(Lambda(lambda x: scripted(x) * 2), (3, 4, 4))
+        except PackError as error:  # what another thread left is refused, never packed wrongly
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all("unknown origin" in error or "TorchScript" in error for error in errors)
+    assert torch.jit.ScriptFunction.__call__ is before

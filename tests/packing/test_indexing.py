@@ -181,11 +181,17 @@ REFUSED: dict[str, tuple[Forward, str, str]] = {
     "gather that differs": (lambda x: mean(x).gather(1, torch.arange(len(x))[:, None]), DIFFERS, "the same"),
     "take from all": (lambda x: x.take_along_dim(torch.tensor([3])), "without `dim`", "name the axis"),
     "put in images": (put(0, 1.0), IMAGES, BATCH),
+    "put single numbers": (lambda x: _filled(torch.zeros(len(x)), mean(x)[:, 0]), "puts one number", "axis"),
     "put where a mask of pixels is": (put((ALL, ALL, MASK), 1.0), "slices, whole numbers and one list", ""),
     "put chosen numbers": (put(lambda x: x > 0, lambda x: mean(x)[:1, :1]), "one number are supported", ""),
     "put into what differs": (lambda x: _into(torch.eye(len(x), 6), mean(x)[:, :2]), DIFFERS, "the same"),
     "put what differs": (lambda x: _into(mean(x), torch.eye(len(x), 2)), DIFFERS, "the same"),
 }
+
+
+def _filled(y: Tensor, value: Tensor) -> Tensor:
+    y[:] = value
+    return y
 
 
 def _into(y: Tensor, value: Tensor) -> Tensor:

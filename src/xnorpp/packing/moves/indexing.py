@@ -217,6 +217,8 @@ def setitem(trace: Trace, result: Tensor, input: Tensor, index: Any, value: Any)
     parts = _index(trace, input, index)
     if not _whole(parts[0]):
         raise trace.fail("chooses among images, which is not supported", _BATCH)
+    if input.dim() == 1:
+        raise trace.fail("puts one number for each image, which is not supported", "give it an axis: (n, 1)")
     if any(part is None for part in parts) or sum(isinstance(part, np.ndarray) for part in parts) > 1:
         raise trace.fail("is supported with slices, whole numbers and one list", "use slices")
     trace.restored(input, value)

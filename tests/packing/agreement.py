@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from networks import Lambda
 from torch import Tensor, nn
 
 import xnorpp
-from xnorpp.packing import verify
+from xnorpp.packing import PackError, check_packable, pack_program, verify
 
 
 def images(*shape: int, n: int = 3, seed: int = 0) -> Tensor:
@@ -35,3 +37,15 @@ def agrees(function: Callable[[Tensor], Any] | nn.Module, x: Tensor, rtol: float
             np.testing.assert_allclose(found, wanted, rtol=rtol, atol=rtol * np.abs(wanted).max(initial=1e-3))
     assert verify(model, x.numpy()).holds
     return packed
+
+
+def is_refused(model: nn.Module, shape: tuple[int, ...], reason: str, remedy: str) -> None:
+    """The first obstacle has this operation with its reason (a pattern), and this in its remedy. The error's
+    text has the line of the model too, in which a test may have the pattern itself."""
+    (obstacle, *_) = check_packable(model, shape).obstacles
+    assert re.search(reason, f"{obstacle.operation} {obstacle.reason}"), str(obstacle)
+    assert remedy in obstacle.remedy
+    assert "\n" not in str(obstacle)
+    with pytest.raises(PackError) as error:
+        pack_program(model, shape)
+    assert str(error.value).startswith(str(obstacle))

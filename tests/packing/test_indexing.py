@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import agrees, images
+from agreement import agrees, images, is_refused
 from networks import Lambda
 from torch import Tensor
-
-from xnorpp.packing import PackError, check_packable, pack_program
 
 SHAPE = (6, 7, 9)
 Forward = Callable[[Tensor], Any]
@@ -183,7 +181,7 @@ REFUSED: dict[str, tuple[Forward, str, str]] = {
     "put in images": (put(0, 1.0), IMAGES, BATCH),
     "put single numbers": (lambda x: _filled(torch.zeros(len(x)), mean(x)[:, 0]), "puts one number", "axis"),
     "put where a mask of pixels is": (put((ALL, ALL, MASK), 1.0), "slices, whole numbers and one list", ""),
-    "put chosen numbers": (put(lambda x: x > 0, lambda x: mean(x)[:1, :1]), "one number are supported", ""),
+    "put a map by a mask": (put(lambda x: x.mean((1, 2, 3)) > 0, MAP), "a mask and one number", "docs/"),
     "put into what differs": (lambda x: _into(torch.eye(len(x), 6), mean(x)[:, :2]), DIFFERS, "the same"),
     "put what differs": (lambda x: _into(mean(x), torch.eye(len(x), 2)), DIFFERS, "the same"),
 }
@@ -203,16 +201,10 @@ def _into(y: Tensor, value: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_refusal_names_the_index_and_a_remedy(name: str) -> None:
     function, reason, remedy = REFUSED[name]
-    model = Lambda(function)
-    with pytest.raises(PackError, match=reason):
-        pack_program(model, SHAPE)
-    (obstacle, *_) = check_packable(model, SHAPE).obstacles
-    assert remedy in obstacle.remedy
-    assert "\n" not in str(obstacle)
+    is_refused(Lambda(function), SHAPE, reason, remedy)
 
 
 def test_a_value_of_fewer_axes_is_not_put_in_by_chance() -> None:
     """Two images and two channels: torch puts image i into channel i of every image."""
     model = Lambda(put((ALL, slice(0, 2), 0, 0), lambda x: x.mean((1, 2, 3))))
-    with pytest.raises(PackError, match="puts shape"):
-        pack_program(model, SHAPE)
+    is_refused(model, SHAPE, "puts shape", "as many axes")

@@ -134,3 +134,28 @@ MASKS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_of_scores_are_large_numbers(name: str) -> None:
     agrees(MASKS[name], images(4, 6))
+
+
+def test_two_images_through_one_network() -> None:
+    """Parts joined along the batch are refused; the remedy packs."""
+    encode = nn.Sequential(BinaryConv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 4 * 5, 6)).eval()
+
+    def joined(x: Tensor) -> Tensor:
+        first, second = encode(torch.cat([x[:, :3], x[:, 3:]])).chunk(2)
+        return (first - second).abs()
+
+    def beside(x: Tensor) -> Tensor:
+        both = encode(torch.stack([x[:, :3], x[:, 3:]], 1).flatten(0, 1)).unflatten(0, (-1, 2))
+        return (both[:, 0] - both[:, 1]).abs()
+
+    class Pair(nn.Module):
+        def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+            super().__init__()
+            self.encode, self.function = encode, function
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.function(x)
+
+    (obstacle, *_) = check_packable(Pair(joined), (6, 6, 7)).obstacles
+    assert "torch.stack([a, b], 1).flatten(0, 1)" in obstacle.remedy
+    agrees(Pair(beside), images(6, 6, 7))

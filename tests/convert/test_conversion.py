@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -411,3 +413,12 @@ def test_a_binary_encoder_layer_is_binary_in_evaluation_too(activation: str) -> 
         torch.testing.assert_close(model.eval()(x), trained)
     unbinarize(model)
     assert layer.activation_relu_or_gelu == flag
+
+
+@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_layer_whose_weight_is_computed_is_left(norm: Callable[[nn.Module], nn.Module]) -> None:
+    layers = [nn.Conv2d(3, 8, 3), norm(nn.Conv2d(8, 8, 3)), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 4, 3)]
+    report = binarize(nn.Sequential(*layers), example=torch.randn(2, 3, 12, 12))
+    assert [row.changed for row in report.rows] == [False, False, True, False]
+    assert "weight is computed" in report.rows[1].reason

@@ -57,6 +57,8 @@ def scores_by_row(x: Tensor) -> Tensor:
 
 
 INDEXES: dict[str, Forward] = {
+    "tuples": lambda x: x[:, (0, 2, 5)] * 2,
+    "pairs by tuples": lambda x: x[:, (0, 2, 5), (1, 0, 6)] * 2,
     "list": lambda x: x[:, [4, 0, -1, 5, 1]] * 2,
     "list of the last axis": lambda x: x[..., [-1, 0, -2]] * 2,
     "range and array": lambda x: x[:, range(3)] + x[:, np.array([0, 2, 2])],

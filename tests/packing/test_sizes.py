@@ -237,6 +237,32 @@ def test_one_file_for_every_size(name: str, stride: str) -> None:
             assert verify(net, x).holds
 
 
+def pooled_whole(net: Net, x: Tensor) -> Tensor:
+    y = net.stem(x)
+    gate = F.avg_pool2d(y, y.shape[2:]) + F.max_pool2d(y, kernel_size=(y.size(2), y.size(3)), stride=1)
+    return net.head(y * gate.sigmoid())
+
+
+def pooled_by_eight(net: Net, x: Tensor) -> Tensor:
+    """A window that is the whole map of the example alone."""
+    return F.avg_pool2d(net.head(net.stem(x)), 8)
+
+
+def pooled_by_half(net: Net, x: Tensor) -> Tensor:
+    y = net.stem(x)
+    return net.head(F.avg_pool2d(y, [n // 2 for n in y.shape[2:]]))
+
+
+@pytest.mark.parametrize("decode", [pooled_whole, pooled_by_eight])
+def test_a_pool_of_the_whole_map(decode: Callable[[Net, Tensor], Tensor]) -> None:
+    net = Net(decode).eval()
+    packed = pack(net, (3, 16, 16), any_size=True)
+    for size in ((16, 16), (23, 40), (64, 32)):
+        x = np.random.default_rng(0).standard_normal((2, 3, *size)).astype(np.float32)
+        with torch.no_grad():
+            np.testing.assert_allclose(packed(x), net(torch.from_numpy(x)).numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_narrow_images() -> None:
     packed = pack(net := Net(head_to_input).eval(), (3, 32, 32))
     for size in ((1, 40), (9, 1), (1, 1)):
@@ -279,6 +305,7 @@ def of_places(net: Net, x: Tensor) -> Tensor:
         (at_least_224, "sizes that follow from no other"),
         (at_most_160, "sizes that follow from no other"),
         (large_ones_halved, "bound to the size of the image"),
+        (pooled_by_half, "bound to the size of the image"),
         (of_places, "bound to 32x32 pixels; leave it out, or give a larger example"),
     ],
 )

@@ -332,6 +332,8 @@ class _Plan:
             if parents:
                 return f"{kind} is a subclass of {parents[0]}, whose forward may differ"
             return f"{kind} has no binary form"
+        if any(name not in layer._parameters for name in ("weight", "bias")):
+            return "its weight is computed anew in every run, as by nn.utils.weight_norm"
         if self.ran and layer not in self.reached:
             return "not reached in the dry run"
         if isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)):

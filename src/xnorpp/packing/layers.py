@@ -12,12 +12,13 @@ from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryL
 from xnorpp.nn.quantizers import hard_sign
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.transposed import transposed
-from xnorpp.packing.moves.views import on_last_axis, reshaped, sliced
+from xnorpp.packing.moves.views import joined, on_last_axis, reshaped, sliced
 from xnorpp.packing.operations.arguments import affine, check_image
 from xnorpp.packing.operations.convolution import sequence
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
 
+_MOST_PARTS = 64  # copies of a convolution, for images that the batch is merged with
 _SHARE = 1e-12  # of a filter's factor: a mean that is nothing beside the deviation
 
 
@@ -27,16 +28,36 @@ def record_layer(trace: Trace, layer: nn.Module, x: Any, result: Tensor) -> Node
         raise trace.fail("has a constant input")
     assert isinstance(layer, BinaryLayer)
     _check_quantizers(trace, layer)
+    source, shape = trace.node(x), tuple(result.shape[1:])
+    if isinstance(layer, BinaryLinear):
+        return _binary_linear(trace, layer, source, shape)
+    if len(source.shape) == layer.weight.dim():  # an axis that the batch was merged with comes first
+        return _for_each(trace, layer, source, shape)
+    return _convolution(trace, layer, source, shape)
+
+
+def _convolution(trace: Trace, layer: BinaryLayer, source: Node, shape: tuple[int, ...]) -> Node:
     if isinstance(layer, BinaryConv1d):
-        row = sequence(trace, trace.node(x))
-        made = _binary_conv2d(trace, layer, row, (result.shape[1], 1, result.shape[2]))
-        return reshaped(trace, made, tuple(result.shape[1:]))
+        made = _binary_conv2d(trace, layer, sequence(trace, source), (shape[0], 1, shape[1]))
+        return reshaped(trace, made, shape)
     if isinstance(layer, BinaryConv2d):
-        return _binary_conv2d(trace, layer, check_image(trace, trace.node(x)), tuple(result.shape[1:]))
-    if isinstance(layer, BinaryConvTranspose2d):
-        return _binary_transposed(trace, layer, check_image(trace, trace.node(x)), tuple(result.shape[1:]))
-    assert isinstance(layer, BinaryLinear)
-    return _binary_linear(trace, layer, trace.node(x), tuple(result.shape[1:]))
+        return _binary_conv2d(trace, layer, check_image(trace, source), shape)
+    assert isinstance(layer, BinaryConvTranspose2d)
+    return _binary_transposed(trace, layer, check_image(trace, source), shape)
+
+
+def _for_each(trace: Trace, layer: BinaryLayer, source: Node, shape: tuple[int, ...]) -> Node:
+    """A convolution of each part of a value, (k, c, ...): frames of a video, or views of a thing."""
+    if shape[0] > _MOST_PARTS:
+        raise trace.fail(
+            f"runs on {shape[0]} images for each image of the batch; up to {_MOST_PARTS} are supported",
+            "pack the module for one of them, and run it on each",
+        )
+    made = []
+    for place in range(shape[0]):
+        part = reshaped(trace, sliced(trace, source, 0, place, place + 1), source.shape[1:])
+        made.append(reshaped(trace, _convolution(trace, layer, part, shape[1:]), (1, *shape[1:])))
+    return joined(trace, made, 0)
 
 
 def _check_quantizers(trace: Trace, layer: BinaryLayer) -> None:

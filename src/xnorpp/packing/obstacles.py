@@ -96,6 +96,10 @@ _BY_SHAPE: dict[str, str] = {
         ("argmax", "argmin", "topk", "sort"), "return the scores and choose among them outside of the model"
     ),
     **dict.fromkeys(
+        ("pack_padded_sequence", "pad_packed_sequence"),
+        "give the recurrent layer the padded sequence, all steps of a fixed length",
+    ),
+    **dict.fromkeys(
         ("sin", "cos", "atan", "floor", "round"),
         f"compute it from the packed model's output, or replace it by nn.ReLU or nn.Hardtanh; {_PARTS}",
     ),

@@ -190,6 +190,7 @@ def _hooks(recorder: Trace, path: str, whole: bool) -> tuple[Any, Any]:
 
 def _record_whole(recorder: Trace, module: nn.Module, args: Any, result: Any) -> None:
     from xnorpp.packing.layers import record_layer
+    from xnorpp.packing.operations.arguments import mixes_images
 
     try:
         if len(args) != 1:
@@ -200,7 +201,14 @@ def _record_whole(recorder: Trace, module: nn.Module, args: Any, result: Any) ->
             recorder.add_constant(result)  # of a constant, such as an encoding of places
             return
         recorder.set_merged(result, recorder.merged(args[0]))
+        batch = recorder.batch_axis(args[0])
+        if batch == args[0].dim() - 1:
+            raise mixes_images(recorder)
+        recorder.set_batch_axis(result, batch)
         x, y = recorder.apart(args[0]), recorder.apart(result)
+        if batch and isinstance(module, BinaryLinear):
+            node, x, y = recorder.nodes.get(id(x)), x.movedim(batch, 0), y.movedim(batch, 0)
+            recorder.bind(x, recorder.node(args[0], anywhere=True) if node is None else node)
         recorder.bind(result, record_layer(recorder, module, x, y))
     except Refusal as refusal:
         recorder.refuse(refusal, result, [t for t in tensors_in(args) if recorder.is_value(t)])

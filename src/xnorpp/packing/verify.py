@@ -30,7 +30,7 @@ from torch import nn
 from xnorpp.packing.assemble import assemble
 from xnorpp.packing.fold import fold
 from xnorpp.packing.graph import Node
-from xnorpp.packing.operations.choice import FAR
+from xnorpp.packing.operations.arguments import FAR
 from xnorpp.packing.record import trace_values, unwrap
 from xnorpp.packing.storage import check_real
 from xnorpp.runtime import reference

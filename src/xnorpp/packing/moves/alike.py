@@ -25,7 +25,12 @@ SIZED = {
     "slice": ("start", "stop"),
 }
 # Attributes that may be rules of other values' sizes.
-FREE = {**SIZED, "reshape": ("shape",)}
+FREE = {
+    **SIZED,
+    "reshape": ("shape",),
+    "avg_pool2d": ("kernel", "stride"),
+    "max_pool2d": ("kernel", "stride"),
+}
 
 
 class Unlike(XnorppError, ValueError):

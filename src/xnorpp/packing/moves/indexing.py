@@ -98,7 +98,7 @@ def _index(trace: Trace, input: Tensor, index: Any) -> list[Any]:
                 raise trace.fail("with an index of bytes is not supported", "use whole numbers: index.long()")
         if isinstance(part, Tensor):
             part = part.detach().cpu().numpy()
-        elif isinstance(part, list | range):
+        elif isinstance(part, list | tuple | range):
             part = np.array(part)
         if not isinstance(part, np.ndarray):
             parts.append(part)

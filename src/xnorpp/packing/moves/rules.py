@@ -21,6 +21,11 @@ SAME: Rule = [0, 1, 1, 0]
 _OVER = (1, 2, 4, 8, 16, 32, 64, 128, 3, 5, 6, 7, 12, 14)  # what sizes are divided by
 _POOLS = {"adaptive_avg_pool2d": "mean", "adaptive_max_pool2d": "max", "expand": "nearest"}
 
+_WHOLE_MAPS: dict[str, tuple[str, dict[str, Any]]] = {
+    "avg_pool2d": ("global_avg_pool", {}),
+    "max_pool2d": ("adaptive_max_pool2d", {"size": [1, 1]}),
+}
+
 
 class Bound(XnorppError, ValueError):
     """A size that no rule explains; its text is the reason."""
@@ -59,6 +64,8 @@ def _sized(alike: Alike, row: Row, place: int) -> tuple[str, dict[str, Any], Row
     after = [row.shape(g) for g in graphs]
     if any(a[0] != b[0] for a, b in zip(before, after)):
         raise Bound(_bound(row))
+    if node.op in _WHOLE_MAPS:
+        return _of_the_map(row, before, after)
     if node.op in ("pad2d", "edge_pad2d", "slice"):
         return _fitted(alike, row, place, before, after)
     if node.op == "upsample2d" and any(n is not None and n.attrs["scale"] for n in row.nodes):
@@ -72,6 +79,18 @@ def _sized(alike: Alike, row: Row, place: int) -> tuple[str, dict[str, Any], Row
     mode = _POOLS.get(node.op) or node.attrs["mode"]
     attrs = {"size": rules, "mode": mode, "align_corners": bool(node.attrs.get("align_corners"))}
     return "resize2d", attrs, other
+
+
+def _of_the_map(
+    row: Row, before: Sequence[tuple[int, ...]], after: Sequence[tuple[int, ...]]
+) -> tuple[str, dict[str, Any], None]:
+    """A pool whose window is the whole map at every size, `F.avg_pool2d(x, x.shape[2:])`."""
+    for node, given, made in zip(row.nodes, before, after, strict=True):
+        whole = node is not None and tuple(node.attrs["kernel"]) == given[1:] and made[1:] == (1, 1)
+        if not whole or node is None or any(node.attrs["padding"]):
+            raise Bound(_bound(row))
+    op, attrs = _WHOLE_MAPS[row.node.op]
+    return op, dict(attrs), None
 
 
 def _reshaped(alike: Alike, row: Row, place: int) -> tuple[str, dict[str, Any], Row | None]:

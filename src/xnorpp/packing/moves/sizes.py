@@ -81,8 +81,9 @@ def _long(height: int, width: int) -> list[Size]:
     One side is smaller than the example's and one much larger: `min(h, 160)` or `if h < 200` is noticed.
     """
     pixels = max((height + 32) * (width + 64), 20_000)
+    longest = max(4 * height, 4 * width, 250)  # what compares rows with rows takes the square of that
     low, narrow = (max(min(side, 80), -(side * 3 // -8)) for side in (height, width))
-    return [(pixels // narrow, narrow), (low, pixels // low)]
+    return [(min(pixels // narrow, longest), narrow), (low, min(pixels // low, longest))]
 
 
 def _shapes(program: Program, size: Size) -> list[tuple[int, ...]] | None:

@@ -12,6 +12,9 @@ from xnorpp.packing.graph import Array, Node, Trained
 from xnorpp.packing.obstacles import Refusal
 from xnorpp.packing.trace import Trace
 
+# What an infinite number of a mask becomes: beyond every score, and still finite in sums.
+FAR = np.float32(1e30)
+
 # (trace, result, *the torch function's own arguments) -> the node of the result
 Handler = Callable[..., Node]
 
@@ -25,6 +28,11 @@ def pair(value: Any) -> list[int]:
 
 def shape_of(result: Tensor) -> tuple[int, ...]:
     return tuple(result.shape[1:])
+
+
+def finite(c: Array) -> Array:
+    """A constant whose infinite numbers, as those of a mask of scores, are large ones."""
+    return np.where(np.isinf(c), np.copysign(np.asarray(FAR, c.dtype), c), c)
 
 
 def mixes_images(trace: Trace) -> Refusal:

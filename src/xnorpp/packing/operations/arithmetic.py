@@ -12,7 +12,7 @@ from torch import Tensor
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import as_image, channels_back, channels_first, expanded, reshaped
 from xnorpp.packing.operations.activation import emit_curve
-from xnorpp.packing.operations.arguments import Handler, affine, of_one, shape_of, spatial_parts
+from xnorpp.packing.operations.arguments import Handler, affine, finite, of_one, shape_of, spatial_parts
 from xnorpp.packing.trace import Trace
 
 
@@ -147,7 +147,7 @@ def _plus(trace: Trace, result: Tensor, value: Any, constant: Any, sign: float) 
 
 def plus_constant(trace: Trace, source: Node, constant: Any, sign: float = 1.0) -> Node:
     """A value and a constant that broadcasts to it; one number for each channel is an affine."""
-    c = sign * trace.constant(constant).astype(np.float64)
+    c = finite(sign * trace.constant(constant).astype(np.float64))
     if c.size == 1:
         return affine(trace, source, None, c.reshape(1))
     c = of_one(trace, len(source.shape), c)

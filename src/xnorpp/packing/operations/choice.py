@@ -16,15 +16,12 @@ from torch import Tensor
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import expanded, reshaped
 from xnorpp.packing.operations.activation import hardtanh, relu
-from xnorpp.packing.operations.arguments import Handler, affine, shape_of
+from xnorpp.packing.operations.arguments import Handler, affine, finite, shape_of
 from xnorpp.packing.operations.arithmetic import plus_constant, sub, times_constant
 from xnorpp.packing.operations.reduction import axes_of, emit_reduce
 from xnorpp.packing.trace import Trace
 
 _LARGEST = float(np.finfo(np.float32).max)
-FAR = np.float32(
-    1e30
-)  # what an infinite number of a mask becomes: beyond every score, and still finite in sums
 
 
 def _is_mask(t: Any) -> bool:
@@ -96,7 +93,7 @@ def _filled(trace: Trace, t: Any, result: Tensor) -> Node:
 
 def _finite(trace: Trace, t: Any, result: Tensor) -> Array:
     """A constant for one image, with as many axes as it has; infinite numbers as large ones."""
-    c = np.clip(trace.constant(t), -FAR, FAR)
+    c = finite(trace.constant(t))
     rank = result.dim()
     c = np.asarray(c.reshape((1,) * (rank - c.ndim) + c.shape))
     if c.shape[0] != 1 and (c != c[:1]).any():
@@ -137,7 +134,7 @@ def _plus(trace: Trace, node: Node, c: Array) -> Node:
 
 
 def _own(trace: Trace, array: Array) -> Tensor:
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    tensor = torch.from_numpy(np.array(array, order="C"))
     trace.add_constant(tensor)
     return tensor
 

@@ -36,9 +36,8 @@ def einsum(trace: Trace, result: Tensor, equation: str, *tensors: Any) -> Node:
         raise trace.fail("with a letter twice in an operand is not supported", "take the diagonal outside")
     places = {own[trace.batch_axis(t)] for own, t in zip(letters, tensors) if trace.is_value(t)}
     counts = {trace.merged(t) for t in tensors if trace.is_value(t)}
-    constants = [own for own, t in zip(letters, tensors) if not trace.is_value(t)]
     batch = min(places)
-    if len(places) > 1 or len(counts) > 1 or batch not in output or any(batch in own for own in constants):
+    if len(places) > 1 or len(counts) > 1 or batch not in output:
         raise trace.fail(
             f"of {equation!r} mixes images, which is not supported", "leave each image to itself"
         )
@@ -53,10 +52,26 @@ def einsum(trace: Trace, result: Tensor, equation: str, *tensors: Any) -> Node:
         if trace.is_value(t):
             operands.append(Operand(trace.node(t, anywhere=True), own.replace(batch, more)))
         else:
-            operands.append(Operand(trace.constant(t), own))
+            value = trace.constant(t)
+            if batch in own:
+                value, own = (
+                    _of_each_image(trace, value, own.index(batch), min(counts)),
+                    own.replace(batch, more),
+                )
+            operands.append(Operand(value, own))
     trace.set_batch_axis(result, output.index(batch))
     trace.set_merged(result, min(counts))
     return _contracted(trace, operands, output.replace(batch, more))
+
+
+def _of_each_image(trace: Trace, value: Array, axis: int, merged: int) -> Array:
+    """A constant that was repeated for every image, as learned queries are, without the axis of images."""
+    count = max(merged, 1)
+    apart = value.reshape(*value.shape[:axis], trace.batch, count, *value.shape[axis + 1 :])
+    first: Array = apart.take(0, axis)
+    if (apart != np.expand_dims(first, axis)).any():
+        raise trace.fail("has a constant that differs from image to image", "give every image the same")
+    return np.asarray(first if merged else first.squeeze(axis))
 
 
 def _letters(trace: Trace, equation: str, tensors: tuple[Any, ...]) -> tuple[list[str], str]:

@@ -148,7 +148,8 @@ def cat(trace: Trace, result: Tensor, tensors: Any, dim: int = 0, **kwargs: Any)
     tensors = [t for t in tensors if t.numel()]
     merged, batch = _alike(trace, tensors)
     if dim == batch or kwargs:
-        raise trace.fail("is not supported along the batch axis", _BATCH)
+        remedy = "put each image's parts beside each other: torch.stack([a, b], 1).flatten(0, 1)"
+        raise trace.fail("is not supported along the batch axis", remedy)
     trace.set_batch_axis(result, batch)
     trace.set_merged(result, merged)
     parts = [_part(trace, t, dim) for t in tensors]

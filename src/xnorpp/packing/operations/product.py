@@ -231,25 +231,38 @@ def multi_head_attention(
     else:
         weights = np.split(trace.constant(in_proj_weight), 3)
     biases = [None] * 3 if in_proj_bias is None else np.split(trace.constant(in_proj_bias), 3)
+    counts = {trace.merged(t) if trace.is_value(t) else 0 for t in (query, key, value)}
+    if any(trace.batch_axis(t) != 1 for t in (query, key, value) if trace.is_value(t)):
+        raise trace.fail("attends over the batch, so that it mixes images", "set batch_first=True")
+    if len(counts) > 1:
+        raise trace.fail(
+            "of a batch that is merged with another axis, and of another one, is not supported",
+            "leave each image to itself",
+        )
     heads = []
     for tensor, w, b in zip((query, key, value), weights, biases):
-        made = _projected(trace, tensor, w, b)
-        tokens, width = made.shape
-        parts = reshaped(trace, made, (tokens, num_heads, width // num_heads))
-        heads.append(permuted(trace, parts, [1, 0, 2]))
-    deep = heads[0].shape[2]
-    scale = deep**-0.5
+        made = _axis_to_front(trace, _projected(trace, tensor, w, b))
+        *lead, tokens, width = made.shape
+        parts = reshaped(trace, made, (*lead, tokens, num_heads, width // num_heads))
+        rank = len(parts.shape)
+        heads.append(permuted(trace, parts, [*range(rank - 3), rank - 2, rank - 3, rank - 1]))
+    scale = heads[0].shape[-1] ** -0.5
     seen = (
         attend(trace, heads, scale)
         if attn_mask is None
         else _masked(trace, heads, scale, _mask(trace, attn_mask))
     )
-    found = permuted(trace, seen, [1, 0, 2])
-    flat = reshaped(trace, found, (found.shape[0], num_heads * heads[2].shape[2]))
+    found = permuted(trace, seen, [*range(rank - 3), rank - 2, rank - 3, rank - 1])
+    flat = reshaped(trace, found, (*found.shape[:-2], num_heads * heads[2].shape[-1]))
     last = None if out_proj_bias is None else trace.constant(out_proj_bias)
-    places = [trace.batch_axis(t) for t in (query, key, value) if trace.is_value(t)]
-    trace.set_batch_axis(result[0], places[0])
-    return [_linear(trace, flat, trace.constant(out_proj_weight), last)]
+    trace.set_batch_axis(result[0], 1)
+    trace.set_merged(result[0], min(counts))
+    return [_axis_to_front(trace, _linear(trace, flat, trace.constant(out_proj_weight), last))]
+
+
+def _axis_to_front(trace: Trace, node: Node) -> Node:
+    """(tokens, k, c), where the batch is merged with another axis, as (k, tokens, c), and the way back."""
+    return permuted(trace, node, [1, 0, 2]) if len(node.shape) == 3 else node
 
 
 FUNCTIONS: dict[str, Any] = {

@@ -24,17 +24,19 @@ class Packability:
     Attributes:
         obstacles: What cannot be packed, in the order in which the model runs.
         parts: The largest submodules that can be packed, and those that cannot, with the reason.
+        one_bit: How many convolutions and products are counted in bits, in a model that packs whole.
 
     Example:
         >>> from torch import nn
         >>> import xnorpp
         >>> result = xnorpp.check_packable(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), 8)
         >>> bool(result), str(result)
-        (True, 'packable: the whole model, 1 layers')
+        (True, 'packable: the whole model, 1 layer')
     """
 
     obstacles: tuple[Obstacle, ...]
     parts: tuple[Part, ...]
+    one_bit: int = 0
 
     @property
     def packable_parts(self) -> tuple[Part, ...]:
@@ -46,7 +48,10 @@ class Packability:
 
     def __str__(self) -> str:
         if self:
-            return f"packable: the whole model, {sum(part.layers for part in self.parts)} layers"
+            layers = _count(sum(part.layers for part in self.parts), "layer")
+            return f"packable: the whole model, {layers}" + (
+                f", {_count(self.one_bit, 'one-bit operation')}" if self.one_bit else ""
+            )
         count = len(self.obstacles)
         lines = [f"not packable: {count} obstacle{'s' * (count > 1)}"]
         groups: dict[tuple[str, str, str], list[Obstacle]] = {}
@@ -97,16 +102,22 @@ def check_packable(model: nn.Module, example: Any) -> Packability:
         raise ValueError(f"`model` is {type(model).__name__}; an nn.Module is needed")
     model = unwrap(model)
     recorder = trace_example(model, example)
+    one_bit = 0
     if recorder.outputs:
         try:
-            assemble(fold(recorder.outputs), recorder.input.shape)
+            program, _ = assemble(fold(recorder.outputs), recorder.input.shape)
+            one_bit = sum(op.op in ("binary_conv2d", "binary_linear") for op in program.ops)
         except (PackError, ProgramError) as error:
             remedy = "change the named layer, or pack the modules around it: xnorpp.pack_submodules"
             line = f"class {type(model).__name__}"
             recorder.obstacles.append(Obstacle("", "the program", line, f"is not valid: {error}", remedy))
     if not recorder.obstacles:
-        return Packability((), (Part(("",), True, count_layers(model)),))
+        return Packability((), (Part(("",), True, count_layers(model)),), one_bit)
     return Packability(tuple(recorder.obstacles), find_parts(model, recorder))
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number != 1)}"
 
 
 def _columns(rows: Sequence[tuple[str, str]]) -> list[str]:

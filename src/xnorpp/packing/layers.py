@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLayer, BinaryLinear
 from xnorpp.nn.quantizers import hard_sign
+from xnorpp.packing.bits.products import with_sums
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.transposed import transposed
 from xnorpp.packing.moves.views import joined, on_last_axis, reshaped, sliced
@@ -19,7 +20,6 @@ from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.bits import pack_conv_weight, pack_linear_weight
 
 _MOST_PARTS = 64  # copies of a convolution, for images that the batch is merged with
-_SHARE = 1e-12  # of a filter's factor: a mean that is nothing beside the deviation
 
 
 def record_layer(trace: Trace, layer: nn.Module, x: Any, result: Tensor) -> Node:
@@ -160,29 +160,6 @@ def _window_sums(
     return affine(trace, counted, None, None)
 
 
-def _with_sums(trace: Trace, layer: BinaryLayer, y: Node, total: Node) -> Node:
-    """The products of `adaptive_sets`, y*factor + constant + total*share.
-
-    Where all channels share the sums they are added as they are, so that nothing of the output's size is made
-    of them: (y*(factor/share) + constant/share + total) * share. A share that is next to nothing is raised to
-    what still is, because its quotients must be finite.
-    """
-    factor, constant, share = (_array(one).astype(np.float64) for one in layer.set_factors())
-    if len(y.shape) == 3 and total.shape[0] == 1:
-        least = np.maximum(np.abs(factor) * _SHARE, np.finfo(np.float32).tiny)
-        share = np.where(np.abs(share) < least, least, share)
-        made = affine(trace, y, factor / share, constant / share)
-        attrs = {"broadcast": True} if y.shape[0] > 1 else None
-        return affine(trace, trace.emit("add", [made, total], y.shape, attrs), share, None)
-    if len(y.shape) == 1:
-        spread = trace.emit("linear", [total], y.shape, None, {"weight": share.reshape(-1, 1)})
-    else:
-        plain: dict[str, Any] = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}
-        plain["groups"] = total.shape[0]
-        spread = trace.emit("conv2d", [total], y.shape, plain, {"weight": share.reshape(-1, 1, 1, 1)})
-    return trace.emit("add", [affine(trace, y, factor, constant), spread], y.shape)
-
-
 def _padded_evenly(
     trace: Trace, layer: BinaryConv2d | BinaryConv1d, source: Node, shape: tuple[int, ...]
 ) -> Node:
@@ -299,7 +276,7 @@ def _scaled(trace: Trace, layer: BinaryLayer, y: Node, k: Node | None, total: No
     if k is not None:
         y = trace.emit("mul", [y, k], y.shape)
     if total is not None:
-        y = _with_sums(trace, layer, y, total)
+        y = with_sums(trace, y, total, *(_array(one).astype(np.float64) for one in layer.set_factors()))
     spatial = {role: _array(part) for role, part in layer.packed_scale().items()}
     mult = spatial.pop("mult", None)
     bias = None if layer.bias is None else _array(layer.bias)

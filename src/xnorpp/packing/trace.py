@@ -50,6 +50,7 @@ from xnorpp.packing.obstacles import (
 _CHANGED = " a tensor whose memory was changed in place through another view"
 _CLONE = "clone the tensor before the in-place operation"
 _ALWAYS_OTHERS = "uses random numbers, so that every run gives another result"
+_SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 _no_modes = torch._C.DisableTorchFunction
 RANKS = range(1, 9)  # axes of a value of a program, without the batch
 
@@ -74,6 +75,8 @@ class Trace(TorchFunctionMode):
         self.stale: dict[int, tuple[Node, Tensor | None]] = {}
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
         self.three_way: dict[int, tuple[Node, Node]] = {}  # torch.sign, and what it is the sign of
+        self.norms: dict[int, Node] = {}  # batch norms
+        self.levels: dict[int, tuple[Node, Any]] = {}  # what follows from one sign alone (`bits.py`)
         self.joined: dict[tuple[int, ...], Node] = {}  # concatenations by axis and parts (`views.py`)
         self._batch_axes: dict[int, int] = {}  # of tensors whose batch axis is not the first
         self._merged: dict[int, int] = {}  # of tensors whose batch axis is n*k: k, an axis of the value
@@ -98,6 +101,9 @@ class Trace(TorchFunctionMode):
         old = self._constant_before(name, args) if tracked and changes_first(name) else None
         drawn = RandomState(name)
         result = func(*args, **kwargs)
+        if func == _SET_DATA and self.is_value(args[1]):  # the tensor is the other one from now on
+            self.bind(args[0], self.node(args[1], anywhere=True))
+            return result
         constant = name in FRESH or (name in LIKE and not self.is_value(args[0]))
         if not tracked or constant or (name in PARTS and len(tracked) == 1 and is_empty(result)):
             made = args[0] if name == "__setitem__" else result

@@ -38,7 +38,7 @@ def transposed(
         shape: Of the result.
         binary: Whether both factors are bits.
     """
-    filters = _filters(weight, groups)
+    filters = filters_of_transposed(weight, groups)
     if stride != [1, 1] and dilation != [1, 1] and not binary:
         filters, dilation = _spread(filters, dilation), [1, 1]
     reach = [d * (k - 1) for d, k in zip(dilation, filters.shape[2:])]
@@ -69,7 +69,7 @@ def transposed(
     return made
 
 
-def _filters(weight: Array, groups: int) -> Array:
+def filters_of_transposed(weight: Array, groups: int) -> Array:
     """(c, out/groups, kh, kw) as (out, c/groups, kh, kw)."""
     c, each, kh, kw = weight.shape
     blocks = weight.reshape(groups, c // groups, each, kh, kw).transpose(0, 2, 1, 3, 4)

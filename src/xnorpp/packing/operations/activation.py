@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from xnorpp.packing.bits.levels import hardly_zero
 from xnorpp.packing.composed import composed_value, elementwise
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import sliced
@@ -77,9 +78,11 @@ def relu6(trace: Trace, result: Tensor, input: Any, inplace: bool = False) -> No
 
 
 def sign(trace: Trace, result: Tensor, input: Any) -> Node:
-    """torch.sign is 0 at 0: half of `sign(x) - sign(-x)`, each of which is -1 there. With
-    `threshold(., 0, -1)` after it, as in `xnorpp.nn.sign`, it is one bit."""
+    """torch.sign is 0 at 0: half of `sign(x) - sign(-x)`, each of which is -1 there. It is one bit with
+    `threshold(., 0, -1)` after it, as in `xnorpp.nn.sign`, and of numbers that are 0 by chance alone."""
     source = trace.node(input)
+    if hardly_zero(trace, source):
+        return trace.emit("signs", [trace.emit_sign(source)], source.shape)
     opposite = affine(trace, source, np.array([-1.0]), None)
     trace.keep(opposite, source, torch.neg)
     halves = [
@@ -98,6 +101,8 @@ def threshold(
     if id(source) in trace.three_way and threshold == 0 and value == -1:
         _, argument = trace.three_way[id(source)]
         return trace.emit("signs", [trace.emit_sign(argument)], source.shape)
+    if source.op == "signs" and threshold == 0 and value == -1:
+        return source
     if threshold == 0 and value == 0:
         return relu(trace, result, input)
     return composed_value(trace, elementwise.threshold, (input, threshold, value), result)

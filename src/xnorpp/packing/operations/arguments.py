@@ -106,6 +106,14 @@ def of_one(trace: Trace, rank: int, c: Array) -> Array:
     return np.asarray(wide[0])
 
 
+def once(c: Array) -> Array:
+    """A constant without what was repeated along an axis, as `bias.expand_as(x)`."""
+    for axis in range(c.ndim):
+        first = c.take([0], axis) if c.shape[axis] > 1 else c
+        c = first if bool((c == first).all()) else c
+    return c
+
+
 def spatial_parts(node: Node, c: Array) -> dict[str, Array]:
     """A factor for each pixel of an image, or for each pixel and channel, as an affine stores it."""
     channels, h, w = c.shape

@@ -12,8 +12,10 @@ from torch import Tensor
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import as_image, channels_back, channels_first, expanded, reshaped
 from xnorpp.packing.operations.activation import emit_curve
-from xnorpp.packing.operations.arguments import Handler, affine, finite, of_one, shape_of, spatial_parts
+from xnorpp.packing.operations.arguments import Handler, affine, finite, of_one, once, shape_of, spatial_parts
 from xnorpp.packing.trace import Trace
+
+_MOST_SAME = 4  # operations on a value that are written twice
 
 
 def batch_norm(
@@ -35,7 +37,9 @@ def batch_norm(
     wide, shift = alpha.astype(np.float64), mean.astype(np.float64) * alpha
     beta = (b - shift).astype(np.float32).astype(np.float64)
     size = np.abs(b.astype(np.float64)) + np.abs(shift)
-    return affine(trace, source, wide, beta, None, lambda v: (v * wide + beta).astype(np.float32), size)
+    node = affine(trace, source, wide, beta, None, lambda v: (v * wide + beta).astype(np.float32), size)
+    trace.norms[id(node)] = node
+    return node
 
 
 def _pair(trace: Trace, a: Any, b: Any) -> tuple[Node, Node, bool]:
@@ -95,7 +99,7 @@ def times_constant(trace: Trace, source: Node, constant: Any) -> Node:
     c = trace.constant(constant)
     if c.size == 1:
         return affine(trace, source, c.reshape(1), None)
-    return _times(trace, source, of_one(trace, len(source.shape), c))
+    return _times(trace, source, once(of_one(trace, len(source.shape), c)))
 
 
 def _times(trace: Trace, source: Node, c: Array) -> Node:
@@ -134,7 +138,7 @@ def div(trace: Trace, result: Tensor, a: Any, b: Any, *, rounding_mode: Any = No
         return times_constant(trace, emit_curve(trace, trace.node(b), "reciprocal", torch.reciprocal), a)
     source, c = trace.node(a), trace.constant(b)
     if c.size > 1:
-        c = of_one(trace, len(source.shape), c)
+        c = once(of_one(trace, len(source.shape), c))
     if c.size == 1 or c.size == c.shape[0]:
         divisor = c.reshape(-1).astype(np.float32)
         return affine(trace, source, 1.0 / divisor.astype(np.float64), None, None, lambda v: v / divisor)
@@ -150,7 +154,7 @@ def plus_constant(trace: Trace, source: Node, constant: Any, sign: float = 1.0) 
     c = finite(sign * trace.constant(constant).astype(np.float64))
     if c.size == 1:
         return affine(trace, source, None, c.reshape(1))
-    c = of_one(trace, len(source.shape), c)
+    c = once(of_one(trace, len(source.shape), c))
     if c.size == c.shape[0]:
         return affine(trace, source, None, c.reshape(-1))
     if c.size == c.shape[-1]:
@@ -164,14 +168,54 @@ def add(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> No
         first, second, equal = _pair(trace, a, b)
         if alpha != 1:
             second = affine(trace, second, np.array([float(alpha)]), None)
-        attrs = None if equal else {"broadcast": True}
-        return trace.emit("add", [first, second], shape_of(result), attrs)
+        return _sum(trace, first, second, result, equal)
     if trace.is_value(a):
         return _plus(trace, result, a, b, float(alpha))
     if alpha != 1:
         scaled = affine(trace, _grown(trace, trace.node(b), result), np.array([float(alpha)]), None)
         return plus_constant(trace, scaled, a)
     return _plus(trace, result, b, a, 1.0)
+
+
+def _sum(trace: Trace, first: Node, second: Node, result: Tensor, equal: bool) -> Node:
+    """The sum of two values; `(q - x) + x` is q, as straight-through estimators write it."""
+    left = (_without(first, second) or _without(second, first)) if equal else None
+    if left is not None:
+        return left
+    return trace.emit("add", [first, second], shape_of(result), None if equal else {"broadcast": True})
+
+
+def _without(sum: Node, other: Node) -> Node | None:
+    """What `sum + other` is where the sum has the other one's opposite as a part; None where it has not."""
+    if sum.op == "add":
+        for node, part in (sum.inputs, sum.inputs[::-1]):
+            if _same(_opposite(part), other):
+                return node
+    inner = _opposite(sum)
+    if inner is not None and inner.op == "add":  # other - (other - q)
+        for node, part in (inner.inputs, inner.inputs[::-1]):
+            if _same(part, other) and _opposite(node) is not None:
+                return _opposite(node)
+    return None
+
+
+def _opposite(node: Node) -> Node | None:
+    """The value of which a node is the negative one."""
+    plain = node.op == "affine" and not node.spatial and not np.any(node.tensors.get("add", 0))
+    return node.inputs[0] if plain and (node.tensors.get("mult", np.ones(1)) == -1).all() else None
+
+
+def _same(a: Node | None, b: Node, steps: int = _MOST_SAME) -> bool:
+    """Whether two nodes are one, or the same operations on it."""
+    if a is None or a is b or steps == 0:
+        return a is b
+    alike = a.op == b.op and a.attrs == b.attrs and a.tensors.keys() == b.tensors.keys() and a.inputs
+    return bool(
+        alike
+        and len(a.inputs) == len(b.inputs)
+        and all(np.array_equal(a.tensors[role], b.tensors[role]) for role in a.tensors)
+        and all(_same(x, y, steps - 1) for x, y in zip(a.inputs, b.inputs))
+    )
 
 
 def sub(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> Node:
@@ -183,8 +227,7 @@ def sub(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> No
             if alpha != 1:
                 second = affine(trace, second, np.array([float(alpha)]), None)
             return trace.emit("sub", [first, second], shape_of(result))
-        negative = affine(trace, second, np.array([-float(alpha)]), None)
-        return trace.emit("add", [first, negative], negative.shape)
+        return _sum(trace, first, affine(trace, second, np.array([-float(alpha)]), None), result, True)
     negative = affine(trace, _grown(trace, trace.node(b), result), np.array([-float(alpha)]), None)
     return plus_constant(trace, negative, a)
 

@@ -106,6 +106,9 @@ def where(trace: Trace, result: Tensor, condition: Any, a: Any = None, b: Any = 
         raise trace.fail("with one argument is not supported", "name both values: torch.where(mask, a, b)")
     if trace.is_value(condition):
         mask = _filled(trace, condition, result)
+        between = None if trace.is_value(a) or trace.is_value(b) else _between(trace, a, b, result)
+        if between is not None:
+            return _plus(trace, _times(trace, mask, between[0]), between[1])
         chosen = trace.emit("mul", [_filled(trace, a, result), mask], mask.shape)
         rest = affine(trace, mask, np.array([-1.0]), np.array([1.0]))
         return trace.emit(
@@ -123,6 +126,13 @@ def where(trace: Trace, result: Tensor, condition: Any, a: Any = None, b: Any = 
     values = [part for part in parts if isinstance(part, Node)]
     (constant,) = (part for part in parts if not isinstance(part, Node))
     return _plus(trace, values[0], constant)
+
+
+def _between(trace: Trace, a: Any, b: Any, result: Tensor) -> tuple[Array, Array] | None:
+    """For two constants the factor and the shift that make them of 1 and 0, or None where that rounds."""
+    upper, lower = (_finite(trace, t, result).astype(np.float32) for t in (a, b))
+    step = upper - lower
+    return (step, lower) if np.array_equal(step + lower, np.broadcast_to(upper, step.shape)) else None
 
 
 def _times(trace: Trace, node: Node, c: Array) -> Node:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
+from xnorpp.packing.bits.products import bit_conv, bit_transposed
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.transposed import transposed
 from xnorpp.packing.moves.views import reshaped
 from xnorpp.packing.operations.arguments import Handler, affine, check_image, layer_input, pair, shape_of
 from xnorpp.packing.trace import Trace
-from xnorpp.runtime.format.bits import pack_conv_weight
 
 
 def conv2d(
@@ -63,12 +62,15 @@ def _conv(
             padding = "valid"
         padding = [r // 2 for r in reach] if padding == "same" else [0, 0]
     attrs: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    bits, pad_value = _padded_bits(source, padding)
-    if bits is not None and is_signs(w):
-        taps = {**attrs, "padding": pad_value[1], "pad_value": pad_value[0]}
-        dot = trace.emit("binary_conv2d", [bits], shape, taps, {"weight": pack_conv_weight(w)})
-        return shifted(trace, dot, bias)
-    tensors = {"weight": w} if bias is None else {"weight": w, "bias": trace.constant(bias)}
+    b = None if bias is None else trace.constant(bias)
+    return bit_conv(trace, source, w, b, attrs, shape) or emit_conv(trace, source, w, b, attrs, shape)
+
+
+def emit_conv(
+    trace: Trace, source: Node, weight: Array, bias: Array | None, attrs: dict[str, Any],
+    shape: tuple[int, ...],
+) -> Node:  # fmt: skip
+    tensors = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
     return trace.emit("conv2d", [source], shape, attrs, tensors)
 
 
@@ -78,7 +80,7 @@ def conv_transpose2d(
 ) -> Node:  # fmt: skip
     source, w = check_image(trace, layer_input(trace, input)), trace.constant(weight)
     geometry = (pair(stride), pair(padding), pair(dilation), int(groups))
-    made = transposed(trace, source, w, *geometry, shape_of(result), binary=False)
+    made = _transposed(trace, source, w, *geometry, shape_of(result))
     return made if bias is None else affine(trace, made, None, trace.constant(bias))
 
 
@@ -88,30 +90,17 @@ def conv_transpose1d(
 ) -> Node:  # fmt: skip
     image, w = sequence(trace, layer_input(trace, input)), trace.constant(weight)[:, :, None]
     geometry = ([1, _one(stride)], [0, _one(padding)], [1, _one(dilation)], int(groups))
-    made = transposed(trace, image, w, *geometry, (result.shape[1], 1, result.shape[2]), binary=False)
+    made = _transposed(trace, image, w, *geometry, (result.shape[1], 1, result.shape[2]))
     made = reshaped(trace, made, shape_of(result))
     return made if bias is None else affine(trace, made, None, trace.constant(bias))
 
 
-def is_signs(weight: Array) -> bool:
-    return bool(np.all(np.abs(weight) == 1))
-
-
-def _padded_bits(source: Node, padding: list[int]) -> tuple[Node | None, tuple[int, list[int]]]:
-    """The bits of a real value of -1 and +1, and what is around them: (bits, (pad value, padding))."""
-    if source.op == "signs":
-        return source.inputs[0], (0, padding)
-    if source.op == "pad2d" and source.inputs[0].op == "signs" and padding == [0, 0]:
-        front, back, top, bottom, left, right = source.attrs["padding"]
-        even = front == back == 0 and top == bottom and left == right
-        if even and source.attrs["value"] in (-1.0, 0.0, 1.0):
-            return source.inputs[0].inputs[0], (int(source.attrs["value"]), [top, left])
-    return None, (0, padding)
-
-
-def shifted(trace: Trace, dot: Node, bias: Any) -> Node:
-    b = None if bias is None else trace.constant(bias)
-    return affine(trace, dot, None, b)
+def _transposed(
+    trace: Trace, source: Node, w: Array, stride: list[int], padding: list[int], dilation: list[int],
+    groups: int, shape: tuple[int, ...],
+) -> Node:  # fmt: skip
+    given = (trace, source, w, stride, padding, dilation, groups, shape)
+    return bit_transposed(*given) or transposed(*given, binary=False)
 
 
 FUNCTIONS: dict[str, Handler] = {

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from xnorpp.packing.bits.products import bit_conv, bit_linear
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import as_image, expanded, on_last_axis, permuted, reshaped
 from xnorpp.packing.operations.arguments import affine, layer_input, of_one, shape_of
-from xnorpp.packing.operations.convolution import is_signs
+from xnorpp.packing.operations.convolution import emit_conv
 from xnorpp.packing.trace import Trace
-from xnorpp.runtime.format.bits import pack_linear_weight
 
 
 def linear(trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None) -> Node:
@@ -25,20 +25,16 @@ def linear(trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = No
 
 def _linear(trace: Trace, source: Node, w: Array, bias: Array | None) -> Node:
     if len(source.shape) != 1:
-        tensors = {"weight": w[:, :, None, None]}
-        if bias is not None:
-            tensors["bias"] = bias
 
         def conv(image: Node) -> Node:
             attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
-            return trace.emit("conv2d", [image], (w.shape[0], *image.shape[1:]), attrs, tensors)
+            given = (image, w[:, :, None, None], bias, attrs, (w.shape[0], *image.shape[1:]))
+            return bit_conv(trace, *given) or emit_conv(trace, *given)
 
         return on_last_axis(trace, source, conv)
-    if source.op == "signs" and is_signs(w):
-        dot = trace.emit(
-            "binary_linear", [source.inputs[0]], (w.shape[0],), None, {"weight": pack_linear_weight(w)}
-        )
-        return affine(trace, dot, None, bias)
+    made = bit_linear(trace, source, w, bias)
+    if made is not None:
+        return made
     tensors = {"weight": w} if bias is None else {"weight": w, "bias": bias}
     return trace.emit("linear", [source], (w.shape[0],), None, tensors)
 

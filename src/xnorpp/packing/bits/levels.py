@@ -1,0 +1,200 @@
+"""Values of two numbers: what follows from nothing but the sign of one value.
+
+Much public code has no binary layer, but torch's own functions: `torch.sign`, a comparison and a choice, or a
+straight-through estimator around them. What follows from one sign takes three numbers, for the value below 0,
+at 0 and above 0. They are followed through the graph; where two are equal, the value is one bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from xnorpp.packing.graph import Array, Node
+from xnorpp.packing.moves.views import permuted, reshaped
+from xnorpp.packing.operations.arguments import affine
+from xnorpp.packing.trace import Trace
+
+_MOST_STEPS = 200  # back through the graph
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What a value is where `root` is below 0, at 0 and above 0: (3, 1), or (3, c) by channels.
+
+    It is NaN where it depends on more than that sign.
+    """
+
+    root: Node | None  # None: a constant, or unknown
+    numbers: Array
+
+    @property
+    def uniform(self) -> bool:
+        return bool((self.numbers == self.numbers[:, :1]).all())
+
+
+_UNKNOWN = Levels(None, np.full((3, 1), np.nan))
+
+
+def levels_of(trace: Trace, node: Node) -> Levels:
+    """The levels of a value."""
+    stack = [node]
+    while stack:
+        last = stack[-1]
+        missing = [source for source in _followed(last) if id(source) not in trace.levels]
+        stack += missing
+        if not missing:
+            if id(last) not in trace.levels:
+                given = [trace.levels[id(source)][1] for source in _followed(last)]
+                trace.levels[id(last)] = last, _levels(trace, last, given)
+            stack.pop()
+    found: Levels = trace.levels[id(node)][1]
+    return found
+
+
+def _followed(node: Node) -> list[Node]:
+    """The values that the levels of a value follow from."""
+    if node.op == "signs":
+        return node.inputs[0].inputs
+    return node.inputs if node.op in _POINTWISE or node.op in _KEPT else []
+
+
+def _levels(trace: Trace, node: Node, given: list[Levels]) -> Levels:
+    if node.op == "constant":
+        return _of_constant(node)
+    if node.op == "signs":
+        return _of_sign(node.inputs[0].inputs[0], given[0])
+    roots = [own.root for own in given if own.root is not None]
+    if not roots or any(root is not roots[0] for root in roots):
+        return _UNKNOWN
+    if node.op in _POINTWISE:
+        known = node.shape == roots[0].shape
+        return (
+            Levels(roots[0], _POINTWISE[node.op](node, *(own.numbers for own in given)))
+            if known
+            else _UNKNOWN
+        )
+    if not given[0].uniform:
+        return _UNKNOWN
+    moved = (
+        permuted(trace, roots[0], node.attrs["axes"])
+        if node.op == "permute"
+        else reshaped(trace, roots[0], node.shape)
+    )
+    return Levels(moved, given[0].numbers[:, :1])
+
+
+def _of_constant(node: Node) -> Levels:
+    rows = node.tensors["value"].reshape(node.shape[0], -1).astype(np.float64)
+    return Levels(None, np.tile(rows[:, 0], (3, 1))) if (rows == rows[:, :1]).all() else _UNKNOWN
+
+
+def _of_sign(argument: Node, inner: Levels) -> Levels:
+    if inner.root is not None and np.isfinite(inner.numbers).all():
+        return Levels(inner.root, np.where(inner.numbers > 0, 1.0, -1.0))
+    root, turned = argument, np.ones(1)
+    while root.op == "affine" and not root.spatial and not np.any(root.tensors.get("add", 0)):
+        mult = root.tensors.get("mult", np.ones(1))
+        if not (np.abs(mult) == 1).all():
+            break
+        root, turned = root.inputs[0], turned * mult
+    return Levels(root, np.stack([-turned, -np.ones_like(turned), turned]))
+
+
+def _affine(node: Node, x: Array) -> Array:
+    if node.spatial:
+        return x * np.nan
+    return np.asarray(x * node.tensors.get("mult", 1.0) + node.tensors.get("add", 0.0))
+
+
+def _mul(node: Node, a: Array, b: Array) -> Array:
+    """0 times a value is 0: so a choice is written."""
+    return np.where((a == 0) | (b == 0), 0.0, a * b)
+
+
+_POINTWISE: dict[str, Any] = {
+    "affine": _affine,
+    "add": lambda node, a, b: a + b,
+    "sub": lambda node, a, b: a - b,
+    "mul": _mul,
+    "relu": lambda node, x: np.maximum(x, 0.0),
+    "prelu": lambda node, x: np.where(x > 0, x, x * node.tensors["slope"]),
+    "hardtanh": lambda node, x: np.clip(x, node.attrs["min"], node.attrs["max"]),
+}
+
+_KEPT = ("reshape", "flatten", "permute")
+
+# Above 0, or 0 by chance; 0 only where their input is; a move, whose numbers are those of its input.
+_POSITIVE = ("sigmoid", "exp", "softplus", "layer_norm", "group_norm", "instance_norm")
+_ODD = ("tanh", "erf", "silu", "gelu", "gelu_tanh", "mish", "elu", "log")
+_MOVES = (
+    *("reshape", "flatten", "permute", "slice", "concat", "expand", "channel_shuffle", "pixel_shuffle"),
+    *("max_pool2d", "avg_pool2d", "global_avg_pool", "upsample_nearest", "resize2d"),
+)
+
+
+def hardly_zero(trace: Trace, node: Node, steps: int = _MOST_STEPS) -> bool:
+    """Whether a real value is 0 by chance alone: after a batch norm or a bias, but not after a ReLU, a whole
+    number or the input, of which many numbers may be exactly 0."""
+    if steps == 0 or not node.inputs:
+        return False
+    first, numbers = node.inputs[0], levels_of(trace, node).numbers
+    if np.isfinite(numbers).all():
+        return bool(numbers.all())
+    if node.op in _POSITIVE or node.op == "signs":
+        return True
+    if node.op == "affine":
+        shift = node.tensors.get("add", np.zeros(1))
+        if id(node) in trace.norms or (shift.all() and np.ptp(shift) > 0):
+            return True
+        if shift.any() and _whole(first):  # as of truth values, or of counts of which a number is taken
+            return False
+        return bool(np.all(node.tensors.get("mult", 1.0))) and hardly_zero(trace, first, steps - 1)
+    if node.op == "offset":
+        return bool(node.tensors["value"].all()) or hardly_zero(trace, first, steps - 1)
+    if node.op in ("conv2d", "linear"):
+        return "bias" in node.tensors or hardly_zero(trace, first, steps - 1)
+    if node.op in ("add", "sub"):
+        return any(hardly_zero(trace, source, steps // 2) and not _whole(source) for source in node.inputs)
+    if node.op in ("mul", "div", "concat"):
+        return all(hardly_zero(trace, source, steps // 2) for source in node.inputs)
+    if node.op == "prelu":
+        return bool(node.tensors["slope"].all()) and hardly_zero(trace, first, steps - 1)
+    if node.op == "hardtanh":
+        return 0.0 not in node.attrs.values() and hardly_zero(trace, first, steps - 1)
+    return node.op in (*_ODD, *_MOVES) and hardly_zero(trace, first, steps - 1)
+
+
+def _whole(node: Node) -> bool:
+    """Whether a value has a few numbers alone, which another one may be the opposite of."""
+    while node.op in (*_MOVES, "affine"):
+        node = node.inputs[0]
+    return node.op in ("signs", "binary_conv2d", "binary_linear")
+
+
+@dataclass(frozen=True)
+class TwoNumbers:
+    """A value `half*s + middle`, s the signs of `bits`; `half` and `middle` (1,), or (c,) by channels."""
+
+    bits: Node
+    half: Array
+    middle: Array
+
+
+def two_numbers(trace: Trace, node: Node) -> TwoNumbers | None:
+    """A value as bits, or None where it is none of two numbers."""
+    levels = levels_of(trace, node)
+    below, at, above = levels.numbers
+    half, middle = (above - below) / 2, (above + below) / 2
+    if levels.root is None or not (np.isfinite(half) & (half != 0)).all():
+        return None
+    if (at == below).all():
+        return TwoNumbers(trace.emit_sign(levels.root), half, middle)
+    if (at == above).all():
+        opposite = affine(trace, levels.root, np.array([-1.0]), None)
+        trace.keep(opposite, levels.root, torch.neg)
+        return TwoNumbers(trace.emit_sign(opposite), -half, middle)
+    return None

@@ -20,13 +20,13 @@ bool is_leaky(const Stage &stage, int channels) {
 }
 
 // The places of the fused line, in order.
-enum Place { kMap, kAffine, kAct, kResidual, kAffine2, kAct2, kStore, kSign, kEnd };
+enum Place { kMap, kAffine, kAct, kResidual, kAffine2, kAct2, kAffine3, kStore, kSign, kEnd };
 
 // Where a stage fits at or behind `from`; kEnd where it does not.
 Place place_of(const StageSpec &stage, int from) {
     Place place = kEnd;
     if (stage.kind == StageKind::Map) place = kMap;
-    else if (stage.kind == StageKind::Affine) place = from <= kAffine ? kAffine : kAffine2;
+    else if (stage.kind == StageKind::Affine) place = from <= kAffine ? kAffine : from <= kAffine2 ? kAffine2 : kAffine3;
     else if (is_act(stage.kind)) place = from <= kAct ? kAct : kAct2;
     else if (stage.kind == StageKind::AddValue && !stage.which) place = kResidual;
     else if (stage.kind == StageKind::Store) place = kStore;
@@ -87,6 +87,7 @@ Epilogue Engine::resolve(const Step &step, char *arena, std::vector<Stage> &stag
                 break;
             case kAffine2: e.mult2 = s.a, e.add2 = s.b; break;
             case kAct2: e.act2 = act_of(s.kind), e.slope2 = s.a, e.lo2 = s.lo, e.hi2 = s.hi; break;
+            case kAffine3: e.mult3 = s.a, e.add3 = s.b; break;
             case kResidual: e.residual = (const float *)s.value, e.residual_stride = s.stride; break;
             case kStore: e.out = (float *)s.value, e.out_stride = s.stride; break;
             case kSign:
@@ -97,7 +98,7 @@ Epilogue Engine::resolve(const Step &step, char *arena, std::vector<Stage> &stag
         }
     }
     // A sign that is all there is: its own factor is as good as the line's, and that line is known at compile time.
-    const bool sign_alone = !e.map && !e.mult && e.act == Act::None && !e.residual && !e.mult2 && e.act2 == Act::None &&
+    const bool sign_alone = !e.map && !e.mult && e.act == Act::None && !e.residual && !e.mult2 && !e.mult3 && e.act2 == Act::None &&
                             !e.out;
     if (e.sign_map && sign_alone) e.map = e.sign_map, e.sign_map = nullptr;
     e.limits = step.limits.as<const int16_t>(), e.turn = step.turn.as<const uint32_t>();

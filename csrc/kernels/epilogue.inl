@@ -12,13 +12,16 @@ namespace {
 
 // What happens behind the activation, known at compile time for the lines that networks are full of; every source
 // below says which of them it often meets.
-enum class Tail : unsigned { Any = 0, Bits = 1, Out = 2, OutBits = 4, ResidualOutBits = 8 };
-constexpr unsigned kBinaryTails = (unsigned)Tail::Bits | (unsigned)Tail::Out | (unsigned)Tail::ResidualOutBits;
+// Shifted: the shortcut, then a PReLU between two shifts (RPReLU), and floats and bits.
+enum class Tail : unsigned { Any = 0, Bits = 1, Out = 2, OutBits = 4, ResidualOutBits = 8, Shifted = 16 };
+constexpr unsigned kBinaryTails = (unsigned)Tail::Bits | (unsigned)Tail::Out | (unsigned)Tail::ResidualOutBits | (unsigned)Tail::Shifted;
 constexpr unsigned kStoredTail = (unsigned)Tail::Out;
 constexpr unsigned kPooledTails = (unsigned)Tail::Bits | (unsigned)Tail::Out | (unsigned)Tail::OutBits;
 
 inline Tail tail_of(const Epilogue &e) {
-    if (e.mult2 || e.act2 != Act::None || e.sign_map) return Tail::Any;
+    const bool second = e.residual && e.mult2 && e.act2 == Act::Prelu && e.mult3;
+    if (second && e.act == Act::None && e.out && e.bits && !e.sign_map) return Tail::Shifted;
+    if (e.mult2 || e.mult3 || e.act2 != Act::None || e.sign_map) return Tail::Any;
     if (!e.residual && !e.out && e.bits) return Tail::Bits;
     if (!e.residual && e.out) return e.bits ? Tail::OutBits : Tail::Out;
     return e.residual && e.out && e.bits ? Tail::ResidualOutBits : Tail::Any;
@@ -26,7 +29,7 @@ inline Tail tail_of(const Epilogue &e) {
 
 // Whether a line is the one that most layers of a network have: factors, PReLU, shortcut, floats and bits.
 inline bool is_usual(const Epilogue &e) {
-    const bool usual = e.fused && e.map && e.mult && !e.mult2 && e.act2 == Act::None && !e.sign_map;
+    const bool usual = e.fused && e.map && e.mult && !e.mult2 && !e.mult3 && e.act2 == Act::None && !e.sign_map;
     return usual && (e.act == Act::Prelu || e.act == Act::Leaky) && e.residual && e.out && e.bits && e.channels % kBlock == 0;
 }
 
@@ -113,10 +116,12 @@ inline void clear_tail_bits(const Epilogue &e, uint8_t *pixel, int c0, int from)
 template <int kVectors, bool kMap, bool kAffine, Act A, Tail T, class Src>
 __attribute__((always_inline)) inline void fused_vectors(const Epilogue &e, const Src &src, const int *pixels, int n, int c0,
                                                          int lane0) {
-    const bool has_residual = T == Tail::Any ? e.residual != nullptr : T == Tail::ResidualOutBits;
+    const bool has_residual = T == Tail::Any ? e.residual != nullptr : T == Tail::ResidualOutBits || T == Tail::Shifted;
     const bool has_out = T == Tail::Any ? e.out != nullptr : T != Tail::Bits;
     const bool has_bits = T == Tail::Any ? e.bits != nullptr : T != Tail::Out;
-    const Act act2 = T == Tail::Any ? e.act2 : Act::None;
+    const Act act2 = T == Tail::Any ? e.act2 : T == Tail::Shifted ? Act::Prelu : Act::None;
+    const bool has_second = T == Tail::Any ? e.mult2 != nullptr : T == Tail::Shifted;
+    const bool has_third = T == Tail::Any ? e.mult3 != nullptr : T == Tail::Shifted;
     const int first = c0 + lane0;
     F mult[kVectors], shift[kVectors], slope[kVectors], flip[kVectors], threshold[kVectors];
     unsigned real = 0;
@@ -150,10 +155,11 @@ __attribute__((always_inline)) inline void fused_vectors(const Epilogue &e, cons
             if (A == Act::Leaky) v = leaky(v, slope[j]);
             if (A == Act::Hardtanh) v = clamp(v, set1(e.lo), set1(e.hi));
             if (has_residual) v = add(v, load(residuals + residual_at + j * N));
-            if (T == Tail::Any && e.mult2) v = multiply_add(v, load(e.mult2 + c), load(e.add2 + c));
+            if (has_second) v = multiply_add(v, load(e.mult2 + c), load(e.add2 + c));
             if (act2 == Act::Relu) v = relu(v);
             else if (act2 == Act::Prelu) v = prelu(v, load(e.slope2 + c));
             else if (act2 == Act::Hardtanh) v = clamp(v, set1(e.lo2), set1(e.hi2));
+            if (has_third) v = multiply_add(v, load(e.mult3 + c), load(e.add3 + c));
             if (has_out) store(outs + at + j * N, v);
             if (has_bits) {
                 if (T == Tail::Any && e.sign_map) v = mul(v, sign_map);
@@ -166,7 +172,7 @@ __attribute__((always_inline)) inline void fused_vectors(const Epilogue &e, cons
         }
     };
     const bool together = bits_step * 8 == step && (!has_residual || residual_step == step);
-    if ((T == Tail::ResidualOutBits || T == Tail::OutBits) && together) {
+    if ((T == Tail::ResidualOutBits || T == Tail::OutBits || T == Tail::Shifted) && together) {
         for (int i = 0; i < n; i++) {
             const int p = pixels[i];
             if (p < 0) continue;
@@ -269,12 +275,14 @@ void with_tail(const Epilogue &e, const Src &src, const int *pixels, int n, int 
         if (tail == Tail::OutBits) return with_act<kMap, kAffine, Tail::OutBits>(e, src, pixels, n, c0);
     if constexpr (Src::kTails & (unsigned)Tail::ResidualOutBits)
         if (tail == Tail::ResidualOutBits) return with_act<kMap, kAffine, Tail::ResidualOutBits>(e, src, pixels, n, c0);
+    if constexpr (Src::kTails & (unsigned)Tail::Shifted)
+        if (tail == Tail::Shifted) return fused_tile<kMap, kAffine, Act::None, Tail::Shifted>(e, src, pixels, n, c0);
     with_act<kMap, kAffine, Tail::Any>(e, src, pixels, n, c0);
 }
 
 // Lines of real layers that end in registers: a factor and a summand or not, ReLU or not, floats alone.
 inline bool ends_in_registers(const Epilogue &e) {
-    const bool plain = e.fused && !e.map && !e.residual && !e.mult2 && e.act2 == Act::None && !e.bits && !e.sign_map;
+    const bool plain = e.fused && !e.map && !e.residual && !e.mult2 && !e.mult3 && e.act2 == Act::None && !e.bits && !e.sign_map;
     return plain && e.out && (e.act == Act::None || e.act == Act::Relu) && e.channels % kBlock == 0;
 }
 

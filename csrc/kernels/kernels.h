@@ -80,7 +80,7 @@ struct Stage {
 };
 
 // The straight line behind a producer. `fused` says that it is
-//   v*map, v*mult + add, act, + residual, v*mult2 + add2, act2, store, sign(v*sign_map)
+//   v*map, v*mult + add, act, + residual, v*mult2 + add2, act2, v*mult3 + add3, store, sign(v*sign_map)
 // with any part absent, and is then done in registers in one go; otherwise `stages` run one by one on the tile.
 struct Epilogue {
     const Stage *stages;
@@ -88,7 +88,7 @@ struct Epilogue {
     int channels;
     int full_stride;
     bool fused;
-    const float *map, *mult, *add, *slope, *residual, *mult2, *add2, *slope2, *sign_map, *threshold;
+    const float *map, *mult, *add, *slope, *residual, *mult2, *add2, *slope2, *mult3, *add3, *sign_map, *threshold;
     const uint32_t *flip;
     Act act, act2;
     float lo, hi, lo2, hi2;

@@ -346,9 +346,11 @@ def test_real_layers_of_1x1_have_tiles_of_any_size(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("stride", [1, 2])
-def test_the_usual_line_of_a_residual_block(isa: str, stride: int) -> None:
+@pytest.mark.parametrize("line", ["usual", "shifted", "shifted, by pixels"])
+def test_the_usual_lines_of_a_residual_block(isa: str, stride: int, line: str) -> None:
     """Factors of pixels and channels, PReLU, shortcut, floats and bits, for rows of any width: bit for bit,
-    with NaN, infinity and both zeros in the shortcut."""
+    with NaN, infinity and both zeros in the shortcut. `shifted`: the PReLU comes last, between two shifts, as
+    in ReActNet."""
     rng = np.random.default_rng(stride)
 
     def real(*shape: int) -> Any:
@@ -364,13 +366,26 @@ def test_the_usual_line_of_a_residual_block(isa: str, stride: int) -> None:
         shortcut = b.emit("max_pool2d", INPUT, attrs=pool) if stride > 1 else INPUT
         value = b.emit("binary_conv2d", bits, attrs=attrs, tensors={"weight": weights[0]})
         _, rows, columns = b.values[value].shape
-        factors = {"mult": real(64), "add": real(64), "row": real(rows), "col": real(columns)}
-        value = b.emit("prelu", b.emit("affine", value, tensors=factors), tensors={"slope": real(64)})
-        value = b.emit("add", value, shortcut)
+        factors = {"mult": real(64), "add": real(64)}
+        if line != "shifted":
+            factors |= {"row": real(rows), "col": real(columns)}
+        value = b.emit("affine", value, tensors=factors)
+        if line == "usual":
+            value = b.emit("add", b.emit("prelu", value, tensors={"slope": real(64)}), shortcut)
+        else:
+            value = b.emit("affine", b.emit("add", value, shortcut), tensors={"add": real(64)})
+            value = b.emit("prelu", value, tensors={"slope": real(64)})
+            value = b.emit("affine", value, tensors={"mult": real(64), "add": real(64)})
         flip = rng.integers(0, 2, 64).astype(np.uint8)
         bits = b.emit("sign", value, tensors={"threshold": real(64), "flip": flip})
         dot = b.emit("binary_conv2d", bits, attrs=same, tensors={"weight": weights[1]})
-        program = b.program(b.emit("add", b.emit("affine", dot, tensors={"mult": real(64)}), value))
+        value = b.emit("add", b.emit("affine", dot, tensors={"mult": real(64)}), value)
+        if line != "usual":  # the last block, which has no bits
+            value = b.emit(
+                "prelu", b.emit("affine", value, tensors={"add": real(64)}), tensors={"slope": real(64)}
+            )
+            value = b.emit("affine", value, tensors={"add": real(64)})
+        program = b.program(value)
         x = real(2, 64, 3, width)
         x.flat[rng.integers(0, x.size, 6)] = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e38]
         with np.errstate(all="ignore"):

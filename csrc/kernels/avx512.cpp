@@ -128,8 +128,9 @@ struct Run {
 
 namespace {
 
-// What becomes of the counts: they are stored, compared with limits, or finished in registers by one of two lines.
-enum class End { Counts, Signs, Line, Floats };
+// What becomes of the counts: they are stored, compared with limits, or finished in registers: by one of two lines that networks
+// are full of, or by any fused one.
+enum class End { Counts, Signs, Line, Floats, Fused };
 
 template <int P, End E>
 void run_tile(const Run &given) {
@@ -166,6 +167,10 @@ void run_tile(const Run &given) {
         }
         if constexpr (E == End::Line) {
             finish_in_registers<P>(run, c, alike, counts);
+            continue;
+        }
+        if constexpr (E == End::Fused) {
+            end_line<P>(*run.line, run, c, counts);
             continue;
         }
         if constexpr (E == End::Floats) {
@@ -250,7 +255,11 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
     run.line = &line;
     // Halves of dot products are whole numbers where that of a pixel is even, and a factor must have its double.
     const bool halves = is_usual(e) && k.fan % 2 == 0 && have_doubles(e.map + y0 * k.ow, (y1 - y0) * k.ow);
-    const End end = e.limits ? End::Signs : halves ? End::Line : ends_in_registers(e) ? End::Floats : End::Counts;
+    const bool fused = e.fused && e.channels % kBlock == 0;
+    const End end = e.limits ? End::Signs : halves                 ? End::Line
+                    : ends_in_registers(e) ? End::Floats
+                    : fused                ? End::Fused
+                                           : End::Counts;
     const int tiles = (k.ow + kMost - 1) / kMost;
     const size_t asked = (size_t)(run.pairs / 2) * 2 * kAheadBytes;  // by a run, of both halves
     const int shortest = k.ow / tiles, longer = k.ow % tiles;  // the first ones have a pixel more
@@ -280,12 +289,19 @@ void conv_bits(const Conv &k, const Epilogue &e, const void *in, int y0, int y1,
                         runs_of<End::Signs>(n, Sizes())(run);
                         continue;
                     }
-                    if (end != End::Counts) line.out = e.out + first * e.out_stride;
+                    if (e.out && end != End::Counts) line.out = e.out + first * e.out_stride;
                     if (end == End::Line) {
                         for (int i = 0; i < n; i++) maps[i] = 2 * e.map[first + i];
                         line.residual = e.residual + first * e.residual_stride;
                         line.bits = e.bits + first * e.bits_stride;
                         runs_of<End::Line>(n, Sizes())(run);
+                        continue;
+                    }
+                    if (end == End::Fused) {
+                        line.residual = e.residual ? e.residual + first * e.residual_stride : nullptr;
+                        line.bits = e.bits ? e.bits + first * e.bits_stride : nullptr;
+                        line.map = e.map ? e.map + first : nullptr, line.sign_map = e.sign_map ? e.sign_map + first : nullptr;
+                        runs_of<End::Fused>(n, Sizes())(run);
                         continue;
                     }
                     if (end == End::Floats) {

@@ -346,11 +346,12 @@ def test_real_layers_of_1x1_have_tiles_of_any_size(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("line", ["usual", "shifted", "shifted, by pixels"])
+@pytest.mark.parametrize("line", ["usual", "shifted", "shifted, by pixels", "bounded", "clipped"])
 def test_the_usual_lines_of_a_residual_block(isa: str, stride: int, line: str) -> None:
     """Factors of pixels and channels, PReLU, shortcut, floats and bits, for rows of any width: bit for bit,
     with NaN, infinity and both zeros in the shortcut. `shifted`: the PReLU comes last, between two shifts, as
-    in ReActNet."""
+    in ReActNet; `bounded`: a ReLU comes last, as in torchvision; `clipped`: bounds before and after, no batch
+    norm, and signs with factors of their own."""
     rng = np.random.default_rng(stride)
 
     def real(*shape: int) -> Any:
@@ -367,17 +368,27 @@ def test_the_usual_lines_of_a_residual_block(isa: str, stride: int, line: str) -
         value = b.emit("binary_conv2d", bits, attrs=attrs, tensors={"weight": weights[0]})
         _, rows, columns = b.values[value].shape
         factors = {"mult": real(64), "add": real(64)}
-        if line != "shifted":
+        if line in ("usual", "shifted, by pixels"):
             factors |= {"row": real(rows), "col": real(columns)}
-        value = b.emit("affine", value, tensors=factors)
+        spatial = {}
+        bounds = {"min": -6.0, "max": 7.0}
+        if line == "clipped":
+            spatial = {"row": real(rows), "col": real(columns)}
+            value = b.emit("affine", value, tensors={"row": real(rows), "col": real(columns)})
+            value = b.emit("add", b.emit("hardtanh", value, attrs=bounds), shortcut)
+            value = b.emit("hardtanh", value, attrs=bounds)
+        else:
+            value = b.emit("affine", value, tensors=factors)
         if line == "usual":
             value = b.emit("add", b.emit("prelu", value, tensors={"slope": real(64)}), shortcut)
-        else:
+        elif line == "bounded":
+            value = b.emit("relu", b.emit("add", value, shortcut))
+        elif line != "clipped":
             value = b.emit("affine", b.emit("add", value, shortcut), tensors={"add": real(64)})
             value = b.emit("prelu", value, tensors={"slope": real(64)})
             value = b.emit("affine", value, tensors={"mult": real(64), "add": real(64)})
         flip = rng.integers(0, 2, 64).astype(np.uint8)
-        bits = b.emit("sign", value, tensors={"threshold": real(64), "flip": flip})
+        bits = b.emit("sign", value, tensors={"threshold": real(64), "flip": flip, **spatial})
         dot = b.emit("binary_conv2d", bits, attrs=same, tensors={"weight": weights[1]})
         value = b.emit("add", b.emit("affine", dot, tensors={"mult": real(64)}), value)
         if line != "usual":  # the last block, which has no bits

@@ -1,29 +1,39 @@
 // A product of two matrices of floats: out[i][j] = sum over k of a[i][k]*b[k][j], summed over k in order. `columns` is a multiple
-// of 16, as every stride of b and out; four rows and two vectors at a time stay in registers.
+// of 16, as every stride of b and out; some rows and two vectors at a time stay in registers.
 
 namespace {
 
 template <int kRows, int kVectors>
 inline void product_tile(const float *a, int a_step, const float *b, int b_step, int inner, float *out, int out_step) {
     F sum[kRows][kVectors];
+#pragma GCC unroll 8
     for (int i = 0; i < kRows; i++)
+#pragma GCC unroll 2
         for (int j = 0; j < kVectors; j++) sum[i][j] = zero();
     for (int k = 0; k < inner; k++) {
         F v[kVectors];
+#pragma GCC unroll 2
         for (int j = 0; j < kVectors; j++) v[j] = load(b + (size_t)k * b_step + j * N);
+#pragma GCC unroll 8
         for (int i = 0; i < kRows; i++) {
             const F u = set1(a[(size_t)i * a_step + k]);
+#pragma GCC unroll 2
             for (int j = 0; j < kVectors; j++) sum[i][j] = fma(u, v[j], sum[i][j]);
         }
     }
+#pragma GCC unroll 8
     for (int i = 0; i < kRows; i++)
+#pragma GCC unroll 2
         for (int j = 0; j < kVectors; j++) store(out + (size_t)i * out_step + j * N, sum[i][j]);
 }
 
 template <int kVectors>
 inline void product_columns(const float *a, int a_step, const float *b, int b_step, int rows, int inner, float *out, int out_step) {
+    constexpr int kRows = N == 16 ? 8 : 4;  // registers are twice as many where they are twice as wide
     int i = 0;
-    for (; i + 4 <= rows; i += 4)
+    for (; i + kRows <= rows; i += kRows)
+        product_tile<kRows, kVectors>(a + (size_t)i * a_step, a_step, b, b_step, inner, out + (size_t)i * out_step, out_step);
+    for (; kRows > 4 && i + 4 <= rows; i += 4)
         product_tile<4, kVectors>(a + (size_t)i * a_step, a_step, b, b_step, inner, out + (size_t)i * out_step, out_step);
     for (; i < rows; i++) product_tile<1, kVectors>(a + (size_t)i * a_step, a_step, b, b_step, inner, out + (size_t)i * out_step, out_step);
 }

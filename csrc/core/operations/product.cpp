@@ -116,9 +116,26 @@ struct Soft {
     double sum;
 };
 
-float most_of(const float *x, int64_t n, int64_t step) {
+// The greatest of some numbers; any where one of them is NaN, which makes all that follows NaN.
+float most_of(const float *x, int64_t n) {
+    typedef float Four __attribute__((vector_size(16)));
+    const auto four = [x](int64_t i) {
+        Four v;
+        __builtin_memcpy(&v, x + i, sizeof v);
+        return v;
+    };
     float most = x[0];
-    for (int64_t i = 1; i < n; i++) most = x[i * step] <= most || most != most ? most : x[i * step];
+    int64_t i = 0;
+    if (n >= 8) {
+        Four a = four(0), b = four(4);
+        for (i = 8; i + 8 <= n; i += 8) {
+            const Four c = four(i), d = four(i + 4);
+            a = c > a ? c : a, b = d > b ? d : b;
+        }
+        a = b > a ? b : a;
+        for (int j = 0; j < 4; j++) most = a[j] > most ? a[j] : most;
+    }
+    for (; i < n; i++) most = x[i] > most ? x[i] : most;
     return most;
 }
 
@@ -145,7 +162,7 @@ PlainStep soft(const PlainSite &site) {
             for (int i = 0; i < count; i++) {
                 float *row = to + (size_t)i * stride;
                 const float *from = in.data + (size_t)(first + i) * in.stride;
-                const float most = most_of(row, c, 1);
+                const float most = most_of(row, c);
                 for (int k = 0; k < c; k++) row[k] -= most;
                 kernels.curve(kExp, 0, row, stride);
                 double sum = 0;
@@ -223,7 +240,7 @@ PlainStep attention(const PlainSite &site) {
             kernels.product(asked, (int)deep, turn + h * deep * wide, (int)wide, count, (int)deep, (int)wide, scores, (int)wide);
             for (int i = 0; i < count; i++) {
                 float *row = scores + (size_t)i * wide;
-                const float most = most_of(row, (int64_t)keys, 1);
+                const float most = most_of(row, (int64_t)keys);
                 for (size_t t = 0; t < wide; t++) row[t] -= most;
                 kernels.curve(kExp, 0, row, (int)wide);
                 double part_sum[8] = {};

@@ -200,6 +200,69 @@ void fused_tile(const Epilogue &line, const Src &source, const int *pixels, int 
             if (pixels[i] >= 0) clear_tail_bits(e, e.bits + (size_t)pixels[i] * e.bits_stride, c0, count * N);
 }
 
+// One stage of a general line over a tile of `count` vectors of channels from c0 on, which stays in memory.
+inline void run_stage(const Epilogue &e, const Stage &stage, float *tile, const int *pixels, int n, int c0, int count) {
+    const Stage g = stage;  // a copy: a store might change the original
+    const auto each = [&](auto change) __attribute__((always_inline)) {
+        for (int i = 0; i < n; i++) {
+            const int p = pixels[i];
+            if (p < 0) continue;
+            float *memory = (float *)g.value + (size_t)p * g.stride;
+            for (int j = 0; j < count; j++) {
+                float *at = tile + i * kBlock + j * N;
+                change(at, load(at), memory, p, c0 + j * N);
+            }
+        }
+    };
+// `each` with what becomes of the vector v of a pixel p and channels c; `memory` is the pixel's in the stage's value.
+#define XN_BECOMES(expression) \
+    each([&](float *at, F v, [[maybe_unused]] float *memory, [[maybe_unused]] int p, [[maybe_unused]] int c) __attribute__((always_inline)) { store(at, expression); })
+    switch (g.kind) {
+        case StageKind::Map: XN_BECOMES(mul(v, set1(g.a[p]))); break;
+        case StageKind::Full: XN_BECOMES(mul(v, load(g.a + (size_t)p * e.full_stride + c))); break;
+        case StageKind::Affine: XN_BECOMES(multiply_add(v, load(g.a + c), load(g.b + c))); break;
+        case StageKind::Relu: XN_BECOMES(relu(v)); break;
+        case StageKind::Prelu: XN_BECOMES(prelu(v, load(g.a + c))); break;
+        case StageKind::Hardtanh: XN_BECOMES(clamp(v, set1(g.lo), set1(g.hi))); break;
+        case StageKind::Curve:
+            if (count * N == kBlock) {  // the pixels lie side by side
+                run_curve(g.which, g.lo, tile, n * kBlock);
+                break;
+            }
+            for (int i = 0; i < n; i++)
+                if (pixels[i] >= 0) run_curve(g.which, g.lo, tile + i * kBlock, count * N);
+            break;
+        case StageKind::AddValue:
+            if (g.which) XN_BECOMES(add(v, set1(memory[0])));
+            else XN_BECOMES(add(v, load(memory + c)));
+            break;
+        case StageKind::SubValue:
+            if (g.which) XN_BECOMES(add(v, xor_sign(set1(memory[0]), set1(-0.0f))));
+            else XN_BECOMES(add(v, xor_sign(load(memory + c), set1(-0.0f))));
+            break;
+        case StageKind::DivValue:
+            if (g.which) XN_BECOMES(div(v, set1(memory[0])));
+            else XN_BECOMES(div(v, load(memory + c)));
+            break;
+        case StageKind::MulValue: XN_BECOMES(mul(v, load(memory + c))); break;
+        case StageKind::MulPixel: XN_BECOMES(mul(v, set1(memory[0]))); break;
+        case StageKind::Store: each([&](float *, F v, float *memory, int, int c) __attribute__((always_inline)) { store(memory + c, v); }); break;
+        case StageKind::Sign:
+            each([&](float *, F v, float *, int p, int c) __attribute__((always_inline)) {
+                F u = v;
+                if (g.map) u = mul(u, set1(g.map[p]));
+                if (g.full) u = mul(u, load(g.full + (size_t)p * e.full_stride + c));
+                const F turned = xor_sign(u, load((const float *)g.flip + c));
+                uint8_t *bits = (uint8_t *)g.value + (size_t)p * g.stride;
+                put_bits(bits, c, greater(turned, load(g.a + c)) & channel_mask(e.channels, c));
+            });
+            for (int i = 0; i < n; i++)
+                if (pixels[i] >= 0) clear_tail_bits(e, (uint8_t *)g.value + (size_t)pixels[i] * g.stride, c0, count * N);
+            break;
+    }
+#undef XN_BECOMES
+}
+
 // The general line: the tile is materialised and each stage passes over it.
 template <class Src>
 void staged_tile(const Epilogue &e, const Src &src, const int *pixels, int n, int c0) {
@@ -207,50 +270,7 @@ void staged_tile(const Epilogue &e, const Src &src, const int *pixels, int n, in
     const int count = vectors_in(e, c0);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < count; j++) store(tile + i * kBlock + j * N, src.get(i, j * N, c0 + j * N));
-    for (int s = 0; s < e.count; s++) {
-        const Stage &g = e.stages[s];
-        if (g.kind == StageKind::Curve) {
-            for (int i = 0; i < n; i++)
-                if (pixels[i] >= 0) run_curve(g.which, g.lo, tile + i * kBlock, count * N);
-            continue;
-        }
-        for (int i = 0; i < n; i++) {
-            const int p = pixels[i];
-            if (p < 0) continue;
-            for (int j = 0; j < count; j++) {
-                const int c = c0 + j * N;
-                float *at = tile + i * kBlock + j * N;
-                const F v = load(at);
-                float *memory = (float *)g.value + (size_t)p * g.stride;
-                switch (g.kind) {
-                    case StageKind::Map: store(at, mul(v, set1(g.a[p]))); break;
-                    case StageKind::Full: store(at, mul(v, load(g.a + (size_t)p * e.full_stride + c))); break;
-                    case StageKind::Affine: store(at, multiply_add(v, load(g.a + c), load(g.b + c))); break;
-                    case StageKind::Relu: store(at, relu(v)); break;
-                    case StageKind::Prelu: store(at, prelu(v, load(g.a + c))); break;
-                    case StageKind::Hardtanh: store(at, clamp(v, set1(g.lo), set1(g.hi))); break;
-                    case StageKind::Curve: break;
-                    case StageKind::AddValue: store(at, add(v, g.which ? set1(memory[0]) : load(memory + c))); break;
-                    case StageKind::SubValue: store(at, add(v, xor_sign(g.which ? set1(memory[0]) : load(memory + c), set1(-0.0f)))); break;
-                    case StageKind::DivValue: store(at, div(v, g.which ? set1(memory[0]) : load(memory + c))); break;
-                    case StageKind::MulValue: store(at, mul(v, load(memory + c))); break;
-                    case StageKind::MulPixel: store(at, mul(v, set1(memory[0]))); break;
-                    case StageKind::Store: store(memory + c, v); break;
-                    case StageKind::Sign: {
-                        uint8_t *bits = (uint8_t *)g.value + (size_t)p * g.stride;
-                        F u = v;
-                        if (g.map) u = mul(u, set1(g.map[p]));
-                        if (g.full) u = mul(u, load(g.full + (size_t)p * e.full_stride + c));
-                        const F turned = xor_sign(u, load((const float *)g.flip + c));
-                        put_bits(bits, c, greater(turned, load(g.a + c)) & channel_mask(e.channels, c));
-                        break;
-                    }
-                }
-            }
-            if (g.kind == StageKind::Sign)
-                clear_tail_bits(e, (uint8_t *)g.value + (size_t)p * g.stride, c0, count * N);
-        }
-    }
+    for (int s = 0; s < e.count; s++) run_stage(e, e.stages[s], tile, pixels, n, c0, count);
 }
 
 template <bool kMap, bool kAffine, Tail T, class Src>

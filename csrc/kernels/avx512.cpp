@@ -195,6 +195,7 @@ constexpr auto runs_of(int n, std::integer_sequence<int, I...>) {
 
 }  // namespace
 
+#include "norm.inl"
 #include "product.inl"
 #include "conv.inl"
 #include "real_pointwise.inl"

@@ -176,6 +176,7 @@ struct BitDot {
 #define __builtin_convertvector(number, To) ((To)(number))
 #endif
 #include "curves.inl"
+#include "norm.inl"
 #include "product.inl"
 #include "epilogue.inl"
 #include "conv.inl"

@@ -146,6 +146,7 @@ struct BitDot {
 }  // namespace
 
 #include "curves.inl"
+#include "norm.inl"
 #include "product.inl"
 #include "epilogue.inl"
 #include "conv.inl"

@@ -251,6 +251,7 @@ struct BitDot {
 }  // namespace
 
 #include "../kernels/curves.inl"
+#include "../kernels/norm.inl"
 #include "../kernels/product.inl"
 #include "../kernels/epilogue.inl"
 #include "../kernels/conv.inl"

@@ -167,7 +167,7 @@ struct Kernels {
     Entry<PackFunction<float>> pack_grouped;
     Entry<ConvFunction> conv_bits, conv_float, conv_image, conv_image_pair;
     Entry<ConvFunction> conv_whole;    // floats rounded to 16 bits, panels of pack_image
-    Entry<ConvFunction> conv_grouped;  // real, with many groups of few filters (real_grouped.inl)
+    Entry<ConvFunction> conv_grouped;  // real, with many groups of few filters (real/grouped.inl)
     // One row of a pool into `row` (stride as the input's). `in` points at row 0; `ring` > 0: rows live in a ring of so many.
     Entry<void (*)(const Pool &, const float *in, int stride, int ring, int y, float *row)> pool_row;
     // A stem of Source::ImagePair together with its max pool (stem/pooled.inl): rows y0..y1 into lines of maxima, and row y of

@@ -53,13 +53,16 @@ Block block_of(const std::vector<Dim> &dims) {
         rest.erase(found);
         return dim;
     };
-    block.row = take(std::min_element(rest.begin(), rest.end(), [](const Dim &a, const Dim &b) { return a.to < b.to; }));
-    if (block.row.from == 1 && block.row.to == 1) {
-        block.way = Way::Rows;
-        return block;
-    }
+    const auto nearest = std::min_element(rest.begin(), rest.end(), [](const Dim &a, const Dim &b) { return a.to < b.to; });
     const auto side = std::find_if(rest.begin(), rest.end(), [](const Dim &dim) { return dim.from == 1 && dim.n >= 4; });
-    if (side != rest.end() && block.row.to == 1 && block.row.from > 0 && block.row.n >= 4) block.column = take(side), block.way = Way::Transposed;
+    if (nearest->to == 1 && nearest->from == 1) {
+        block.way = Way::Rows, block.row = take(nearest);
+    } else if (nearest->to == 1 && nearest->from > 0 && nearest->n >= 4 && side != rest.end()) {
+        block.way = Way::Transposed, block.row = *nearest, block.column = *side;
+        rest.erase(std::max(nearest, side)), rest.erase(std::min(nearest, side));
+    } else {  // the longest loop is the innermost
+        block.row = take(std::max_element(rest.begin(), rest.end(), [](const Dim &a, const Dim &b) { return a.n < b.n; }));
+    }
     return block;
 }
 

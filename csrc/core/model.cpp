@@ -90,7 +90,7 @@ class Builder {
         const Tensor *bias = p_.tensor(o, "bias");
         const std::vector<float> summand = bias ? floats_of(*bias) : std::vector<float>();
         const float *b = bias ? summand.data() : nullptr;
-        step.conv = std::make_unique<ConvStore>(build_float_conv(engine_.kernels(), engine_.budget(), s, real_filters(p_, o).data(), b));
+        step.conv = std::make_unique<ConvStore>(build_float_conv(engine_.kernels(), engine_.budget(), s, [this, &o] { return real_filters(p_, o); }, b));
         if (from.bytes) {
             const ByteFilters f = byte_filters(p_, from);
             const ImageSpec spec{f.taps.data(), f.mean.data(), f.rest.data(), f.scale.data()};
@@ -103,7 +103,7 @@ class Builder {
         const WholeFilters f = whole_filters(p_, o);
         const Tensor *bias = p_.tensor(o, "bias");
         const std::vector<float> summand = bias ? floats_of(*bias) : std::vector<float>();
-        const WholeSpec spec{f.taps.data(), f.scale.data(), f.steps, f.limit};
+        const WholeSpec spec{[this, &o] { return whole_taps(p_, o); }, f.scale.data(), f.steps, f.limit};
         step.kind = StepKind::Conv;
         step.conv = std::make_unique<ConvStore>(
             build_whole_conv(engine_.kernels(), engine_.budget(), geometry(o, input(step), false), spec, bias ? summand.data() : nullptr));

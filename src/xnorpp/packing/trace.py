@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from xnorpp.packing.bits.zeros import Signs, ThreeWay
 from xnorpp.packing.calls import (
     FRESH,
     LIKE,
@@ -74,8 +75,8 @@ class Trace(TorchFunctionMode):
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
         self.stale: dict[int, tuple[Node, Tensor | None]] = {}
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
-        self.three_way: dict[int, tuple[Node, Node]] = {}  # torch.sign, and what it is the sign of
-        self.norms: dict[int, Node] = {}  # batch norms
+        self.three_way: dict[int, ThreeWay] = {}  # by node
+        self.signs = Signs()
         self.levels: dict[int, tuple[Node, Any]] = {}  # what follows from one sign alone (`bits.py`)
         self.joined: dict[tuple[int, ...], Node] = {}  # concatenations by axis and parts (`views.py`)
         self._batch_axes: dict[int, int] = {}  # of tensors whose batch axis is not the first
@@ -93,6 +94,8 @@ class Trace(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self.signs.instead:
+            args, kwargs = self.signs.arguments(function_name(func), args, kwargs)
         if self.inside:
             return func(*args, **kwargs)
         tracked = [t for t in tensors_in((args, kwargs)) if self.is_value(t)]

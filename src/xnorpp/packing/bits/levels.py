@@ -18,8 +18,6 @@ from xnorpp.packing.moves.views import permuted, reshaped
 from xnorpp.packing.operations.arguments import affine
 from xnorpp.packing.trace import Trace
 
-_MOST_STEPS = 200  # back through the graph
-
 
 @dataclass(frozen=True)
 class Levels:
@@ -126,53 +124,6 @@ _POINTWISE: dict[str, Any] = {
 }
 
 _KEPT = ("reshape", "flatten", "permute")
-
-# Above 0, or 0 by chance; 0 only where their input is; a move, whose numbers are those of its input.
-_POSITIVE = ("sigmoid", "exp", "softplus", "layer_norm", "group_norm", "instance_norm")
-_ODD = ("tanh", "erf", "silu", "gelu", "gelu_tanh", "mish", "elu", "log")
-_MOVES = (
-    *("reshape", "flatten", "permute", "slice", "concat", "expand", "channel_shuffle", "pixel_shuffle"),
-    *("max_pool2d", "avg_pool2d", "global_avg_pool", "upsample_nearest", "resize2d"),
-)
-
-
-def hardly_zero(trace: Trace, node: Node, steps: int = _MOST_STEPS) -> bool:
-    """Whether a real value is 0 by chance alone: after a batch norm or a bias, but not after a ReLU, a whole
-    number or the input, of which many numbers may be exactly 0."""
-    if steps == 0 or not node.inputs:
-        return False
-    first, numbers = node.inputs[0], levels_of(trace, node).numbers
-    if np.isfinite(numbers).all():
-        return bool(numbers.all())
-    if node.op in _POSITIVE or node.op == "signs":
-        return True
-    if node.op == "affine":
-        shift = node.tensors.get("add", np.zeros(1))
-        if id(node) in trace.norms or (shift.all() and np.ptp(shift) > 0):
-            return True
-        if shift.any() and _whole(first):  # as of truth values, or of counts of which a number is taken
-            return False
-        return bool(np.all(node.tensors.get("mult", 1.0))) and hardly_zero(trace, first, steps - 1)
-    if node.op == "offset":
-        return bool(node.tensors["value"].all()) or hardly_zero(trace, first, steps - 1)
-    if node.op in ("conv2d", "linear"):
-        return "bias" in node.tensors or hardly_zero(trace, first, steps - 1)
-    if node.op in ("add", "sub"):
-        return any(hardly_zero(trace, source, steps // 2) and not _whole(source) for source in node.inputs)
-    if node.op in ("mul", "div", "concat"):
-        return all(hardly_zero(trace, source, steps // 2) for source in node.inputs)
-    if node.op == "prelu":
-        return bool(node.tensors["slope"].all()) and hardly_zero(trace, first, steps - 1)
-    if node.op == "hardtanh":
-        return 0.0 not in node.attrs.values() and hardly_zero(trace, first, steps - 1)
-    return node.op in (*_ODD, *_MOVES) and hardly_zero(trace, first, steps - 1)
-
-
-def _whole(node: Node) -> bool:
-    """Whether a value has a few numbers alone, which another one may be the opposite of."""
-    while node.op in (*_MOVES, "affine"):
-        node = node.inputs[0]
-    return node.op in ("signs", "binary_conv2d", "binary_linear")
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def layer_input(trace: Trace, input: Any) -> Node:
     while source.op in ("reshape", "flatten", "permute", "pad2d"):
         source = source.inputs[0]
     if id(source) in trace.three_way:
-        raise trace.fail("reads torch.sign, which is 0 at 0 and has no bit", "use xnorpp.nn.sign instead")
+        raise trace.fail(f"reads {trace.three_way[id(source)]}", "use xnorpp.nn.sign instead")
     return node
 
 

@@ -177,35 +177,51 @@ def add(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> No
 
 def _sum(trace: Trace, first: Node, second: Node, result: Tensor, equal: bool) -> Node:
     """The sum of two values; `(q - x) + x` is q, as straight-through estimators write it."""
-    left = (_without(first, second) or _without(second, first)) if equal else None
-    if left is not None:
-        return left
-    return trace.emit("add", [first, second], shape_of(result), None if equal else {"broadcast": True})
+    parts = [_summands(node) for node in (first, second)] if equal else []
+    if any(not part for part in parts):
+        return first if parts[0] else second
+    left = _left_over(*parts) if equal else None
+    if left is None:
+        return trace.emit("add", [first, second], shape_of(result), None if equal else {"broadcast": True})
+    if not left:
+        return affine(trace, first, np.zeros(1), None)
+    negative = [affine(trace, node, np.array([-1.0]), None) for sign, node in left if sign < 0]
+    made, *others = [node for sign, node in left if sign > 0] + negative
+    for other in others:
+        made = trace.emit("add", [made, other], shape_of(result))
+    return made
 
 
-def _without(sum: Node, other: Node) -> Node | None:
-    """What `sum + other` is where the sum has the other one's opposite as a part; None where it has not."""
-    if sum.op == "add":
-        for node, part in (sum.inputs, sum.inputs[::-1]):
-            if _same(_opposite(part), other):
-                return node
-    inner = _opposite(sum)
-    if inner is not None and inner.op == "add":  # other - (other - q)
-        for node, part in (inner.inputs, inner.inputs[::-1]):
-            if _same(part, other) and _opposite(node) is not None:
-                return _opposite(node)
-    return None
-
-
-def _opposite(node: Node) -> Node | None:
-    """The value of which a node is the negative one."""
+def _summands(node: Node, sign: int = 1, steps: int = _MOST_SAME) -> list[tuple[int, Node]]:
+    """A value as a sum of others or of their opposites; what is multiplied by 0 is none."""
     plain = node.op == "affine" and not node.spatial and not np.any(node.tensors.get("add", 0))
-    return node.inputs[0] if plain and (node.tensors.get("mult", np.ones(1)) == -1).all() else None
+    factor = node.tensors.get("mult", np.ones(1)) if plain else np.ones(1)
+    if not factor.any():
+        return []
+    if steps and plain and (factor == -1).all():
+        return _summands(node.inputs[0], -sign, steps - 1)
+    if steps and node.op == "add" and not node.attrs:
+        return [part for source in node.inputs for part in _summands(source, sign, steps - 1)]
+    return [(sign, node)]
 
 
-def _same(a: Node | None, b: Node, steps: int = _MOST_SAME) -> bool:
+def _left_over(
+    first: list[tuple[int, Node]], second: list[tuple[int, Node]]
+) -> list[tuple[int, Node]] | None:
+    """What is left of two sums where summands of one cancel those of the other; None where none do."""
+    left = list(first)
+    for sign, node in second:
+        opposite = next((i for i, (s, other) in enumerate(left) if s == -sign and _same(other, node)), None)
+        if opposite is None:
+            left.append((sign, node))
+        else:
+            del left[opposite]
+    return None if len(left) == len(first) + len(second) else left
+
+
+def _same(a: Node, b: Node, steps: int = _MOST_SAME) -> bool:
     """Whether two nodes are one, or the same operations on it."""
-    if a is None or a is b or steps == 0:
+    if a is b or steps == 0:
         return a is b
     alike = a.op == b.op and a.attrs == b.attrs and a.tensors.keys() == b.tensors.keys() and a.inputs
     return bool(

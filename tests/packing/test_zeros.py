@@ -91,6 +91,13 @@ def test_bytes_are_samples_of_bytes() -> None:
     assert not check_packable(model, x)
 
 
+def test_filters_that_belong_to_no_module_are_found() -> None:
+    filters = torch.randn(4, 8).sign()
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Identity())
+    model[3].forward = lambda x: torch.sign(x) @ filters.t()
+    assert check_packable(model, (3, 6, 6))
+
+
 def test_random_numbers_are_left_as_they_were() -> None:
     model = After(HARDLY_ZERO["a bias"], (3, 6, 6))
     before = torch.get_rng_state()

@@ -101,14 +101,14 @@ def run_traced(
         return recorder, _run(recorder, model, others or inputs)
 
     recorder, result = run()
+    if recorder.signs.met and not signs:
+        instead = trained_instead(model)
+        signs = measured(lambda sample: run(*as_weights_are(model, sample))[0].signs, given)
+        recorder, result = run()
     if recorder.constants.met_unknown:
         found = [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t is not inputs[0]]
         older = WeakValueDictionary({id(t): t for t in found})
         del found
-        recorder, result = run()
-    if recorder.signs.met and not signs:
-        instead = trained_instead(model)
-        signs = measured(lambda sample: run(*as_weights_are(model, sample))[0].signs, given)
         recorder, result = run()
     recorder.finish(result)
     return recorder

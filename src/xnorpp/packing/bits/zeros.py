@@ -38,9 +38,10 @@ class ThreeWay:
     zeros: float | None
 
     def __str__(self) -> str:
-        few = "less than 0.1" if self.zeros and self.zeros < 1e-3 else f"{100 * (self.zeros or 0):.2g}"
-        share = "" if self.zeros is None else f", as {few} % of the numbers are in samples,"
-        return f"torch.sign, which is 0 at 0{share} and has no bit"
+        if self.zeros is None:
+            return "torch.sign, which is 0 at 0 and has no bit"
+        share = "less than 0.1" if self.zeros < 1e-3 else f"{100 * self.zeros:.2g}"
+        return f"torch.sign, which is 0 at 0 and has no bit, and {share} % of its numbers are 0 on samples"
 
 
 @dataclass

@@ -57,7 +57,7 @@ def _followed(node: Node) -> list[Node]:
     """The values that the levels of a value follow from."""
     if node.op == "signs":
         return node.inputs[0].inputs
-    return node.inputs if node.op in _POINTWISE or node.op in _KEPT else []
+    return node.inputs if node.op in _POINTWISE or node.op in _KEPT or node.op in _PICKED else []
 
 
 def _levels(trace: Trace, node: Node, given: list[Levels]) -> Levels:
@@ -66,6 +66,8 @@ def _levels(trace: Trace, node: Node, given: list[Levels]) -> Levels:
     if node.op == "signs":
         return _of_sign(node.inputs[0].inputs[0], given[0])
     roots = [own.root for own in given if own.root is not None]
+    if node.op in _PICKED:
+        return _of_picked(trace, node, given) if roots else _UNKNOWN
     if not roots or any(root is not roots[0] for root in roots):
         return _UNKNOWN
     if node.op in _POINTWISE:
@@ -113,6 +115,21 @@ def _mul(node: Node, a: Array, b: Array) -> Array:
     return np.where((a == 0) | (b == 0), 0.0, a * b)
 
 
+def _of_picked(trace: Trace, node: Node, given: list[Levels]) -> Levels:
+    """Numbers that are picked from values of the same two numbers are of these two."""
+    numbers = np.unique(np.concatenate([own.numbers.reshape(-1) for own in given]))
+    if node.op == "pad2d":
+        numbers = np.unique(np.append(numbers, float(node.attrs["value"])))
+    nearest = node.op not in ("upsample2d", "resize2d") or node.attrs.get("mode", "nearest") == "nearest"
+    largest = node.op != "reduce" or node.attrs["function"] in ("max", "min")
+    if len(numbers) != 2 or not np.isfinite(numbers).all() or not nearest or not largest:
+        return _UNKNOWN
+    middle = numbers.mean()
+    root = affine(trace, node, None, np.array([-middle])) if middle else node
+    trace.keep(root, node, lambda t: t - middle)
+    return Levels(root, numbers[[0, 0, 1]].reshape(3, 1))
+
+
 _POINTWISE: dict[str, Any] = {
     "affine": _affine,
     "add": lambda node, a, b: a + b,
@@ -124,6 +141,11 @@ _POINTWISE: dict[str, Any] = {
 }
 
 _KEPT = ("reshape", "flatten", "permute")
+_PICKED = (
+    *("slice", "concat", "expand", "flip", "channel_shuffle", "pixel_shuffle", "pixel_unshuffle"),
+    *("pad2d", "edge_pad2d", "upsample2d", "resize2d"),
+    *("max_pool2d", "dilated_max_pool2d", "adaptive_max_pool2d", "reduce"),
+)
 
 
 @dataclass(frozen=True)

@@ -46,10 +46,26 @@ def polynomial(x: Tensor) -> Tensor:
     return out.detach() - third.detach() + third
 
 
+def swish(x: Tensor) -> Tensor:
+    """The derivative of a swish, written twice."""
+
+    def smooth(x: Tensor) -> Tensor:
+        return 2 * torch.sigmoid(5 * x) * (1 + 5 * x * (1 - torch.sigmoid(5 * x))) - 1
+
+    return (x.sign() - smooth(x)).detach() + smooth(x)
+
+
 def by_masks(x: Tensor) -> Tensor:
     out = x.clone()
     out[x > 0] = 1
     out[x <= 0] = -1
+    return out
+
+
+def by_masks_of_itself(x: Tensor) -> Tensor:
+    out = x.clone()
+    out[out >= 0] = 1
+    out[out < 0] = -1
     return out
 
 
@@ -67,7 +83,10 @@ def data(x: Tensor) -> Tensor:
 VALUES: dict[str, Binarize] = {
     "function": Sign.apply,
     "polynomial": polynomial,
+    "swish": swish,
     "masks": by_masks,
+    "masks of itself": by_masks_of_itself,
+    "the larger one": lambda x: torch.max(torch.sign(x), torch.tensor(-1.0)),
     "zeros": of_zeros,
     "data": data,
     "at least 0": lambda x: torch.where(x >= 0, torch.ones_like(x), -torch.ones_like(x)),

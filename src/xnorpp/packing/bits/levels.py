@@ -7,6 +7,7 @@ at 0 and above 0. They are followed through the graph; where two are equal, the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,20 +22,28 @@ from xnorpp.packing.trace import Trace
 
 @dataclass(frozen=True)
 class Levels:
-    """What a value is where `root` is below 0, at 0 and above 0: (3, 1), or (3, c) by channels.
-
-    It is NaN where it depends on more than that sign.
-    """
+    """The ends of a value where `root` is below 0, at 0 and above 0: (3, 1), or (3, c) by channels."""
 
     root: Node | None  # None: a constant, or unknown
-    numbers: Array
+    low: Array
+    high: Array
+
+    @property
+    def numbers(self) -> Array:
+        """One number for each of the three; NaN where it depends on more than that sign."""
+        return np.where(self.low == self.high, self.low, np.nan)
+
+    @property
+    def known(self) -> bool:
+        return bool((self.low == self.high).all())
 
     @property
     def uniform(self) -> bool:
-        return bool((self.numbers == self.numbers[:, :1]).all())
+        return all(bool((ends == ends[:, :1]).all()) for ends in (self.low, self.high))
 
 
-_UNKNOWN = Levels(None, np.full((3, 1), np.nan))
+_INFINITE, _LEAST = np.full((3, 1), np.inf), np.finfo(np.float32).smallest_subnormal
+_UNKNOWN = Levels(None, -_INFINITE, _INFINITE)
 
 
 def levels_of(trace: Trace, node: Node) -> Levels:
@@ -65,54 +74,61 @@ def _levels(trace: Trace, node: Node, given: list[Levels]) -> Levels:
         return _of_constant(node)
     if node.op == "signs":
         return _of_sign(node.inputs[0].inputs[0], given[0])
-    roots = [own.root for own in given if own.root is not None]
     if node.op in _PICKED:
-        return _of_picked(trace, node, given) if roots else _UNKNOWN
-    if not roots or any(root is not roots[0] for root in roots):
-        return _UNKNOWN
+        return _of_picked(trace, node, given) if any(own.root is not None for own in given) else _UNKNOWN
     if node.op in _POINTWISE:
-        known = node.shape == roots[0].shape
-        return (
-            Levels(roots[0], _POINTWISE[node.op](node, *(own.numbers for own in given)))
-            if known
-            else _UNKNOWN
-        )
-    if not given[0].uniform:
+        return _of_pointwise(node, given)
+    if node.op not in _KEPT or given[0].root is None or not given[0].uniform:
         return _UNKNOWN
+    root = given[0].root
     moved = (
-        permuted(trace, roots[0], node.attrs["axes"])
+        permuted(trace, root, node.attrs["axes"])
         if node.op == "permute"
-        else reshaped(trace, roots[0], node.shape)
+        else reshaped(trace, root, node.shape)
     )
-    return Levels(moved, given[0].numbers[:, :1])
+    return Levels(moved, given[0].low[:, :1], given[0].high[:, :1])
 
 
 def _of_constant(node: Node) -> Levels:
     rows = node.tensors["value"].reshape(node.shape[0], -1).astype(np.float64)
-    return Levels(None, np.tile(rows[:, 0], (3, 1))) if (rows == rows[:, :1]).all() else _UNKNOWN
+    if (rows != rows[:, :1]).any():
+        return _UNKNOWN
+    return Levels(None, *[np.tile(rows[:, 0], (3, 1))] * 2)
 
 
 def _of_sign(argument: Node, inner: Levels) -> Levels:
-    if inner.root is not None and np.isfinite(inner.numbers).all():
-        return Levels(inner.root, np.where(inner.numbers > 0, 1.0, -1.0))
+    above, others = inner.low > 0, inner.high <= 0
+    if inner.root is not None and (above | others).all():
+        return Levels(inner.root, *[np.where(above, 1.0, -1.0)] * 2)
     root, turned = argument, np.ones(1)
     while root.op == "affine" and not root.spatial and not np.any(root.tensors.get("add", 0)):
         mult = root.tensors.get("mult", np.ones(1))
         if not (np.abs(mult) == 1).all():
             break
         root, turned = root.inputs[0], turned * mult
-    return Levels(root, np.stack([-turned, -np.ones_like(turned), turned]))
+    return Levels(root, *[np.stack([-turned, -np.ones_like(turned), turned])] * 2)
 
 
-def _affine(node: Node, x: Array) -> Array:
-    if node.spatial:
-        return x * np.nan
-    return np.asarray(x * node.tensors.get("mult", 1.0) + node.tensors.get("add", 0.0))
-
-
-def _mul(node: Node, a: Array, b: Array) -> Array:
-    """0 times a value is 0: so a choice is written."""
-    return np.where((a == 0) | (b == 0), 0.0, a * b)
+def _of_pointwise(node: Node, given: list[Levels]) -> Levels:
+    """Of values that follow from one sign, and perhaps of its argument itself, as in `y[y < 0] = -1`."""
+    known = [own.root for own in given if own.known and own.root is not None]
+    roots = known or [own.root for own in given if own.root is not None]
+    root = roots[0] if roots else None
+    if any(other is not root for other in roots) or (root is not None and root.shape != node.shape):
+        return _UNKNOWN
+    if root is None and not all(own.known for own in given):
+        return _UNKNOWN
+    ends = []
+    for source, own in zip(node.inputs, given):
+        if source is root:
+            low = np.array([-np.inf, 0.0, _LEAST]).reshape(3, 1)
+            ends += [(low, -low[::-1])]
+        else:
+            used = own if own.root in (None, root) else _UNKNOWN
+            ends += [(used.low, used.high)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        low, high = _POINTWISE[node.op](node, *ends)
+    return Levels(root, np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high))
 
 
 def _of_picked(trace: Trace, node: Node, given: list[Levels]) -> Levels:
@@ -127,17 +143,49 @@ def _of_picked(trace: Trace, node: Node, given: list[Levels]) -> Levels:
     middle = numbers.mean()
     root = affine(trace, node, None, np.array([-middle])) if middle else node
     trace.keep(root, node, lambda t: t - middle)
-    return Levels(root, numbers[[0, 0, 1]].reshape(3, 1))
+    return Levels(root, *[numbers[[0, 0, 1]].reshape(3, 1)] * 2)
+
+
+Ends = tuple[Array, Array]
+
+
+def _times(a: Array, b: Array) -> Array:
+    """0 times a value is 0: so a choice is written."""
+    return np.where((a == 0) | (b == 0), 0.0, a * b)
+
+
+def _mul(node: Node, a: Ends, b: Ends) -> Ends:
+    products = [_times(x, y) for x in a for y in b]
+    return np.min(np.broadcast_arrays(*products), 0), np.max(np.broadcast_arrays(*products), 0)
+
+
+def _affine(node: Node, x: Ends) -> Ends:
+    if node.spatial:
+        return -_INFINITE, _INFINITE
+    low, high = _mul(node, x, (node.tensors.get("mult", np.ones(1)),) * 2)
+    shift = node.tensors.get("add", 0.0)
+    return low + shift, high + shift
+
+
+def _prelu(node: Node, x: Ends) -> Ends:
+    ends = [np.where(end > 0, end, _times(end, node.tensors["slope"])) for end in x]
+    crossing = (x[0] < 0) & (x[1] > 0)
+    low, high = np.minimum(*ends), np.maximum(*ends)
+    return np.where(crossing, np.minimum(low, 0), low), np.where(crossing, np.maximum(high, 0), high)
+
+
+def _monotone(function: Callable[[Node, Array], Array]) -> Callable[[Node, Ends], Ends]:
+    return lambda node, x: (function(node, x[0]), function(node, x[1]))
 
 
 _POINTWISE: dict[str, Any] = {
     "affine": _affine,
-    "add": lambda node, a, b: a + b,
-    "sub": lambda node, a, b: a - b,
+    "add": lambda node, a, b: (a[0] + b[0], a[1] + b[1]),
+    "sub": lambda node, a, b: (a[0] - b[1], a[1] - b[0]),
     "mul": _mul,
-    "relu": lambda node, x: np.maximum(x, 0.0),
-    "prelu": lambda node, x: np.where(x > 0, x, x * node.tensors["slope"]),
-    "hardtanh": lambda node, x: np.clip(x, node.attrs["min"], node.attrs["max"]),
+    "relu": _monotone(lambda node, x: np.maximum(x, 0.0)),
+    "prelu": _prelu,
+    "hardtanh": _monotone(lambda node, x: np.clip(x, node.attrs["min"], node.attrs["max"])),
 }
 
 _KEPT = ("reshape", "flatten", "permute")

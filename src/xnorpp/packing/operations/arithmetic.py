@@ -15,7 +15,8 @@ from xnorpp.packing.operations.activation import emit_curve
 from xnorpp.packing.operations.arguments import Handler, affine, finite, of_one, once, shape_of, spatial_parts
 from xnorpp.packing.trace import Trace
 
-_MOST_SAME = 4  # operations on a value that are written twice
+_MOST_SUMMED = 4  # sums of sums
+_MOST_SAME = 100  # operations on a value that are written twice
 
 
 def batch_norm(
@@ -192,7 +193,7 @@ def _sum(trace: Trace, first: Node, second: Node, result: Tensor, equal: bool) -
     return made
 
 
-def _summands(node: Node, sign: int = 1, steps: int = _MOST_SAME) -> list[tuple[int, Node]]:
+def _summands(node: Node, sign: int = 1, steps: int = _MOST_SUMMED) -> list[tuple[int, Node]]:
     """A value as a sum of others or of their opposites; what is multiplied by 0 is none."""
     plain = node.op == "affine" and not node.spatial and not np.any(node.tensors.get("add", 0))
     factor = node.tensors.get("mult", np.ones(1)) if plain else np.ones(1)
@@ -219,17 +220,21 @@ def _left_over(
     return None if len(left) == len(first) + len(second) else left
 
 
-def _same(a: Node, b: Node, steps: int = _MOST_SAME) -> bool:
+def _same(a: Node, b: Node) -> bool:
     """Whether two nodes are one, or the same operations on it."""
-    if a is b or steps == 0:
-        return a is b
-    alike = a.op == b.op and a.attrs == b.attrs and a.tensors.keys() == b.tensors.keys() and a.inputs
-    return bool(
-        alike
-        and len(a.inputs) == len(b.inputs)
-        and all(np.array_equal(a.tensors[role], b.tensors[role]) for role in a.tensors)
-        and all(_same(x, y, steps - 1) for x, y in zip(a.inputs, b.inputs))
-    )
+    pairs, seen = [(a, b)], set()
+    while pairs:
+        one, other = pairs.pop()
+        if one is other or (id(one), id(other)) in seen:
+            continue
+        seen.add((id(one), id(other)))
+        alike = one.op == other.op and one.attrs == other.attrs and one.tensors.keys() == other.tensors.keys()
+        if not alike or not one.inputs or len(one.inputs) != len(other.inputs) or len(seen) > _MOST_SAME:
+            return False
+        if not all(np.array_equal(one.tensors[role], other.tensors[role]) for role in one.tensors):
+            return False
+        pairs += zip(one.inputs, other.inputs)
+    return True
 
 
 def sub(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> Node:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -44,10 +45,12 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 class Outputs(dict[str, Node]):
     """The nodes of a model's outputs by name; `alone` are those of one number without an axis, (n,), and
-    `signs` are the shares of zeros of its calls of torch.sign."""
+    `signs` are the shares of zeros of its calls of torch.sign, and `rounded` tells by a node's serial how far
+    other tensors are from the value that stands for them."""
 
     alone: tuple[str, ...] = ()
     signs: Sequence[float] = ()
+    rounded: Mapping[int, Tensor] = MappingProxyType({})
 
 
 def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False, signs: Sequence[float] = ()) -> Outputs:
@@ -65,6 +68,7 @@ def trace_values(
         raise first_of(recorder.obstacles)
     outputs = Outputs(recorder.outputs)
     outputs.alone, outputs.signs = recorder.alone, recorder.signs.zeros
+    outputs.rounded = recorder.rounded
     return outputs, recorder.values or {}
 
 

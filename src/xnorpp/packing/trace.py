@@ -33,6 +33,7 @@ from xnorpp.packing.calls import (
     changes_first,
     function_name,
     is_empty,
+    keep_value,
     named_outputs,
     source_line,
     tensors_in,
@@ -66,6 +67,7 @@ class Trace(TorchFunctionMode):
         x = inputs[0]
         self.batch, self.dtype = x.shape[0], x.dtype
         self.values: dict[int, Tensor] | None = {0: x} if keep else None  # a node's serial -> its value
+        self.rounded: dict[int, Tensor] = {}  # how far other tensors of a node are from its value
         self.modules: list[tuple[str, nn.Module]] = [("", model)]  # those that run now, the innermost last
         self.inside = 0  # how many whole-taken layers we are in
         self.input = Node("input", [], tuple(x.shape[1:]))
@@ -284,10 +286,9 @@ class Trace(TorchFunctionMode):
         self._remember(tensor)
         self.nodes[id(tensor)] = node
         self.stale.pop(id(tensor), None)
-        if self.values is not None and node.serial not in self.values:
+        if self.values is not None:
             with _no_modes():
-                kept = plain.detach().movedim(batch, 0).clone()
-                self.values[node.serial] = kept if kept.is_floating_point() else kept.float()
+                keep_value(self.values, self.rounded, node.serial, plain.detach().movedim(batch, 0))
 
     def keep(self, made: Node, source: Node | None, move: Callable[[Tensor], Tensor]) -> None:
         """The value of a node that the model has no tensor of: what `move` makes of its source's value."""

@@ -101,6 +101,10 @@ VALUES: dict[str, Binarize] = {
     "clipped": lambda x: (x.clamp(-1, 1).sign() - x.clamp(-1, 1)).detach() + x.clamp(-1, 1),
     "twice": lambda x: torch.sign(torch.sign(x) + 0.1),
     "in place": lambda x: x.clone().sign_(),
+    "by its size": lambda x: x / x.abs(),
+    "a step": lambda x: 2 * torch.heaviside(x, torch.zeros(1)) - 1,
+    "0 becomes 1": lambda x: x.sign() + (x == 0).float(),
+    "0 becomes 1 later": lambda x: torch.where(x.sign() == 0, torch.ones_like(x), x.sign()),
     "0 and 1": lambda x: (x > 0).float(),
     "from 2 to 5": lambda x: 3 * (x >= 0).float() + 2,
     "scaled": lambda x: 0.37 * torch.sign(x / 0.37),
@@ -356,8 +360,6 @@ def test_real_filters_of_one_bit_values() -> None:
 
 
 ZEROS: dict[str, Binarize] = {
-    "ReLU": torch.relu,
-    "clipped": lambda x: x.clamp(0, 1),
     "padded": lambda x: F.pad(x, (1, 1, 1, 1)),
     "dead zone": lambda x: F.hardshrink(x),
     "whole numbers": lambda x: F.conv2d(torch.sign(x), torch.ones(8, 8, 2, 2)),

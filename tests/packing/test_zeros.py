@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from agreement import agrees, images, is_refused
+from networks import Lambda
 from torch import Tensor, nn
 
 from xnorpp.packing import check_packable, pack_program
@@ -35,13 +36,19 @@ OFTEN_ZERO: dict[str, Function] = {
     "black pixels": lambda x, w: F.conv2d(x, w),
     "a border": lambda x, w: F.pad(F.conv2d(x, w, torch.ones(8)), (1, 1, 1, 1)),
     "the smaller one": lambda x, w: torch.minimum(F.conv2d(x, w), torch.zeros(())),
-    "ReLU6": lambda x, w: F.max_pool2d(F.relu6(F.conv2d(x, w) - 3), 2),
     "differences": lambda x, w: x[..., 1:] - x[..., :-1],
+    "as many -0.1 as +0.1": lambda x, w: F.conv2d(torch.sign(x[:, 1:] - 0.3), 0.1 * w[:, 1:].sign()),
     "rounded": lambda x, w: F.hardshrink(F.conv2d(x, w, torch.ones(8)), 2.0),
     "a channel that is off": lambda x, w: F.conv2d(x, w, torch.ones(8)) * (torch.arange(8) > 0).view(8, 1, 1),
     "a batch norm that is off": lambda x, w: F.batch_norm(
         F.conv2d(x, w), torch.ones(8), torch.ones(8), (torch.arange(8) > 0).float(), 0 * torch.ones(8)
     ),
+}
+EXACT: dict[str, Function] = {
+    "ReLU": lambda x, w: F.relu(F.conv2d(x, w, torch.ones(8))),
+    "ReLU6": lambda x, w: F.max_pool2d(F.relu6(F.conv2d(x, w) - 3), 2),
+    "clipped": lambda x, w: F.conv2d(x, w, torch.ones(8)).clamp(0, 1),
+    "of the image": lambda x, w: F.relu(x[:, :2]),
 }
 HARDLY_ZERO: dict[str, Function] = {
     "a bias": lambda x, w: F.conv2d(x, w, torch.arange(8) + 0.5),
@@ -70,6 +77,22 @@ def test_a_sign_that_is_never_zero_on_samples_is_one_bit(name: str) -> None:
     packed = agrees(After(HARDLY_ZERO[name], (3, 6, 6)), x)
     assert torch.equal(x, before)
     assert [op.op for op in packed.program.ops].count("binary_linear") == 1
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_sign_of_numbers_that_are_never_negative_is_0_or_1(name: str) -> None:
+    """As in DoReFa-Net's activations of one bit."""
+    torch.manual_seed(0)
+    packed = agrees(After(EXACT[name], (3, 6, 6)), images(3, 6, 6))
+    assert [op.op for op in packed.program.ops].count("binary_linear") == 1
+
+
+def test_what_follows_from_a_sign_of_zeros_is_refused_too() -> None:
+    torch.manual_seed(0)
+    for follow in (lambda s: s * 0.5, lambda s: F.max_pool2d(s, 2), lambda s: torch.cat([s, s.flip(1)], 1)):
+        model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), Lambda(torch.sign), Lambda(follow))
+        model.append(nn.Conv2d(16 if model(torch.zeros(1, 3, 6, 6)).shape[1] == 16 else 8, 4, 1))
+        is_refused(model, (3, 6, 6), r"Conv2d reads torch\.sign, which is 0 at 0", "use xnorpp.nn.sign")
 
 
 def test_the_example_is_a_sample() -> None:

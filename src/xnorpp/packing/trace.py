@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from xnorpp.packing.bits.zeros import Signs, ThreeWay
+from xnorpp.packing.bits.zeros import Signs
 from xnorpp.packing.calls import (
     FRESH,
     LIKE,
@@ -77,9 +77,8 @@ class Trace(TorchFunctionMode):
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
         self.stale: dict[int, tuple[Node, Tensor | None]] = {}
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
-        self.three_way: dict[int, ThreeWay] = {}  # by node
         self.signs = Signs()
-        self.levels: dict[int, tuple[Node, Any]] = {}  # what follows from one sign alone (`bits.py`)
+        self.levels: dict[int, tuple[Node, Any]] = {}  # what follows from one sign alone (`bits`)
         self.joined: dict[tuple[int, ...], Node] = {}  # concatenations by axis and parts (`views.py`)
         self._batch_axes: dict[int, int] = {}  # of tensors whose batch axis is not the first
         self._merged: dict[int, int] = {}  # of tensors whose batch axis is n*k: k, an axis of the value

@@ -27,6 +27,7 @@ class Levels:
     root: Node | None  # None: a constant, or unknown
     low: Array
     high: Array
+    never_zero: bool = False  # the root is 0 by chance alone
 
     @property
     def numbers(self) -> Array:
@@ -40,6 +41,10 @@ class Levels:
     @property
     def uniform(self) -> bool:
         return all(bool((ends == ends[:, :1]).all()) for ends in (self.low, self.high))
+
+
+def _exactly(root: Node | None, numbers: Array, never_zero: bool = False) -> Levels:
+    return Levels(root, numbers, numbers, never_zero)
 
 
 _INFINITE, _LEAST = np.full((3, 1), np.inf), np.finfo(np.float32).smallest_subnormal
@@ -73,7 +78,7 @@ def _levels(trace: Trace, node: Node, given: list[Levels]) -> Levels:
     if node.op == "constant":
         return _of_constant(node)
     if node.op == "signs":
-        return _of_sign(node.inputs[0].inputs[0], given[0])
+        return _of_sign(node.inputs[0].inputs[0], given[0], id(node) in trace.signs.one_bit)
     if node.op in _PICKED:
         return _of_picked(trace, node, given) if any(own.root is not None for own in given) else _UNKNOWN
     if node.op in _POINTWISE:
@@ -86,27 +91,29 @@ def _levels(trace: Trace, node: Node, given: list[Levels]) -> Levels:
         if node.op == "permute"
         else reshaped(trace, root, node.shape)
     )
-    return Levels(moved, given[0].low[:, :1], given[0].high[:, :1])
+    return Levels(moved, given[0].low[:, :1], given[0].high[:, :1], given[0].never_zero)
 
 
 def _of_constant(node: Node) -> Levels:
     rows = node.tensors["value"].reshape(node.shape[0], -1).astype(np.float64)
     if (rows != rows[:, :1]).any():
         return _UNKNOWN
-    return Levels(None, *[np.tile(rows[:, 0], (3, 1))] * 2)
+    return _exactly(None, np.tile(rows[:, 0], (3, 1)))
 
 
-def _of_sign(argument: Node, inner: Levels) -> Levels:
-    above, others = inner.low > 0, inner.high <= 0
+def _of_sign(argument: Node, inner: Levels, never_zero: bool) -> Levels:
+    """Of a sign that is -1 at 0; `never_zero`: of torch.sign, which is 0 there."""
+    above, others = inner.low > 0, inner.high < 0 if never_zero else inner.high <= 0
     if inner.root is not None and (above | others).all():
-        return Levels(inner.root, *[np.where(above, 1.0, -1.0)] * 2)
+        return _exactly(inner.root, np.where(above, 1.0, -1.0), inner.never_zero)
     root, turned = argument, np.ones(1)
     while root.op == "affine" and not root.spatial and not np.any(root.tensors.get("add", 0)):
         mult = root.tensors.get("mult", np.ones(1))
         if not (np.abs(mult) == 1).all():
             break
         root, turned = root.inputs[0], turned * mult
-    return Levels(root, *[np.stack([-turned, -np.ones_like(turned), turned])] * 2)
+    at = np.zeros_like(turned) if never_zero else -np.ones_like(turned)
+    return _exactly(root, np.stack([-turned, at, turned]), never_zero)
 
 
 def _of_pointwise(node: Node, given: list[Levels]) -> Levels:
@@ -128,12 +135,14 @@ def _of_pointwise(node: Node, given: list[Levels]) -> Levels:
             ends += [(used.low, used.high)]
     with np.errstate(invalid="ignore", over="ignore"):
         low, high = _POINTWISE[node.op](node, *ends)
-    return Levels(root, np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high))
+    never_zero = any(own.never_zero for own in given if own.root is root)
+    low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
+    return Levels(root, low, high, never_zero)
 
 
 def _of_picked(trace: Trace, node: Node, given: list[Levels]) -> Levels:
     """Numbers that are picked from values of the same two numbers are of these two."""
-    numbers = np.unique(np.concatenate([own.numbers.reshape(-1) for own in given]))
+    numbers = np.unique(np.concatenate([_taken(own).reshape(-1) for own in given]))
     if node.op == "pad2d":
         numbers = np.unique(np.append(numbers, float(node.attrs["value"])))
     nearest = node.op not in ("upsample2d", "resize2d") or node.attrs.get("mode", "nearest") == "nearest"
@@ -143,7 +152,7 @@ def _of_picked(trace: Trace, node: Node, given: list[Levels]) -> Levels:
     middle = numbers.mean()
     root = affine(trace, node, None, np.array([-middle])) if middle else node
     trace.keep(root, node, lambda t: t - middle)
-    return Levels(root, *[numbers[[0, 0, 1]].reshape(3, 1)] * 2)
+    return _exactly(root, numbers[[0, 0, 1]].reshape(3, 1))
 
 
 Ends = tuple[Array, Array]
@@ -208,7 +217,7 @@ class TwoNumbers:
 def two_numbers(trace: Trace, node: Node) -> TwoNumbers | None:
     """A value as bits, or None where it is none of two numbers."""
     levels = levels_of(trace, node)
-    below, at, above = levels.numbers
+    below, at, above = _taken(levels)
     half, middle = (above - below) / 2, (above + below) / 2
     if levels.root is None or not (np.isfinite(half) & (half != 0)).all():
         return None
@@ -219,3 +228,41 @@ def two_numbers(trace: Trace, node: Node) -> TwoNumbers | None:
         trace.keep(opposite, levels.root, torch.neg)
         return TwoNumbers(trace.emit_sign(opposite), -half, middle)
     return None
+
+
+def _taken(levels: Levels) -> Array:
+    """The numbers of a value, without one that its root never makes of it."""
+    below, at, above = numbers = levels.numbers
+    if levels.never_zero:
+        return np.stack([below, np.where(at == above, above, below), above])
+    if levels.root is not None and _is_never_negative(levels.root):
+        return np.stack([np.where((at == below) | (at == above), below, at), at, above])
+    return numbers
+
+
+def _is_never_negative(node: Node) -> bool:
+    while node.op in (*_KEPT, *_PICKED, "avg_pool2d", "adaptive_avg_pool2d", "global_avg_pool"):
+        if len(node.inputs) > 1 or node.attrs.get("value", 0) < 0:
+            return False
+        (node,) = node.inputs
+    if node.op == "hardtanh":
+        return bool(node.attrs["min"] >= 0)
+    return node.op in ("relu", "sigmoid", "softplus", "softmax", "exp", "sqrt", "abs_mean")
+
+
+def layer_input(trace: Trace, input: Any) -> Node:
+    """The value that a layer with weights reads. One bit must have been meant where that is torch.sign of
+    numbers that often are 0, or follows from it."""
+    node = trace.node(input)
+    stack = [node]
+    while stack:
+        source = stack.pop()
+        levels = levels_of(trace, source)
+        below, at, above = _taken(levels)
+        if np.isfinite(above).all() and np.any((below != at) & (at != above) & (below != above)):
+            for sign in trace.signs.three_way.values():
+                if levels_of(trace, sign.node).root is levels.root:
+                    raise trace.fail(f"reads {sign}", "use xnorpp.nn.sign instead")
+        if source.op in _KEPT or source.op in _PICKED:
+            stack += source.inputs
+    return node

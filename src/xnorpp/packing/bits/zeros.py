@@ -23,6 +23,7 @@ from xnorpp.packing.calls import changes_first
 from xnorpp.packing.example import pair_of_images
 from xnorpp.packing.graph import Node
 
+_NEAR, _NOT_QUITE = 1e-6, 1e-4  # of the mean of a channel
 _CHANCE = 1e-5  # of the numbers: float32 makes so few sums exactly 0
 _NUMBERS = 2000  # of each sign, which are enough
 _RUNS = (3, 16)  # at least and at most
@@ -49,17 +50,29 @@ class Signs:
     """The calls of torch.sign in one run of a model, in their order.
 
     `zeros` is the share of zeros of each in the samples, and `instead` what stands for parameters in a run on
-    these, by identity. `met` are the zeros and the numbers in this run.
+    these, by identity. `met` are the zeros and the numbers in this run, and `one_bit` the nodes of those that
+    are 0 by chance alone, `three_way` the others, by identity.
     """
 
     zeros: Sequence[float] = ()
     instead: Mapping[int, Tensor] = field(default_factory=dict)
     met: list[tuple[int, int]] = field(default_factory=list)
+    one_bit: dict[int, Node] = field(default_factory=dict)
+    three_way: dict[int, ThreeWay] = field(default_factory=dict)
 
-    def next_share(self, result: Tensor) -> float | None:
-        """The share of zeros of the next sign, 0 where they are chance; None where it was not measured."""
-        place = len(self.met)
-        self.met.append((result.numel() - int(result.count_nonzero()), result.numel()))
+    def next_share(self, argument: Tensor, result: Tensor) -> float | None:
+        """The share of zeros of the next sign, 0 where they are chance; None where it was not measured.
+
+        What is as near to 0 as rounding is one too, as a sum of as many -0.1 as +0.1, unless as many numbers
+        are not quite so near. Of a sign in place, the argument is the result.
+        """
+        place, size = len(self.met), argument.abs().double()
+        mean = size.mean([axis for axis in range(size.dim()) if axis != 1], keepdim=True)
+        zeros, near, not_quite = (
+            int(part.count_nonzero())
+            for part in (result == 0, size <= _NEAR * mean, size <= _NOT_QUITE * mean)
+        )
+        self.met.append((max(near, zeros) if not_quite < 2 * near else zeros, result.numel()))
         return self.zeros[place] if place < len(self.zeros) else None
 
     def arguments(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -82,9 +82,11 @@ def sign(trace: Trace, result: Tensor, input: Any) -> Node:
     `threshold(., 0, -1)` after it, as in `xnorpp.nn.sign`, and of numbers that are 0 by chance alone
     (`bits/zeros.py`)."""
     source = trace.node(input)
-    zeros = trace.signs.next_share(result)
+    zeros = trace.signs.next_share(input, result)
     if zeros == 0:
-        return trace.emit("signs", [trace.emit_sign(source)], source.shape)
+        made = trace.emit("signs", [trace.emit_sign(source)], source.shape)
+        trace.signs.one_bit[id(made)] = made
+        return made
     opposite = affine(trace, source, np.array([-1.0]), None)
     trace.keep(opposite, source, torch.neg)
     halves = [
@@ -92,7 +94,7 @@ def sign(trace: Trace, result: Tensor, input: Any) -> Node:
         for node in (source, opposite)
     ]
     node = trace.emit("sub", halves, source.shape)
-    trace.three_way[id(node)] = ThreeWay(node, source, zeros)
+    trace.signs.three_way[id(node)] = ThreeWay(node, source, zeros)
     return node
 
 
@@ -100,8 +102,8 @@ def threshold(
     trace: Trace, result: Tensor, input: Any, threshold: float, value: float, inplace: bool = False
 ) -> Node:
     source = trace.node(input)
-    if id(source) in trace.three_way and threshold == 0 and value == -1:
-        argument = trace.three_way[id(source)].argument
+    if id(source) in trace.signs.three_way and threshold == 0 and value == -1:
+        argument = trace.signs.three_way[id(source)].argument
         return trace.emit("signs", [trace.emit_sign(argument)], source.shape)
     if source.op == "signs" and threshold == 0 and value == -1:
         return source

@@ -132,6 +132,8 @@ def div(trace: Trace, result: Tensor, a: Any, b: Any, *, rounding_mode: Any = No
         )
     if trace.is_value(a) and trace.is_value(b):
         first, second, _ = _pair(trace, a, b)
+        if second.op == "prelu" and second.inputs[0] is first and (second.tensors["slope"] == -1).all():
+            return trace.emit("signs", [trace.emit_sign(first)], first.shape)  # x / |x|
         return trace.emit("div", [first, second], shape_of(result))
     if trace.is_value(b):
         return times_constant(trace, emit_curve(trace, trace.node(b), "reciprocal", torch.reciprocal), a)

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from xnorpp.packing.bits.levels import layer_input
 from xnorpp.packing.bits.products import bit_conv, bit_linear
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import as_image, expanded, on_last_axis, permuted, reshaped
-from xnorpp.packing.operations.arguments import affine, layer_input, of_one, shape_of
+from xnorpp.packing.operations.arguments import affine, of_one, shape_of
 from xnorpp.packing.operations.convolution import emit_conv
 from xnorpp.packing.trace import Trace
 

@@ -323,6 +323,14 @@ class Heads(nn.Module):
             return F.linear(torch.sign(x.flatten(2).transpose(1, 2)), w).transpose(1, 2).view_as(x)
         if self.kind == "product":
             return (torch.sign(x).permute(0, 2, 3, 1) @ w.t()).permute(0, 3, 1, 2)
+        if self.kind == "matrix first":
+            return (w @ torch.sign(x).flatten(2)).view_as(x)
+        if self.kind == "matrix of each image":
+            return torch.bmm(w.expand(len(x), 8, 8), torch.sign(x).flatten(2)).view_as(x)
+        if self.kind == "einsum":
+            return torch.einsum("nchw,oc->nohw", torch.sign(x), w)
+        if self.kind == "einsum, turned":
+            return torch.einsum("oc,nchw->nwho", w, torch.sign(x)).permute(0, 3, 2, 1)
         if self.kind == "moved":
             signs = torch.sign(x).flatten(1)
             return F.linear(signs[:, :8] * 1.0, w).view(-1, 8, 1, 1) + x
@@ -334,7 +342,21 @@ class Heads(nn.Module):
         return F.conv_transpose2d(torch.sign(x), filters, groups=groups)[..., : x.shape[-1]]
 
 
-@pytest.mark.parametrize("kind", ["linear", "tokens", "product", "sequence", "dense", "grouped"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "linear",
+        "tokens",
+        "product",
+        "sequence",
+        "dense",
+        "grouped",
+        "matrix first",
+        "matrix of each image",
+        "einsum",
+        "einsum, turned",
+    ],
+)
 def test_other_layers_are_bits_too(kind: str) -> None:
     torch.manual_seed(0)
     made = operations(agrees(network(Heads(kind)), images(3, 5, 5)))

@@ -291,7 +291,7 @@ class Gated(nn.Module):
 
     def __init__(self, order: str) -> None:
         super().__init__()
-        self.order, self.layer = order, BinaryConv2d(4, 4, 3, padding=1, scale=None)
+        self.order, self.layer = order, BinaryConv2d(4, 4, 3, padding=1, bias=False, scale=None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.layer(x)

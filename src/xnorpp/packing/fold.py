@@ -248,7 +248,7 @@ def _drop_identities(outputs: Outputs) -> Outputs:
 
 
 def _takes_integers(reader: Node, source: Node) -> bool:
-    """Whether an operation reads the whole numbers of a dot product as they are; a product its first factor."""
+    """Whether an operation reads the whole numbers of a dot product as they are; of a product the first."""
     if reader.op == "mul":
         return reader.inputs[0] is source and reader.inputs[1] is not source
     return reader.op in ("affine", "sign")

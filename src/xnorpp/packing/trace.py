@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from xnorpp.packing.bits.zeros import Signs
 from xnorpp.packing.calls import (
     FRESH,
     LIKE,
@@ -32,6 +33,7 @@ from xnorpp.packing.calls import (
     changes_first,
     function_name,
     is_empty,
+    keep_value,
     named_outputs,
     source_line,
     tensors_in,
@@ -65,6 +67,7 @@ class Trace(TorchFunctionMode):
         x = inputs[0]
         self.batch, self.dtype = x.shape[0], x.dtype
         self.values: dict[int, Tensor] | None = {0: x} if keep else None  # a node's serial -> its value
+        self.rounded: dict[int, Tensor] = {}  # how far other tensors of a node are from its value
         self.modules: list[tuple[str, nn.Module]] = [("", model)]  # those that run now, the innermost last
         self.inside = 0  # how many whole-taken layers we are in
         self.input = Node("input", [], tuple(x.shape[1:]))
@@ -74,9 +77,8 @@ class Trace(TorchFunctionMode):
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
         self.stale: dict[int, tuple[Node, Tensor | None]] = {}
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
-        self.three_way: dict[int, tuple[Node, Node]] = {}  # torch.sign, and what it is the sign of
-        self.norms: dict[int, Node] = {}  # batch norms
-        self.levels: dict[int, tuple[Node, Any]] = {}  # what follows from one sign alone (`bits.py`)
+        self.signs = Signs()
+        self.levels: dict[int, tuple[Node, Any]] = {}  # what follows from one sign alone (`bits`)
         self.joined: dict[tuple[int, ...], Node] = {}  # concatenations by axis and parts (`views.py`)
         self._batch_axes: dict[int, int] = {}  # of tensors whose batch axis is not the first
         self._merged: dict[int, int] = {}  # of tensors whose batch axis is n*k: k, an axis of the value
@@ -93,6 +95,8 @@ class Trace(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self.signs.instead:
+            args, kwargs = self.signs.arguments(function_name(func), args, kwargs)
         if self.inside:
             return func(*args, **kwargs)
         tracked = [t for t in tensors_in((args, kwargs)) if self.is_value(t)]
@@ -281,10 +285,9 @@ class Trace(TorchFunctionMode):
         self._remember(tensor)
         self.nodes[id(tensor)] = node
         self.stale.pop(id(tensor), None)
-        if self.values is not None and node.serial not in self.values:
+        if self.values is not None:
             with _no_modes():
-                kept = plain.detach().movedim(batch, 0).clone()
-                self.values[node.serial] = kept if kept.is_floating_point() else kept.float()
+                keep_value(self.values, self.rounded, node.serial, plain.detach().movedim(batch, 0))
 
     def keep(self, made: Node, source: Node | None, move: Callable[[Tensor], Tensor]) -> None:
         """The value of a node that the model has no tensor of: what `move` makes of its source's value."""

@@ -33,7 +33,8 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
     rows and columns may be rules of another value's size instead (`rules.py`).
     """
     height, width = (int(n) for n in inputs[0].shape[-2:])
-    alike = Alike(fold(trace(model, *inputs, any_size=True), apart=True))
+    traced = trace(model, *inputs, any_size=True)
+    alike = Alike(fold(traced, apart=True))
     tried: list[Size] = [(height, width)]
     unlike: dict[Size, Unlike] = {}
     sizes = [(height + more[0], width + more[1]) for more in _MORE]
@@ -49,7 +50,8 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
         other = sizes[number]
         zeros = torch.zeros((*inputs[0].shape[:-2], *other), dtype=inputs[0].dtype)
         try:
-            alike.add(fold(trace(model, zeros, *inputs[1:], any_size=True), apart=True))
+            other_size = trace(model, zeros, *inputs[1:], any_size=True, signs=traced.signs)
+            alike.add(fold(other_size, apart=True))
             tried.append(other)
         except Unlike as error:
             if not number:

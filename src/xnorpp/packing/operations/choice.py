@@ -215,7 +215,6 @@ def extreme(function: str) -> Any:
         if isinstance(dim, Tensor) or "other" in kwargs:
             other = kwargs.get("other", dim)
             return (maximum if function == "max" else minimum)(trace, result, input, other)
-        dim = kwargs.get("axis", dim)
         source = trace.node(input)
         axes = axes_of(trace, source, dim)
         made = emit_reduce(trace, source, function, axes)

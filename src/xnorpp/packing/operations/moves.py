@@ -144,7 +144,7 @@ def _alike(trace: Trace, tensors: Sequence[Tensor]) -> tuple[int, int]:
 
 
 def cat(trace: Trace, result: Tensor, tensors: Any, dim: int = 0, **kwargs: Any) -> Node:
-    dim = kwargs.pop("axis", dim) % result.dim()
+    dim %= result.dim()
     tensors = [t for t in tensors if t.numel()]
     merged, batch = _alike(trace, tensors)
     if dim == batch or kwargs:

@@ -70,6 +70,7 @@ _ALWAYS: dict[str, str] = {
         ("addbmm", "addmv", "addr"),
         f"use torch.matmul, or torch.nn.functional.scaled_dot_product_attention for attention; {_PARTS}",
     ),
+    "nested_tensor_from_mask_left_aligned": "build nn.TransformerEncoder with enable_nested_tensor=False",
     **dict.fromkeys(("embedding", "embedding_bag"), f"feed the embedded values as the input; {_PARTS}"),
 }  # fmt: skip
 

@@ -180,9 +180,8 @@ class Trace(TorchFunctionMode):
 
         remedy = remedy_for(plain_name(name))
         if not list(tensors_in(result)):
-            raise self.fail(
-                "reads the values of the input, so the model's path would depend on the image", VALUE_READ
-            )
+            reason = "reads the values of the input, so the model's path would depend on the image"
+            raise self.fail(reason, remedy if refused_for_any_shape(plain_name(name)) else VALUE_READ)
         if any(id(t) in self.odd for t in tracked):
             if refused_for_any_shape(plain_name(name)):
                 raise self.fail("is not supported", remedy)

@@ -154,7 +154,8 @@ def verify(
             errors[op.output] = np.where(near, 2.0, 0.0)
         elif (goal := trained_value(node, trained)) is not None and result.dtype == np.float32:
             layers.append(_check_real(op, result, goal, bound))
-            values[op.output], errors[op.output] = goal, np.zeros(result.shape)
+            finite = np.where(np.isinf(goal), result, goal)  # no bound follows from an infinite number
+            values[op.output], errors[op.output] = finite, np.zeros(result.shape)
     goal = trained[first.serial].reshape(len(x), -1)
     mine = (output[program.output_name] if isinstance(output, dict) else output).reshape(len(x), -1)
     return Verification(

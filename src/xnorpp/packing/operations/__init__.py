@@ -27,7 +27,6 @@ from xnorpp.packing.operations import (
     einsum,
     moves,
     product,
-    recurrent,
     reduction,
     shape,
     unfold,
@@ -35,6 +34,7 @@ from xnorpp.packing.operations import (
     window,
 )
 from xnorpp.packing.operations.arguments import Handler
+from xnorpp.packing.sequences import attention, recurrent
 from xnorpp.packing.trace import Trace
 
 _IDENTITY = frozenset(("contiguous", "clone", "detach", "requires_grad_", "positive", "__get__"))
@@ -47,7 +47,7 @@ _WHOLE = (torch.int32, torch.int64)
 _ANSWERS = frozenset(
     (
         *("gt", "greater", "lt", "less", "ge", "greater_equal", "le", "less_equal"),
-        *("eq", "ne", "not_equal", "any", "all", "count_nonzero"),
+        *("eq", "ne", "not_equal", "any", "all", "count_nonzero", "logical_not"),
     )
 )
 # The names of numpy's arguments, which torch's functions take too, and torch's own ones.
@@ -58,6 +58,7 @@ _PUT = {"setitem": 2, "masked_fill": 2, "pad": 3}
 FUNCTIONS: Mapping[str, Handler] = {
     **convolution.FUNCTIONS,
     **product.FUNCTIONS,
+    **attention.FUNCTIONS,
     **arithmetic.FUNCTIONS,
     **activation.FUNCTIONS,
     **window.FUNCTIONS,

@@ -87,7 +87,7 @@ def test_a_recurrent_layer_packs(name: str) -> None:
 
 def test_a_wrong_step_is_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """`verify` compares every state with the one in torch's output."""
-    from xnorpp.packing.operations import recurrent
+    from xnorpp.packing.sequences import recurrent
 
     model = Run(nn.LSTM(5, 6, batch_first=True), steps).eval()
     x = np.random.default_rng(0).standard_normal((2, LENGTH, CHANNELS)).astype(np.float32)

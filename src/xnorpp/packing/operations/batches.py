@@ -102,7 +102,7 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
     def changed(value: Any, key: Any) -> Any:
         if isinstance(value, Tensor):
             whole = name in _BROADCASTING and _BROADCASTING[name] <= value.dim() == result.dim()
-            return constant_apart(trace, value, count) if whole else trace.apart(value)
+            return _constant_apart(trace, value, count) if whole else trace.apart(value)
         if key != "dim" or not isinstance(value, int | list | tuple):
             return value
         dims = [d % rank - rank for d in ([value] if isinstance(value, int) else value)]
@@ -113,13 +113,13 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
     return handler(trace, trace.apart(result), *_each(name, changed, args), **_named(changed, kwargs))
 
 
-def constant_apart(trace: Trace, tensor: Tensor, count: int, batch: int = 0) -> Tensor:
+def _constant_apart(trace: Trace, tensor: Tensor, count: int) -> Tensor:
     """A value with images and what they are merged with as two axes; a constant too that was repeated so."""
     size = trace.batch * count
-    if trace.is_value(tensor) or count < 2 or tensor.shape[batch] != size:
+    if trace.is_value(tensor) or count < 2 or tensor.shape[0] != size:
         return trace.apart(tensor)
     trace.check_constant(tensor)
-    plain = tensor.detach().unflatten(batch, (trace.batch, count))
+    plain = tensor.detach().reshape(trace.batch, count, *tensor.shape[1:])
     trace.add_constant(plain)
     return plain
 

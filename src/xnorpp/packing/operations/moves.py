@@ -129,7 +129,7 @@ def _part(trace: Trace, tensor: Tensor, merged: int = 0, batch: int = 0) -> Node
     trace.check_constant(tensor)
     tensor = tensor.detach()
     if merged and tensor.shape[batch] == trace.batch * merged:
-        tensor = tensor.unflatten(batch, (trace.batch, merged))
+        tensor = tensor.reshape(*tensor.shape[:batch], trace.batch, merged, *tensor.shape[batch + 1 :])
     tensor = tensor.movedim(batch, 0)
     trace.add_constant(tensor)
     constant = trace.constant(tensor)

@@ -129,7 +129,6 @@ def verify(
     model = unwrap(model)
     shape = tuple(x.shape[1:])
     traced, tensors = trace_values(model, torch.from_numpy(x))
-    first = next(iter(traced.values()))
     program, nodes = assemble(fold(traced), shape, real=check_real(real, half))
     trained = {serial: tensor.float().cpu().numpy() for serial, tensor in tensors.items()}
     output, free = reference.run(program, x, keep=[op.output for op in program.ops if op.op == "sign"])
@@ -156,14 +155,18 @@ def verify(
             layers.append(_check_real(op, result, goal, bound))
             finite = np.where(np.isinf(goal), result, goal)  # no bound follows from an infinite number
             values[op.output], errors[op.output] = finite, np.zeros(result.shape)
-    goal = trained[first.serial].reshape(len(x), -1)
-    mine = (output[program.output_name] if isinstance(output, dict) else output).reshape(len(x), -1)
+    outputs = output if isinstance(output, dict) else {program.output_name: output}
+    pairs = [
+        (trained[node.serial].reshape(len(x), -1), outputs[name].reshape(len(x), -1))
+        for name, node in traced.items()
+    ]
+    goal, mine = pairs[0]
     return Verification(
         tuple(layers),
         sum(layer.count for layer in layers if layer.op == "sign"),
         sum(layer.end_to_end for layer in layers),
         float(np.mean(goal.argmax(1) == mine.argmax(1))),
-        float(np.abs(goal - mine).max()),
+        max(float(np.abs(goal - mine).max()) for goal, mine in pairs),
     )
 
 

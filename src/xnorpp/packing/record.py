@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
 from xnorpp.nn.controls import evaluating
-from xnorpp.packing.calls import tensors_in
+from xnorpp.packing.calls import Call, tensors_in
 from xnorpp.packing.example import as_weights_are
 from xnorpp.packing.graph import Node, PackError
 from xnorpp.packing.obstacles import Obstacle, Refusal
@@ -45,6 +45,8 @@ class Outputs(dict[str, Node]):
     """The nodes of a model's outputs by name; `alone` are those of one number without an axis, (n,)."""
 
     alone: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()  # of one input, channels first
+    bytes: bool = False  # whether the model takes bytes
 
 
 def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False) -> Outputs:
@@ -61,7 +63,7 @@ def trace_values(
     if not recorder.outputs:
         raise first_of(recorder.obstacles)
     outputs = Outputs(recorder.outputs)
-    outputs.alone = recorder.alone
+    outputs.alone, outputs.shape, outputs.bytes = recorder.alone, recorder.input.shape, recorder.bytes
     return outputs, recorder.values or {}
 
 
@@ -82,10 +84,12 @@ def run_traced(model: nn.Module, *inputs: Tensor, keep: bool = False, any_size: 
     It runs once, or twice where it uses a tensor that is not its own: whether that was there before is looked
     up among all objects of the process, which takes longer than most traces.
     """
-    inputs = as_weights_are(model, inputs)
+    given = as_weights_are(model, inputs)
+    inputs = tuple(x.clone() for x in given)
     recorder = Trace(model, inputs, keep, any_size)
     result = _run(recorder, model, inputs)
     if recorder.constants.met_unknown:
+        inputs = tuple(x.clone() for x in given)  # the model may have changed the others in place
         recorder = Trace(model, inputs, keep, any_size)
         found = [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t is not inputs[0]]
         recorder.constants.older = WeakValueDictionary({id(t): t for t in found})
@@ -109,7 +113,7 @@ def _check_inputs(recorder: Trace, inputs: Sequence[Tensor]) -> None:
         remedy = "join the inputs into one tensor, or pack the modules that take one: xnorpp.pack_submodules"
         recorder.report("", "forward", f"takes {len(inputs)} inputs; one is needed", remedy)
         recorder.make_opaque(list(inputs[1:]), [])
-    if not inputs[0].is_floating_point():
+    if not inputs[0].is_floating_point() and not recorder.bytes:
         remedy = "make the first layer's output the input, and pack what follows"
         recorder.report("", "the input", f"is of type {inputs[0].dtype}; real numbers are needed", remedy)
         recorder.make_opaque([inputs[0]], [])
@@ -182,10 +186,21 @@ def _hooks(recorder: Trace, path: str, whole: bool) -> tuple[Any, Any]:
                 _record_whole(recorder, module, args, result)
         if not recorder.inside:
             recorder.modules.pop()
-            call = recorder.call_of(args, kwargs, result, source)
+            call = _call_of(recorder, args, kwargs, result, source)
             recorder.calls.setdefault(path, []).append(call)
 
     return before, after
+
+
+def _call_of(recorder: Trace, args: Any, kwargs: Any, result: Any, before: Node | None) -> Call:
+    """What a module was called with; `before` is the node that its input had."""
+    if len(args) != 1 or kwargs or not isinstance(args[0], Tensor) or not isinstance(result, Tensor):
+        return Call(None, False)
+    changed = recorder.nodes.get(id(args[0])) is not before
+    for t in (args[0], result):
+        if not recorder.is_value(t) or not recorder.fits(t):
+            return Call(None, changed)
+    return Call(tuple(args[0].shape[1:]), changed)
 
 
 def _record_whole(recorder: Trace, module: nn.Module, args: Any, result: Any) -> None:

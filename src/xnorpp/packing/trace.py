@@ -37,6 +37,7 @@ from xnorpp.packing.calls import (
     tensors_in,
 )
 from xnorpp.packing.constants import Constants, RandomState
+from xnorpp.packing.example import channels_are_last
 from xnorpp.packing.graph import Array, Node, Trained
 from xnorpp.packing.obstacles import (
     RANDOM_NUMBERS,
@@ -63,12 +64,17 @@ class Trace(TorchFunctionMode):
     ) -> None:
         super().__init__()
         x = inputs[0]
-        self.batch, self.dtype = x.shape[0], x.dtype
-        self.values: dict[int, Tensor] | None = {0: x} if keep else None  # a node's serial -> its value
+        self.batch, self.dtype = x.shape[0], torch.float32 if x.dtype == torch.uint8 else x.dtype
+        last = channels_are_last(x)
+        first = x.movedim(3, 1) if last else x
+        # A node's serial -> its value.
+        self.values: dict[int, Tensor] | None = {0: first.clone()} if keep else None
         self.modules: list[tuple[str, nn.Module]] = [("", model)]  # those that run now, the innermost last
         self.inside = 0  # how many whole-taken layers we are in
-        self.input = Node("input", [], tuple(x.shape[1:]))
-        self.nodes: dict[int, Node] = {id(x): self.input}
+        self.input = Node("input", [], tuple(first.shape[1:]))
+        given = Node("permute", [self.input], tuple(x.shape[1:]), {"axes": [1, 2, 0]}) if last else self.input
+        self.nodes: dict[int, Node] = {id(x): given}
+        self.bytes = x.dtype == torch.uint8  # whether the model takes bytes
         self.alive: list[Any] = [x]  # keeps every tensor, so that no identity is used twice
         self.constants = Constants(model)
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
@@ -217,7 +223,7 @@ class Trace(TorchFunctionMode):
             self.nodes[id(t)] = Node("opaque", sources, tuple(t.shape[1:]), serial=self.serial)
             self._remember(t)
             self.stale.pop(id(t), None)
-            (self.odd.discard if self._fits(t) else self.odd.add)(id(t))
+            (self.odd.discard if self.fits(t) else self.odd.add)(id(t))
 
     def report(self, path: str, operation: str, reason: str, remedy: str, line: str | None = None) -> None:
         name = type(self.modules[0][1]).__name__
@@ -253,17 +259,7 @@ class Trace(TorchFunctionMode):
         self.outputs = {} if self.obstacles else outputs
         self.alone = tuple(name for name, t in tensors.items() if name in outputs and self.merged(t) == 1)
 
-    def call_of(self, args: Any, kwargs: Any, result: Any, before: Node | None) -> Call:
-        """What a module was called with; `before` is the node that its input had."""
-        if len(args) != 1 or kwargs or not isinstance(args[0], Tensor) or not isinstance(result, Tensor):
-            return Call(None, False)
-        changed = self.nodes.get(id(args[0])) is not before
-        for t in (args[0], result):
-            if not self.is_value(t) or not self._fits(t):
-                return Call(None, changed)
-        return Call(tuple(args[0].shape[1:]), changed)
-
-    def _fits(self, t: Tensor) -> bool:
+    def fits(self, t: Tensor) -> bool:
         """Whether a tensor has a shape and type that a program's values have."""
         return t.dim() - 1 in RANKS and t.shape[0] == self.batch and t.is_floating_point()
 

@@ -123,14 +123,15 @@ def verify(
         >>> verify(create_model("small", input_size=8), x).holds
         True
     """
-    x = np.ascontiguousarray(x, np.float32)
+    x = np.asarray(x)
+    x = np.array(x, x.dtype if x.dtype == np.uint8 else np.float32)
     if x.ndim < 2 or not len(x):
         raise ValueError(f"`x` has shape {tuple(x.shape)}; a batch of at least one input is needed")
     model = unwrap(model)
-    shape = tuple(x.shape[1:])
     traced, tensors = trace_values(model, torch.from_numpy(x))
-    program, nodes = assemble(fold(traced), shape, real=check_real(real, half))
+    program, nodes = assemble(fold(traced), traced.shape, real=check_real(real, half))
     trained = {serial: tensor.float().cpu().numpy() for serial, tensor in tensors.items()}
+    x = np.ascontiguousarray(trained[0])
     output, free = reference.run(program, x, keep=[op.output for op in program.ops if op.op == "sign"])
     values: dict[str, Any] = {INPUT: trained[0]}
     errors: dict[str, F64] = {INPUT: np.zeros(x.shape)}

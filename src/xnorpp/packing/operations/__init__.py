@@ -163,7 +163,8 @@ def _check_kind(trace: Trace, plain: str, args: Any, kwargs: Any, result: Any) -
     kind = str(result.dtype).removeprefix("torch.")
     if truth and plain in ("add", "iadd", "radd"):
         raise trace.fail("of truth values is not supported", "use | for either, or .float() to count them")
-    if not truth and result.dtype not in _WHOLE:
+    moved = plain in _PLACED and plain not in ("setitem", "einsum")
+    if not truth and not moved and result.dtype not in _WHOLE:
         raise trace.fail(f"in {kind}, whose numbers wrap around, is not supported", "use .long() or .float()")
     place = _PUT.get(plain, len(args))
     put = kwargs.get("value", args[place] if len(args) > place else None)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from xnorpp.convert.analysis import constant_inputs
 from xnorpp.convert.encoders import set_fused_inference, set_nested_sequences
 from xnorpp.convert.flow import LAYERS, Flow, flow_of_graph, flow_of_run
+from xnorpp.convert.parametrized import computed_weight
 from xnorpp.convert.report import Report, ReportRow
 from xnorpp.convert.resize import InputSize, zeros_for
 from xnorpp.nn import (
@@ -329,13 +330,14 @@ class _Plan:
         kind = type(layer).__name__
         if isinstance(layer, BinaryLayer):
             return f"already a {kind} of method {layer.method}"
+        computed = computed_weight(layer)
+        if computed is not None:
+            return computed
         if type(layer) not in _BINARY:
             parents = [cls.__name__ for cls in _BINARY if isinstance(layer, cls)]
             if parents:
                 return f"{kind} is a subclass of {parents[0]}, whose forward may differ"
             return f"{kind} has no binary form"
-        if any(name not in layer._parameters for name in ("weight", "bias")):
-            return "its weight is computed anew in every run, as by nn.utils.weight_norm"
         if self.ran and layer not in self.reached:
             return "not reached in the dry run"
         if isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
 from xnorpp.nn.controls import evaluating
 from xnorpp.packing.bits.zeros import Signs, measured, trained_instead
-from xnorpp.packing.calls import tensors_in
+from xnorpp.packing.calls import Call, tensors_in
 from xnorpp.packing.example import as_weights_are
 from xnorpp.packing.graph import Node, PackError
 from xnorpp.packing.obstacles import Obstacle, Refusal
@@ -51,6 +51,8 @@ class Outputs(dict[str, Node]):
     alone: tuple[str, ...] = ()
     signs: Sequence[float] = ()
     rounded: Mapping[int, Tensor] = MappingProxyType({})
+    shape: tuple[int, ...] = ()  # of one input, channels first
+    bytes: bool = False  # whether the model takes bytes
 
 
 def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False, signs: Sequence[float] = ()) -> Outputs:
@@ -69,6 +71,7 @@ def trace_values(
     outputs = Outputs(recorder.outputs)
     outputs.alone, outputs.signs = recorder.alone, recorder.signs.zeros
     outputs.rounded = recorder.rounded
+    outputs.shape, outputs.bytes = recorder.input.shape, recorder.bytes
     return outputs, recorder.values or {}
 
 
@@ -92,17 +95,18 @@ def run_traced(
     among all objects of the process, which takes longer than most traces. Where it calls torch.sign, it runs
     on samples too, unless their shares of zeros are given, and again with what the samples showed.
     """
-    given, inputs = inputs, as_weights_are(model, inputs)
+    given = as_weights_are(model, inputs)
     older: Mapping[int, Tensor] = {}
     instead: Mapping[int, Tensor] = {}
 
     def run(*others: Tensor) -> tuple[Trace, Any]:
-        recorder = Trace(model, others or inputs, keep and not others, any_size)
+        own = tuple(x.clone() for x in others or given)  # the model may change them in place
+        recorder = Trace(model, own, keep and not others, any_size)
         recorder.constants.older = older
         recorder.signs = Signs(signs, instead if others else {})
         for tensor in recorder.signs.instead.values():
             recorder.add_constant(tensor)
-        return recorder, _run(recorder, model, others or inputs)
+        return recorder, _run(recorder, model, own)
 
     recorder, result = run()
     if recorder.signs.met and not signs:
@@ -132,7 +136,7 @@ def _check_inputs(recorder: Trace, inputs: Sequence[Tensor]) -> None:
         remedy = "join the inputs into one tensor, or pack the modules that take one: xnorpp.pack_submodules"
         recorder.report("", "forward", f"takes {len(inputs)} inputs; one is needed", remedy)
         recorder.make_opaque(list(inputs[1:]), [])
-    if not inputs[0].is_floating_point():
+    if not inputs[0].is_floating_point() and not recorder.bytes:
         remedy = "make the first layer's output the input, and pack what follows"
         recorder.report("", "the input", f"is of type {inputs[0].dtype}; real numbers are needed", remedy)
         recorder.make_opaque([inputs[0]], [])
@@ -205,10 +209,21 @@ def _hooks(recorder: Trace, path: str, whole: bool) -> tuple[Any, Any]:
                 _record_whole(recorder, module, args, result)
         if not recorder.inside:
             recorder.modules.pop()
-            call = recorder.call_of(args, kwargs, result, source)
+            call = _call_of(recorder, args, kwargs, result, source)
             recorder.calls.setdefault(path, []).append(call)
 
     return before, after
+
+
+def _call_of(recorder: Trace, args: Any, kwargs: Any, result: Any, before: Node | None) -> Call:
+    """What a module was called with; `before` is the node that its input had."""
+    if len(args) != 1 or kwargs or not isinstance(args[0], Tensor) or not isinstance(result, Tensor):
+        return Call(None, False)
+    changed = recorder.nodes.get(id(args[0])) is not before
+    for t in (args[0], result):
+        if not recorder.is_value(t) or not recorder.fits(t):
+            return Call(None, changed)
+    return Call(tuple(args[0].shape[1:]), changed)
 
 
 def _record_whole(recorder: Trace, module: nn.Module, args: Any, result: Any) -> None:

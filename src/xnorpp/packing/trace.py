@@ -39,7 +39,9 @@ from xnorpp.packing.calls import (
     tensors_in,
 )
 from xnorpp.packing.constants import Constants, RandomState
+from xnorpp.packing.example import channels_are_last
 from xnorpp.packing.graph import Array, Node, Trained
+from xnorpp.packing.moves.merged import split_batch
 from xnorpp.packing.obstacles import (
     RANDOM_NUMBERS,
     VALUE_READ,
@@ -65,13 +67,18 @@ class Trace(TorchFunctionMode):
     ) -> None:
         super().__init__()
         x = inputs[0]
-        self.batch, self.dtype = x.shape[0], x.dtype
-        self.values: dict[int, Tensor] | None = {0: x} if keep else None  # a node's serial -> its value
+        self.batch, self.dtype = x.shape[0], torch.float32 if x.dtype == torch.uint8 else x.dtype
+        last = channels_are_last(x)
+        first = x.movedim(3, 1) if last else x
+        # A node's serial -> its value.
+        self.values: dict[int, Tensor] | None = {0: first.clone()} if keep else None
         self.rounded: dict[int, Tensor] = {}  # how far other tensors of a node are from its value
         self.modules: list[tuple[str, nn.Module]] = [("", model)]  # those that run now, the innermost last
         self.inside = 0  # how many whole-taken layers we are in
-        self.input = Node("input", [], tuple(x.shape[1:]))
-        self.nodes: dict[int, Node] = {id(x): self.input}
+        self.input = Node("input", [], tuple(first.shape[1:]))
+        given = Node("permute", [self.input], tuple(x.shape[1:]), {"axes": [1, 2, 0]}) if last else self.input
+        self.nodes: dict[int, Node] = {id(x): given}
+        self.bytes = x.dtype == torch.uint8  # whether the model takes bytes
         self.alive: list[Any] = [x]  # keeps every tensor, so that no identity is used twice
         self.constants = Constants(model)
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
@@ -184,9 +191,8 @@ class Trace(TorchFunctionMode):
 
         remedy = remedy_for(plain_name(name))
         if not list(tensors_in(result)):
-            raise self.fail(
-                "reads the values of the input, so the model's path would depend on the image", VALUE_READ
-            )
+            reason = "reads the values of the input, so the model's path would depend on the image"
+            raise self.fail(reason, remedy if refused_for_any_shape(plain_name(name)) else VALUE_READ)
         if any(id(t) in self.odd for t in tracked):
             if refused_for_any_shape(plain_name(name)):
                 raise self.fail("is not supported", remedy)
@@ -222,7 +228,7 @@ class Trace(TorchFunctionMode):
             self.nodes[id(t)] = Node("opaque", sources, tuple(t.shape[1:]), serial=self.serial)
             self._remember(t)
             self.stale.pop(id(t), None)
-            (self.odd.discard if self._fits(t) else self.odd.add)(id(t))
+            (self.odd.discard if self.fits(t) else self.odd.add)(id(t))
 
     def report(self, path: str, operation: str, reason: str, remedy: str, line: str | None = None) -> None:
         name = type(self.modules[0][1]).__name__
@@ -241,7 +247,8 @@ class Trace(TorchFunctionMode):
         for name, t in tensors.items():
             if id(t) in self.nodes and (self.batch_axis(t) or self.merged(t) > 1):
                 reason = f"returns {name!r}, whose first axis is not the batch"
-                self.report("", "forward", reason, "leave the batch axis first, and each image to itself")
+                ahead = "y.movedim(1, 0)" if self.batch_axis(t) == 1 else "the batch axis first"
+                self.report("", "forward", reason, f"return {ahead}, with each image to itself")
         constant = [name for name in tensors if name not in outputs]
         if constant and not self.obstacles:
             what = "what" if len(tensors) == 1 else f"{constant[0]!r}, which"
@@ -258,17 +265,7 @@ class Trace(TorchFunctionMode):
         self.outputs = {} if self.obstacles else outputs
         self.alone = tuple(name for name, t in tensors.items() if name in outputs and self.merged(t) == 1)
 
-    def call_of(self, args: Any, kwargs: Any, result: Any, before: Node | None) -> Call:
-        """What a module was called with; `before` is the node that its input had."""
-        if len(args) != 1 or kwargs or not isinstance(args[0], Tensor) or not isinstance(result, Tensor):
-            return Call(None, False)
-        changed = self.nodes.get(id(args[0])) is not before
-        for t in (args[0], result):
-            if not self.is_value(t) or not self._fits(t):
-                return Call(None, changed)
-        return Call(tuple(args[0].shape[1:]), changed)
-
-    def _fits(self, t: Tensor) -> bool:
+    def fits(self, t: Tensor) -> bool:
         """Whether a tensor has a shape and type that a program's values have."""
         return t.dim() - 1 in RANKS and t.shape[0] == self.batch and t.is_floating_point()
 
@@ -310,7 +307,8 @@ class Trace(TorchFunctionMode):
     def merged(self, tensor: Tensor) -> int:
         """k where the batch axis of a tensor is n*k, images times an axis of the value; otherwise 0.
 
-        A tensor (n,), one number for each image, is one with k = 1: its value has one axis of one element.
+        A tensor (n,), one number for each image, is one with k = 1: its value has one axis of one element. It
+        is a `Before` where the axis is k*n.
         """
         return self._merged.get(id(tensor), 0)
 
@@ -324,8 +322,7 @@ class Trace(TorchFunctionMode):
         if not count or tensor.shape[batch] % count:
             return tensor
         with _no_modes():
-            shape = tensor.shape
-            return tensor.reshape(*shape[:batch], shape[batch] // count, count, *shape[batch + 1 :])
+            return split_batch(tensor, batch, count)
 
     def apart(self, tensor: Tensor) -> Tensor:
         """A tensor with images and the axis that they were merged with as two axes; the same value."""

@@ -127,16 +127,16 @@ def verify(
         >>> verify(create_model("small", input_size=8), x).holds
         True
     """
-    x = np.ascontiguousarray(x, np.float32)
+    x = np.asarray(x)
+    x = np.array(x, x.dtype if x.dtype == np.uint8 else np.float32)
     if x.ndim < 2 or not len(x):
         raise ValueError(f"`x` has shape {tuple(x.shape)}; a batch of at least one input is needed")
     model = unwrap(model)
-    shape = tuple(x.shape[1:])
     traced, tensors = trace_values(model, torch.from_numpy(x))
-    first = next(iter(traced.values()))
-    program, nodes = assemble(fold(traced), shape, real=check_real(real, half))
+    program, nodes = assemble(fold(traced), traced.shape, real=check_real(real, half))
     trained = {serial: tensor.float().cpu().numpy() for serial, tensor in tensors.items()}
     rounded = {serial: tensor.cpu().numpy() for serial, tensor in traced.rounded.items()}
+    x = np.ascontiguousarray(trained[0])
     output, free = reference.run(program, x, keep=[op.output for op in program.ops if op.op == "sign"])
     values: dict[str, Any] = {INPUT: trained[0]}
     errors: dict[str, F64] = {INPUT: np.zeros(x.shape)}
@@ -161,15 +161,20 @@ def verify(
             off = trained_value(node, rounded)
             off = np.zeros(result.shape) if off is None else off
             layers.append(_check_real(op, result, goal, bound, off))
-            values[op.output], errors[op.output] = goal, off
-    goal = trained[first.serial].reshape(len(x), -1)
-    mine = (output[program.output_name] if isinstance(output, dict) else output).reshape(len(x), -1)
+            finite = np.where(np.isinf(goal), result, goal)  # no bound follows from an infinite number
+            values[op.output], errors[op.output] = finite, off
+    outputs = output if isinstance(output, dict) else {program.output_name: output}
+    pairs = [
+        (trained[node.serial].reshape(len(x), -1), outputs[name].reshape(len(x), -1))
+        for name, node in traced.items()
+    ]
+    goal, mine = pairs[0]
     return Verification(
         tuple(layers),
         sum(layer.count for layer in layers if layer.op == "sign"),
         sum(layer.end_to_end for layer in layers),
         float(np.mean(goal.argmax(1) == mine.argmax(1))),
-        float(np.abs(goal - mine).max()),
+        max(float(np.abs(goal - mine).max()) for goal, mine in pairs),
     )
 
 

@@ -41,6 +41,10 @@ def _hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     return input * (input.abs() > lambd)
 
 
+def logaddexp(input: Tensor, other: Any) -> Tensor:
+    return torch.maximum(input, other) + torch.log1p(torch.exp(-(input - other).abs()))
+
+
 def _logit(input: Tensor, eps: float | None = None) -> Tensor:
     part = input if eps is None else input.clamp(eps, 1 - eps)
     return torch.log(part / (1 - part))
@@ -85,6 +89,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tanhshrink": lambda input: input - torch.tanh(input),
     "expit": torch.sigmoid,
     "logit": _logit,
+    "logaddexp": logaddexp,
     "exp2": lambda input: torch.exp(input * math.log(2.0)),
     "rpow": lambda exponent, base: power(base, exponent),
     "float_power": lambda input, exponent: torch.pow(input, exponent),

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from xnorpp.packing.graph import Node
+from xnorpp.packing.moves.merged import Before, split_batch
 from xnorpp.packing.moves.views import expanded, joined, permuted, reshaped, sliced
 from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.trace import Trace
@@ -62,6 +63,8 @@ def reshape(trace: Trace, result: Tensor, input: Tensor, *args: Any, **kwargs: A
     inside = int(np.prod(input.shape[:before], dtype=np.int64))
     # The batch axis of the result is the one of its size with as many elements before it; or it is images and
     # what follows them as one axis.
+    if isinstance(trace.merged(input), Before):
+        inside *= trace.merged(input)
     for dim, size in enumerate(result.shape):
         if size % trace.batch or int(np.prod(result.shape[:dim], dtype=np.int64)) != inside:
             continue
@@ -71,6 +74,12 @@ def reshape(trace: Trace, result: Tensor, input: Tensor, *args: Any, **kwargs: A
         between = [count] if count > 1 else []
         shape = [*result.shape[:dim], *between, *result.shape[dim + 1 :]]
         return reshaped(trace, source, shape or [1])
+    for dim, size in enumerate(result.shape):  # or what precedes them and images as one axis
+        ahead = int(np.prod(result.shape[:dim], dtype=np.int64))
+        if inside > ahead > 0 and inside % ahead == 0 and size == inside // ahead * trace.batch:
+            trace.set_batch_axis(result, dim)
+            trace.set_merged(result, Before(inside // ahead))
+            return reshaped(trace, source, [*result.shape[:dim], inside // ahead, *result.shape[dim + 1 :]])
     raise trace.fail(
         f"from {tuple(input.shape)} to {tuple(result.shape)} mixes images, which is not supported", _BATCH
     )
@@ -122,10 +131,16 @@ def narrow(trace: Trace, result: Tensor, input: Tensor, dim: int, start: Any, le
     return sliced(trace, source, axis, begin, begin + length)
 
 
-def _part(trace: Trace, tensor: Tensor, dim: int) -> Node:
-    """A value, or a constant that is the same for every image."""
+def _part(trace: Trace, tensor: Tensor, merged: int = 0, batch: int = 0) -> Node:
+    """A value, or a constant that is the same for every image, with the batch where the values have it."""
     if trace.is_value(tensor):
         return trace.node(tensor, anywhere=True)
+    trace.check_constant(tensor)
+    tensor = tensor.detach()
+    if merged and tensor.shape[batch] == trace.batch * merged:
+        tensor = split_batch(tensor, batch, merged)
+    tensor = tensor.movedim(batch, 0)
+    trace.add_constant(tensor)
     constant = trace.constant(tensor)
     if constant.shape[0] != trace.batch or (constant != constant[:1]).any():
         raise trace.fail("joins a constant that differs from image to image", "give every image the same")
@@ -138,13 +153,13 @@ def _alike(trace: Trace, tensors: Sequence[Tensor]) -> tuple[int, int]:
     """What the batch of all tensors is merged with, and which axis it is."""
     values = [t for t in tensors if trace.is_value(t)]
     found = {(trace.merged(t), trace.batch_axis(t)) for t in values}
-    if len(found) > 1 or (found != {(0, 0)} and len(values) < len(tensors)):
+    if len(found) > 1:
         raise trace.fail("joins values whose batch axes differ", _BATCH)
     return found.pop()
 
 
 def cat(trace: Trace, result: Tensor, tensors: Any, dim: int = 0, **kwargs: Any) -> Node:
-    dim = kwargs.pop("axis", dim) % result.dim()
+    dim %= result.dim()
     tensors = [t for t in tensors if t.numel()]
     merged, batch = _alike(trace, tensors)
     if dim == batch or kwargs:
@@ -152,7 +167,7 @@ def cat(trace: Trace, result: Tensor, tensors: Any, dim: int = 0, **kwargs: Any)
         raise trace.fail("is not supported along the batch axis", remedy)
     trace.set_batch_axis(result, batch)
     trace.set_merged(result, merged)
-    parts = [_part(trace, t, dim) for t in tensors]
+    parts = [_part(trace, t, merged, batch) for t in tensors]
     if merged or batch:
         return joined(trace, parts, dim - (dim > batch and not merged))
     moved = next((part for part in parts if part.op == "permute"), None)
@@ -178,7 +193,7 @@ def stack(trace: Trace, result: Tensor, tensors: Any, dim: int = 0) -> Node:
     if alike not in ((0, 0), (1, 0)):
         raise trace.fail("stacks values whose batch is not their first axis alone", _BATCH)
     trace.set_batch_axis(result, 0 if dim else 1)
-    parts = [_part(trace, t, dim) for t in tensors]
+    parts = [_part(trace, t, alike[0]) for t in tensors]
     if alike == (1, 0):  # single numbers, which already have an axis
         return joined(trace, parts, 0)
     parts = [reshaped(trace, p, (*p.shape[:axis], 1, *p.shape[axis:])) for p in parts]
@@ -221,7 +236,7 @@ def expand(trace: Trace, result: Tensor, input: Tensor, *sizes: Any, **kwargs: A
     batch = trace.batch_axis(input) + added
     trace.set_batch_axis(result, batch)
     trace.set_merged(result, merged)
-    shape = [*result.shape[:batch], *[merged] * (merged > 1), *result.shape[batch + 1 :]] or [1]
+    shape = [*result.shape[:batch], *[int(merged)] * (merged > 1), *result.shape[batch + 1 :]] or [1]
     inner = (1,) * added if merged == 1 else (1,) * added + node.shape
     return expanded(trace, reshaped(trace, node, inner or (1,)), shape)
 

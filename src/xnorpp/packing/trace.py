@@ -41,7 +41,6 @@ from xnorpp.packing.calls import (
 from xnorpp.packing.constants import Constants, RandomState
 from xnorpp.packing.example import channels_are_last
 from xnorpp.packing.graph import Array, Node, Trained
-from xnorpp.packing.moves.merged import split_batch
 from xnorpp.packing.obstacles import (
     RANDOM_NUMBERS,
     VALUE_READ,
@@ -247,8 +246,7 @@ class Trace(TorchFunctionMode):
         for name, t in tensors.items():
             if id(t) in self.nodes and (self.batch_axis(t) or self.merged(t) > 1):
                 reason = f"returns {name!r}, whose first axis is not the batch"
-                ahead = "y.movedim(1, 0)" if self.batch_axis(t) == 1 else "the batch axis first"
-                self.report("", "forward", reason, f"return {ahead}, with each image to itself")
+                self.report("", "forward", reason, "leave the batch axis first, and each image to itself")
         constant = [name for name in tensors if name not in outputs]
         if constant and not self.obstacles:
             what = "what" if len(tensors) == 1 else f"{constant[0]!r}, which"
@@ -307,8 +305,7 @@ class Trace(TorchFunctionMode):
     def merged(self, tensor: Tensor) -> int:
         """k where the batch axis of a tensor is n*k, images times an axis of the value; otherwise 0.
 
-        A tensor (n,), one number for each image, is one with k = 1: its value has one axis of one element. It
-        is a `Before` where the axis is k*n.
+        A tensor (n,), one number for each image, is one with k = 1: its value has one axis of one element.
         """
         return self._merged.get(id(tensor), 0)
 
@@ -322,7 +319,8 @@ class Trace(TorchFunctionMode):
         if not count or tensor.shape[batch] % count:
             return tensor
         with _no_modes():
-            return split_batch(tensor, batch, count)
+            shape = tensor.shape
+            return tensor.reshape(*shape[:batch], shape[batch] // count, count, *shape[batch + 1 :])
 
     def apart(self, tensor: Tensor) -> Tensor:
         """A tensor with images and the axis that they were merged with as two axes; the same value."""

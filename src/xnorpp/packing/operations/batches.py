@@ -13,7 +13,6 @@ from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.graph import Node
-from xnorpp.packing.moves.merged import split_batch
 from xnorpp.packing.moves.views import channels_back, channels_first, reshaped
 from xnorpp.packing.operations import (
     activation,
@@ -120,7 +119,7 @@ def _constant_apart(trace: Trace, tensor: Tensor, count: int) -> Tensor:
     if trace.is_value(tensor) or count < 2 or tensor.shape[0] != size:
         return trace.apart(tensor)
     trace.check_constant(tensor)
-    plain = split_batch(tensor.detach(), 0, count)
+    plain = tensor.detach().reshape(trace.batch, count, *tensor.shape[1:])
     trace.add_constant(plain)
     return plain
 
@@ -231,15 +230,15 @@ def _as_channels(
     source = given.pop("input")
     ordered = [given.pop(key) for key in names[1 : len(args)]] if rest else []
     shape = (trace.batch, count * result.shape[1], *result.shape[2:])
-    made = handler(trace, split_batch(result, 0, count).reshape(shape), source, *ordered, *rest, **given)
+    made = handler(trace, result.reshape(shape), source, *ordered, *rest, **given)
     trace.set_merged(result, count)
-    return reshaped(trace, made, (int(count), *result.shape[1:]))
+    return reshaped(trace, made, (count, *result.shape[1:]))
 
 
 def _wide(trace: Trace, tensor: Tensor, count: int) -> Tensor:
     """(n*k, c, ...) as (n, k*c, ...)."""
     node = trace.node(tensor, anywhere=True)
     shape = (count * tensor.shape[1], *tensor.shape[2:])
-    wide = trace.apart(tensor).flatten(1, 2)
+    wide = tensor.reshape(trace.batch, *shape)
     trace.bind(wide, reshaped(trace, node, shape))
     return wide

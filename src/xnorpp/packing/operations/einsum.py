@@ -8,11 +8,9 @@ from string import ascii_letters
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.moves.merged import split_batch
 from xnorpp.packing.moves.views import permuted, reshaped
 from xnorpp.packing.operations.arguments import Handler, affine
 from xnorpp.packing.operations.product import bit_product
@@ -69,7 +67,8 @@ def einsum(trace: Trace, result: Tensor, equation: str, *tensors: Any) -> Node:
 
 def _of_each_image(trace: Trace, value: Array, axis: int, merged: int) -> Array:
     """A constant that was repeated for every image, as learned queries are, without the axis of images."""
-    apart = split_batch(torch.from_numpy(value), axis, merged or 1).numpy()
+    count = max(merged, 1)
+    apart = value.reshape(*value.shape[:axis], trace.batch, count, *value.shape[axis + 1 :])
     first: Array = apart.take(0, axis)
     if (apart != np.expand_dims(first, axis)).any():
         raise trace.fail("has a constant that differs from image to image", "give every image the same")

@@ -9,7 +9,6 @@ import numpy as np
 from torch import Tensor
 
 from xnorpp.packing.graph import Node
-from xnorpp.packing.moves.merged import Before, split_batch
 from xnorpp.packing.moves.views import expanded, joined, permuted, reshaped, sliced
 from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.trace import Trace
@@ -63,8 +62,6 @@ def reshape(trace: Trace, result: Tensor, input: Tensor, *args: Any, **kwargs: A
     inside = int(np.prod(input.shape[:before], dtype=np.int64))
     # The batch axis of the result is the one of its size with as many elements before it; or it is images and
     # what follows them as one axis.
-    if isinstance(trace.merged(input), Before):
-        inside *= trace.merged(input)
     for dim, size in enumerate(result.shape):
         if size % trace.batch or int(np.prod(result.shape[:dim], dtype=np.int64)) != inside:
             continue
@@ -74,12 +71,6 @@ def reshape(trace: Trace, result: Tensor, input: Tensor, *args: Any, **kwargs: A
         between = [count] if count > 1 else []
         shape = [*result.shape[:dim], *between, *result.shape[dim + 1 :]]
         return reshaped(trace, source, shape or [1])
-    for dim, size in enumerate(result.shape):  # or what precedes them and images as one axis
-        ahead = int(np.prod(result.shape[:dim], dtype=np.int64))
-        if inside > ahead > 0 and inside % ahead == 0 and size == inside // ahead * trace.batch:
-            trace.set_batch_axis(result, dim)
-            trace.set_merged(result, Before(inside // ahead))
-            return reshaped(trace, source, [*result.shape[:dim], inside // ahead, *result.shape[dim + 1 :]])
     raise trace.fail(
         f"from {tuple(input.shape)} to {tuple(result.shape)} mixes images, which is not supported", _BATCH
     )
@@ -138,7 +129,7 @@ def _part(trace: Trace, tensor: Tensor, merged: int = 0, batch: int = 0) -> Node
     trace.check_constant(tensor)
     tensor = tensor.detach()
     if merged and tensor.shape[batch] == trace.batch * merged:
-        tensor = split_batch(tensor, batch, merged)
+        tensor = tensor.reshape(*tensor.shape[:batch], trace.batch, merged, *tensor.shape[batch + 1 :])
     tensor = tensor.movedim(batch, 0)
     trace.add_constant(tensor)
     constant = trace.constant(tensor)
@@ -236,7 +227,7 @@ def expand(trace: Trace, result: Tensor, input: Tensor, *sizes: Any, **kwargs: A
     batch = trace.batch_axis(input) + added
     trace.set_batch_axis(result, batch)
     trace.set_merged(result, merged)
-    shape = [*result.shape[:batch], *[int(merged)] * (merged > 1), *result.shape[batch + 1 :]] or [1]
+    shape = [*result.shape[:batch], *[merged] * (merged > 1), *result.shape[batch + 1 :]] or [1]
     inner = (1,) * added if merged == 1 else (1,) * added + node.shape
     return expanded(trace, reshaped(trace, node, inner or (1,)), shape)
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.moves.merged import Before
 from xnorpp.packing.moves.views import expanded, permuted, reshaped
 from xnorpp.packing.operations.arguments import affine, of_one, shape_of
 from xnorpp.packing.operations.product import emit_linear, given_node
@@ -158,10 +157,6 @@ def multi_head_attention(
         raise trace.fail(
             "of a batch that is merged with another axis, and of another one, is not supported",
             "leave each image to itself",
-        )
-    if any(isinstance(count, Before) for count in counts):
-        raise trace.fail(
-            "takes a batch of steps times images", "give it images times steps: x.transpose(0, 1)"
         )
     heads = []
     for tensor, w, b in zip((query, key, value), weights, biases):

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.moves.merged import Before
 from xnorpp.packing.moves.views import joined, permuted, reshaped, sliced
 from xnorpp.packing.operations.activation import emit_curve
 from xnorpp.packing.operations.arguments import Handler
@@ -40,10 +39,6 @@ def _recurrent(kind: str) -> Any:
             raise trace.fail("takes the batch for the steps", "set `batch_first` as the axes are")
         given, ways = [trace.constant(w) for w in weights], 1 + both
         each = len(given) // (layers * ways)
-        if isinstance(trace.merged(input), Before):
-            raise trace.fail(
-                "takes a batch of steps times images", "give it images times steps: x.transpose(0, 1)"
-            )
         value = _sequence(trace, input, batch_first)
         if value.shape[1] * layers * ways > _MOST:
             raise trace.fail(

@@ -68,6 +68,11 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
     """What a handler makes of a call, wherever the batch is."""
     values = [t for t in tensors_in((args, kwargs)) if trace.is_value(t)]
     counts, places = {trace.merged(t) for t in values}, {trace.batch_axis(t) for t in values}
+    if 0 not in counts and len({trace.place(t).outer for t in values}) > 1:
+        raise trace.fail(
+            "combines values whose images are in another order: each several times, and all several times",
+            "repeat each image by itself: x.repeat_interleave(times, 0), or an axis of its own with expand",
+        )
     if counts == {0} and len(places) == 1 and places != {0} and name in _TRAILING:
         return _batch_first(trace, name, handler, args, kwargs, result, values[0])
     if name in ("matmul", "bmm") and len(values) == 1 and values[0] is args[0] and 0 not in places | counts:
@@ -79,7 +84,7 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
         return _as_channels(trace, name, handler, args, kwargs, result, count)
     if name not in _TRAILING:
         return handler(trace, result, *args, **kwargs)
-    trace.set_merged(result, count)
+    trace.follow(result, values[0])
     rank = values[0].dim()
     _check_last_axes(trace, name, args, 0, rank)
 
@@ -138,7 +143,7 @@ def _batch_first(
     if name in reduction.FUNCTIONS and result.dim() < rank:
         listed = dims if isinstance(dims, list | tuple) else [dims]
         gone = sum(d is not None and d % rank < batch for d in listed)
-    trace.set_batch_axis(result, batch - gone)
+    trace.follow(result, first, batch - gone)
     front = result.movedim(batch - gone, 0)
     return handler(trace, front, *_each(name, changed, args), **_named(changed, kwargs))
 
@@ -147,8 +152,7 @@ def _rows_with_the_batch(trace: Trace, handler: Handler, args: Any, result: Tens
     """(k, n*rows, c) times a constant (k, c, d): (n, k, rows, c) times it."""
     value, constant = args
     batch = trace.batch_axis(value)
-    trace.set_batch_axis(result, batch)
-    trace.set_merged(result, trace.merged(value))
+    trace.follow(result, value)
     first, made = (trace.apart(t).movedim(batch, 0) for t in (value, result))
     trace.bind(first, trace.node(value, anywhere=True))
     return handler(trace, made, first, constant)
@@ -175,9 +179,7 @@ def _as_channels(
     def changed(key: str, value: Any) -> Any:
         if key in _COUNTED:
             return value * count
-        if key == "input":
-            return _wide(trace, value, count)
-        if isinstance(value, Tensor) and key in names:
+        if isinstance(value, Tensor) and key in names and key != "input":
             if value.numel() * count > _MOST:
                 raise trace.fail(
                     "on a batch that is merged with another axis is too large", "leave each image to itself"
@@ -194,9 +196,9 @@ def _as_channels(
     rest = args[len(names) :]
     source = given.pop("input")
     ordered = [given.pop(key) for key in names[1 : len(args)]] if rest else []
-    shape = (trace.batch, count * result.shape[1], *result.shape[2:])
-    made = handler(trace, result.reshape(shape), source, *ordered, *rest, **given)
-    trace.set_merged(result, count)
+    trace.follow(result, source)
+    wide = trace.apart(result).flatten(1, 2)
+    made = handler(trace, wide, _wide(trace, source, count), *ordered, *rest, **given)
     return reshaped(trace, made, (count, *result.shape[1:]))
 
 
@@ -204,6 +206,6 @@ def _wide(trace: Trace, tensor: Tensor, count: int) -> Tensor:
     """(n*k, c, ...) as (n, k*c, ...)."""
     node = trace.node(tensor, anywhere=True)
     shape = (count * tensor.shape[1], *tensor.shape[2:])
-    wide = tensor.reshape(trace.batch, *shape)
+    wide = trace.apart(tensor).flatten(1, 2)
     trace.bind(wide, reshaped(trace, node, shape))
     return wide

@@ -52,7 +52,7 @@ def _recurrent(kind: str) -> Any:
             ways = [given[at + each * way : at + each * (way + 1)] for way in range(1 + both)]
             states, last = _steps(trace, kind, value, ways)
             if layer == layers - 1:
-                _keep(trace, states, result[0], len(ways), batch_first)
+                _keep(trace, states, input, result[0], len(ways), batch_first)
             value = _turned(trace, joined(trace, states, 1), len(ways))
             finals.append(last)
         return [
@@ -79,20 +79,22 @@ def _sequence(trace: Trace, input: Tensor, batch_first: bool) -> Node:
 
 def _output(trace: Trace, result: Tensor, input: Tensor, value: Node, batch_first: bool) -> Node:
     made = permuted(trace, value, [2, 1, 0] if batch_first else [1, 2, 0])
-    trace.set_batch_axis(result, trace.batch_axis(input))
-    trace.set_merged(result, trace.merged(input))
+    trace.follow(result, input)
     if trace.merged(input):
         return made
     return reshaped(trace, made, (value.shape[1], value.shape[0]))
 
 
-def _keep(trace: Trace, states: list[Node], result: Tensor, ways: int, batch_first: bool) -> None:
+def _keep(
+    trace: Trace, states: list[Node], input: Tensor, result: Tensor, ways: int, batch_first: bool
+) -> None:
     """The states of the last layer are in the output: `verify` compares each with it."""
     for t, state in enumerate(states):
 
         def move(_: Tensor, t: int = t, count: int = state.shape[2]) -> Tensor:
-            rows = result if batch_first else result.transpose(0, 1)
-            apart = rows.reshape(trace.batch, count, len(states), -1).permute(0, 3, 2, 1)
+            apart = trace.plain_of(result, trace.place(input))
+            apart = apart if batch_first else apart.movedim(0, -2)
+            apart = apart.reshape(trace.batch, count, len(states), -1).permute(0, 3, 2, 1)
             first, *second = apart.chunk(ways, 1)
             return torch.cat([first[:, :, t, None], *(part.flip(2)[:, :, t, None] for part in second)], 1)
 
@@ -103,8 +105,7 @@ def _final(trace: Trace, result: Any, input: Tensor, finals: list[list[Node]], w
     """The last states of all layers and directions, (layers, n, channels), one value or two."""
     made = []
     for which, tensor in enumerate(result[1:]):
-        trace.set_batch_axis(tensor, 1)
-        trace.set_merged(tensor, trace.merged(input))
+        trace.follow(tensor, input, 1)
         rows = []
         for last in finals:
             width, _, count = last[which].shape

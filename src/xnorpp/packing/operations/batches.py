@@ -7,11 +7,15 @@ groups with the same weights. Where the batch is not the first axis, it is moved
 
 from __future__ import annotations
 
+from functools import partial
+from inspect import signature
 from typing import Any
 
 from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
+from xnorpp.packing.composed import composed
+from xnorpp.packing.composed.filters import CONVOLUTIONS
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves.views import reshaped
 from xnorpp.packing.operations import activation, arithmetic, choice, product, reduction, volume, window
@@ -60,12 +64,18 @@ _CHANNELWISE: dict[str, tuple[str, ...]] = {
         ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"),
     ),
 }
+_GROUPED = (
+    "make each image a group: F.conv2d(x.reshape(1, -1, h, w), filters.reshape(-1, c, kh, kw), groups=len(x))"
+)
 _COUNTED = ("groups", "num_groups")
 _MOST = 1 << 22  # numbers of repeated weights
 
 
 def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, result: Tensor) -> Node:
     """What a handler makes of a call, wherever the batch is."""
+    filters = kwargs.get("weight", args[1] if len(args) > 1 else None)
+    if name in CONVOLUTIONS and trace.is_value(filters):
+        return _own_filters(trace, name, args, kwargs, result)
     values = [t for t in tensors_in((args, kwargs)) if trace.is_value(t)]
     counts, places = {trace.merged(t) for t in values}, {trace.batch_axis(t) for t in values}
     if 0 not in counts and len({trace.place(t).outer for t in values}) > 1:
@@ -99,6 +109,22 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
         return dims[0] if isinstance(value, int) else dims
 
     return handler(trace, trace.apart(result), *_each(name, changed, args), **_named(changed, kwargs))
+
+
+def _own_filters(trace: Trace, name: str, args: Any, kwargs: Any, result: Tensor) -> Node:
+    """A convolution with filters of each image's own: the images must be groups of one image."""
+    given = signature(CONVOLUTIONS[name]).bind(0, *args, **kwargs).arguments
+    input, weight = given["input"], given["weight"]
+    if not trace.is_value(input):
+        raise trace.fail("has filters computed from the input, and a constant image", "swap the two")
+    place, own = trace.place(input), trace.place(weight)
+    count = trace.batch * own.outer
+    apart = (place.axis, own.axis) == (1, 0) and len(input) == 1 and place.outer == own.outer
+    if not apart or given.get("groups", 1) % count:
+        raise trace.fail("has filters computed from the input, which all images would share", _GROUPED)
+    made = composed(trace, partial(CONVOLUTIONS[name], count), args, kwargs, result)
+    assert isinstance(made, Node)
+    return made
 
 
 def _check_last_axes(trace: Trace, name: str, args: Any, batch: int, rank: int) -> None:

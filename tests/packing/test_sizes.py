@@ -189,6 +189,46 @@ def stacked(net: Net, x: Tensor) -> Tensor:
     return net.head(both.sum(0) + F.interpolate(first, size=size))
 
 
+def channels_by_pixels(net: Net, x: Tensor) -> Tensor:
+    """Attention of channels, whose scores grow with the number of pixels."""
+    y = net.encode(x)[-1]
+    t = y.flatten(2)
+    seen = ((t @ t.mT) * (y.shape[2] * y.shape[3]) ** -0.5).softmax(-1) @ t
+    return net.head(seen.view_as(y))
+
+
+def attention_of_channels(net: Net, x: Tensor) -> Tensor:
+    y = net.encode(x)[-1]
+    t = y.flatten(2)[:, None]
+    return net.head(F.scaled_dot_product_attention(t, t, t).view_as(y))
+
+
+def averages(net: Net, x: Tensor) -> Tensor:
+    y = net.stem(x)
+    rows, columns = y.shape[2:]
+    gate = y.sum((2, 3), keepdim=True) / (rows * columns) + y.sum(3, keepdim=True) / columns
+    return net.head(y * gate.sigmoid() / torch.tensor(float(rows * columns)).sqrt())
+
+
+def energy(net: Net, x: Tensor) -> Tensor:
+    """SimAM: a variance over all pixels but one."""
+    y = net.stem(x)
+    off = (y - y.mean((2, 3), keepdim=True)).square()
+    variance = off.sum((2, 3), keepdim=True) / (y.shape[2] * y.shape[3] - 1)
+    return net.head(y * (off / (4 * (variance + 1e-4)) + 0.5).sigmoid())
+
+
+def before_signs(net: Net, x: Tensor) -> Tensor:
+    return net.head(net.down[0](net.stem(x) * 30 / x.shape[2]))
+
+
+COUNTED: dict[str, Callable[[Net, Tensor], Tensor]] = {
+    "channels by pixels": channels_by_pixels,
+    "attention of channels": attention_of_channels,
+    "averages": averages,
+    "energy": energy,
+    "before signs": before_signs,
+}
 DECODERS: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "nearest": decoder(interpolated),
     "bilinear": decoder(lambda y, skip: interpolated(y, skip, mode="bilinear")),
@@ -210,6 +250,7 @@ DECODERS: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "attention": attention,
     "windows of attention": windows_of_attention,
     "stacked": stacked,
+    **COUNTED,
 }
 FLOORED = ("padded", "bilinear", "where needed")  # also where halves are rounded down
 
@@ -233,7 +274,10 @@ def test_one_file_for_every_size(name: str, stride: str) -> None:
         if (rows, columns) == (17, 23):
             np.testing.assert_allclose(reference.run(packed.program, x), goal, rtol=1e-4, atol=2e-5)
             one = pack(net, (3, rows, columns), any_size=False)  # the same numbers as a file of this size
-            np.testing.assert_array_equal(packed(x), one(x))
+            if name in COUNTED:  # 1 / (h*w) was rounded otherwise
+                np.testing.assert_allclose(packed(x), one(x), rtol=1e-5, atol=1e-6)
+            else:
+                np.testing.assert_array_equal(packed(x), one(x))
             assert verify(net, x).holds
 
 
@@ -292,6 +336,10 @@ def large_ones_halved(net: Net, x: Tensor) -> Tensor:
     return y if x.shape[3] < 200 else F.interpolate(y, scale_factor=0.5)
 
 
+def by_a_limit(net: Net, x: Tensor) -> Tensor:
+    return net.head(net.stem(x)) / min(x.shape[2], 40)
+
+
 def of_places(net: Net, x: Tensor) -> Tensor:
     y = net.stem(x)
     return net.head(y + torch.linspace(0, 1, y.shape[3]))
@@ -306,6 +354,7 @@ def of_places(net: Net, x: Tensor) -> Tensor:
         (at_most_160, "sizes that follow from no other"),
         (large_ones_halved, "bound to the size of the image"),
         (pooled_by_half, "bound to the size of the image"),
+        (by_a_limit, "multiplies by 0.0.*, which follow from no value's size"),
         (of_places, "bound to 32x32 pixels; leave it out, or give a larger example"),
     ],
 )

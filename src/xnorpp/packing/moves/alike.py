@@ -161,5 +161,16 @@ def _same(a: Node, b: Node) -> bool:
 def _stated(node: Node, free: tuple[str, ...]) -> Any:
     """All that a program would state of a node, but for its inputs."""
     attrs = sorted((item for item in node.attrs.items() if item[0] not in free), key=str)
+    if scales(node):  # by a number that may be a function of a size
+        return [item for item in attrs if item[0] != "scale"], []
     tensors = sorted((role, fingerprint(tensor)) for role, tensor in node.tensors.items())
     return attrs, tensors
+
+
+def scales(node: Node) -> bool:
+    """Whether an operation multiplies a whole value by one number."""
+    mult = node.tensors.get("mult")
+    one = (
+        node.op == "affine" and len(node.tensors) == 1 and mult is not None and bool((mult == mult[0]).all())
+    )
+    return one or node.op == "attention"

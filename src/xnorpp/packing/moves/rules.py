@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from xnorpp.packing.graph import Node
-from xnorpp.packing.moves.alike import FREE, Alike, Row
+from xnorpp.packing.moves.alike import FREE, Alike, Row, scales
+from xnorpp.packing.moves.factors import counted, factor_of, numbers_of
 from xnorpp.runtime.errors import XnorppError
 
 Rule = list[int]  # add, over, times, plus
@@ -31,13 +32,14 @@ class Bound(XnorppError, ValueError):
     """A size that no rule explains; its text is the reason."""
 
 
-def explained(alike: Alike) -> dict[str, Node]:
-    """The graph of all sizes.
+def explained(alike: Alike) -> tuple[dict[str, Node], dict[int, Row]]:
+    """The graph of all sizes: its outputs by name, and the row that a node of it is, by its identity.
 
     Raises:
         Bound: Something in it is bound to a size.
     """
     made: dict[int, Node] = {}
+    rows: dict[int, Row] = {}
     for place, row in enumerate(alike.rows):
         node, inputs = row.node, [made[id(source)] for source in row.inputs]
         op, attrs = node.op, node.attrs
@@ -48,8 +50,32 @@ def explained(alike: Alike) -> dict[str, Node]:
                 raise Bound(_bound(row))
             op, attrs, other = (_reshaped if op == "reshape" else _sized)(alike, row, place)
             inputs += [] if other is None else [made[id(other)]]
-        made[id(row)] = replace(node, op=op, attrs=attrs, inputs=inputs, serial=place)
-    return {name: made[id(row)] for name, row in alike.outputs.items()}
+        new = replace(node, op=op, attrs=attrs, inputs=inputs, serial=place)
+        if scales(node) and len(set(numbers_of(row))) > 1:
+            new = _by_size(alike, row, place, new, made)
+        made[id(row)] = new
+        rows[id(new)] = row
+    return {name: made[id(row)] for name, row in alike.outputs.items()}, rows
+
+
+def _by_size(alike: Alike, row: Row, place: int, node: Node, made: dict[int, Node]) -> Node:
+    """An operation whose factor is a function of a value's size, and not the same at every size."""
+    factor = factor_of(alike, row, place)
+    if factor is None:
+        numbers = ", ".join(f"{number:.4g}" for number in numbers_of(row)[:4])
+        raise Bound(
+            f"{node.path} ({node.line}) multiplies by {numbers}, .., which follow from no value's size"
+        )
+    first, *rest = node.inputs
+    source = next(made[id(other)] for other in alike.rows if other.node.op == "input")
+    number = counted(factor, source, made[id(factor.row)], first)
+    scaled = replace(
+        node, op="mul", inputs=[first, number], attrs={"broadcast": True}, tensors={}, trained=None
+    )
+    if node.op != "attention":
+        return scaled
+    scaled.shape = first.shape
+    return replace(node, inputs=[scaled, *rest], attrs={**node.attrs, "scale": 1.0})
 
 
 def _bound(row: Row) -> str:

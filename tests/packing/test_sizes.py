@@ -222,6 +222,51 @@ def before_signs(net: Net, x: Tensor) -> Tensor:
     return net.head(net.down[0](net.stem(x) * 30 / x.shape[2]))
 
 
+BIAS = torch.randn(2, 16, 16)
+QUERIES = torch.randn(5, 8)
+
+
+def windows_with_a_bias(net: Net, x: Tensor) -> Tensor:
+    y = net.stem(x)
+    rows, columns = y.shape[2:]
+    y = F.pad(y, (0, -columns % 4, 0, -rows % 4))
+    n, c, h, w = y.shape
+    t = (
+        y.view(n, c, h // 4, 4, w // 4, 4)
+        .permute(0, 2, 4, 3, 5, 1)
+        .reshape(-1, 16, 2, c // 2)
+        .transpose(1, 2)
+    )
+    t = ((t @ t.mT + BIAS).softmax(-1) @ t).transpose(1, 2)
+    y = t.reshape(n, h // 4, w // 4, 4, 4, c).permute(0, 5, 1, 3, 2, 4).reshape(n, c, h, w)
+    return net.head(y[:, :, :rows, :columns])
+
+
+def learned_queries(net: Net, x: Tensor) -> Tensor:
+    y = net.encode(x)[-1]
+    t = y.flatten(2).transpose(1, 2)
+    seen = (QUERIES.expand(len(x), -1, -1) @ t.mT).softmax(-1) @ t
+    return net.head(y * seen.mean(1)[:, :, None, None])
+
+
+def normalised_tokens(net: Net, x: Tensor) -> Tensor:
+    """Numbers that are one for each token, by which no channel goes."""
+    y = net.encode(x)[-1]
+    t = y.flatten(2).transpose(1, 2)
+    mean, var = t.mean(-1, keepdim=True), t.var(-1, keepdim=True, unbiased=False)
+    t = (t - mean) / torch.sqrt(2 * var + 1e-5)
+    return net.head(t.transpose(1, 2).reshape(y.shape))
+
+
+def grid_of_windows(net: Net, x: Tensor) -> Tensor:
+    """Runs where four windows divide the image alone."""
+    y = net.stem(x)
+    n, c, h, w = y.shape
+    t = y.view(n, c, 4, h // 4, 4, w // 4).permute(0, 3, 5, 2, 4, 1).reshape(-1, 16, c)
+    t = (t @ t.mT).softmax(-1) @ t
+    return net.head(t.view(n, h // 4, w // 4, 4, 4, c).permute(0, 5, 3, 1, 4, 2).reshape(n, c, h, w))
+
+
 COUNTED: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "channels by pixels": channels_by_pixels,
     "attention of channels": attention_of_channels,
@@ -250,6 +295,9 @@ DECODERS: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "attention": attention,
     "windows of attention": windows_of_attention,
     "stacked": stacked,
+    "windows with a bias": windows_with_a_bias,
+    "learned queries": learned_queries,
+    "normalised tokens": normalised_tokens,
     **COUNTED,
 }
 FLOORED = ("padded", "bilinear", "where needed")  # also where halves are rounded down
@@ -279,6 +327,15 @@ def test_one_file_for_every_size(name: str, stride: str) -> None:
             else:
                 np.testing.assert_array_equal(packed(x), one(x))
             assert verify(net, x).holds
+
+
+def test_sizes_that_are_multiples_alone() -> None:
+    net = Net(grid_of_windows).eval()
+    packed = pack(net, (3, 32, 48), any_size=True)
+    for size in ((32, 48), (20, 40), (64, 36)):
+        x = np.random.default_rng(0).standard_normal((2, 3, *size)).astype(np.float32)
+        with torch.no_grad():
+            np.testing.assert_allclose(packed(x), net(torch.from_numpy(x)).numpy(), rtol=1e-4, atol=1e-5)
 
 
 def pooled_whole(net: Net, x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,7 @@ def numbers_of(row: Row) -> list[float]:
 def _number(node: Node) -> float:
     if node.op == "attention":
         return float(node.attrs["scale"])
-    return float(node.tensors["mult"][0])
+    return float(node.tensors["mult"][0]) if "mult" in node.tensors else 1.0
 
 
 def factor_of(alike: Alike, row: Row, place: int) -> Factor | None:
@@ -70,14 +71,13 @@ def _power(counts: Array, numbers: Array) -> tuple[int, float, float] | None:
     return None
 
 
-def counted(factor: Factor, source: Node, given: Node, like: Node) -> Node:
-    """The number as a value of as many axes as `like` has; `source` is the program's input, and `given` the
-    value whose pixels count."""
+def counted(factor: Factor, given: Node, like: Node) -> Node:
+    """The number as a value of as many axes as `like` has; `given` is the value whose pixels count."""
 
     def made(op: str, inputs: Sequence[Node], shape: tuple[int, ...], attrs: dict[str, Any]) -> Node:
         return Node(op, list(inputs), shape, attrs, {}, like.path, like.line, like.serial)
 
-    one = made("constant", [source], (1, 1, 1), {})
+    one = made("constant", [_origin(given)], (1, 1, 1), {})
     one.tensors = {"value": np.ones((1, 1, 1), np.float32)}
     size = [[0, 1, 1, 0] if axis in factor.axes else None for axis in (1, 2)]
     shape = (1, *(given.shape[axis] if axis in factor.axes else 1 for axis in (1, 2)))
@@ -94,6 +94,31 @@ def counted(factor: Factor, source: Node, given: Node, like: Node) -> Node:
         node.tensors = {"mult": np.full(1, factor.times)}
     rank = len(like.shape)
     return node if rank == 3 else made("reshape", [node], (1,) * rank, {"shape": [1] * rank})
+
+
+def by_one_number(node: Node, factor: Node | None) -> Node:
+    """`x * number + another` of a value whose first axis may have any size, where an affine has one for each.
+
+    The number is `factor`, or that of the node where it is None.
+    """
+    first, rank = node.inputs[0], len(node.shape)
+    made = first
+    if factor is None and _number(node) != 1:
+        factor = Node("constant", [_origin(first)], (1,) * rank, path=node.path, line=node.line)
+        factor.serial, factor.tensors = node.serial, {"value": np.full((1,) * rank, _number(node))}
+    if factor is not None:
+        attrs = {"broadcast": True}
+        made = replace(node, op="mul", inputs=[made, factor], attrs=attrs, tensors={}, trained=None)
+    if "add" in node.tensors:
+        value = {"value": np.full((1,) * rank, float(node.tensors["add"][0]))}
+        made = replace(node, op="offset", inputs=[made], tensors=value, trained=None)
+    return made
+
+
+def _origin(node: Node) -> Node:
+    while node.inputs:
+        node = node.inputs[0]
+    return node
 
 
 _STEPS: dict[float, tuple[str, ...]] = {

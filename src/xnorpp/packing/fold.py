@@ -39,28 +39,31 @@ _SAME_SIGN = ("silu", "mish", "gelu", "gelu_tanh", "hardswish")
 Outputs = tuple[Node, ...]
 
 
-def fold(outputs: Mapping[str, Node], apart: bool = False) -> dict[str, Node]:
-    """The folded graph of a model's outputs by name; the given nodes are left as they are.
+def fold(outputs: Mapping[str, Node]) -> dict[str, Node]:
+    """The folded graph of a model's outputs by name; the given nodes are left as they are."""
+    return folded(moved(outputs))
+
+
+def moved(outputs: Mapping[str, Node], apart: bool = False) -> dict[str, Node]:
+    """The graph with its moves of axes in place, and the arithmetic as it was.
 
     `apart`: moves of different lines, which may be equal at this size alone, stay apart.
     """
-    nodes: Outputs = tuple(outputs.values())
     share = partial(shared, apart=apart)
-    for one_pass in (
-        share,
-        place_moves,
-        shorten_chains,
-        place_moves,
-        share,
-        _merge_affines,
-        _into_weights,
-        _thresholds,
-        _signs_of_integers,
-        _drop_identities,
-        share,
-    ):
+    return _passed(outputs, share, place_moves, shorten_chains, place_moves, share)
+
+
+def folded(outputs: Mapping[str, Node]) -> dict[str, Node]:
+    """The graph with its arithmetic folded."""
+    last = (_merge_affines, _into_weights, _thresholds, _signs_of_integers, _drop_identities, shared)
+    return _passed(outputs, shared, *last)
+
+
+def _passed(outputs: Mapping[str, Node], *passes: Callable[[Outputs], Outputs]) -> dict[str, Node]:
+    nodes: Outputs = tuple(outputs.values())
+    for one_pass in passes:
         nodes = one_pass(nodes)
-    return dict(zip(outputs, nodes))
+    return dict(zip(outputs, nodes, strict=True))
 
 
 def _rewrite(outputs: Outputs, rule: Callable[[Node, Node, dict[int, list[Node]]], Node]) -> Outputs:

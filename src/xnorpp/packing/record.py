@@ -238,11 +238,10 @@ def _record_whole(recorder: Trace, module: nn.Module, args: Any, result: Any) ->
         if args[0] in recorder.constants and not recorder.is_value(args[0]):
             recorder.add_constant(result)  # of a constant, such as an encoding of places
             return
-        recorder.set_merged(result, recorder.merged(args[0]))
         batch = recorder.batch_axis(args[0])
         if batch == args[0].dim() - 1:
             raise mixes_images(recorder)
-        recorder.set_batch_axis(result, batch)
+        recorder.follow(result, args[0])
         x, y = recorder.apart(args[0]), recorder.apart(result)
         if batch and isinstance(module, BinaryLinear):
             node, x, y = recorder.nodes.get(id(x)), x.movedim(batch, 0), y.movedim(batch, 0)

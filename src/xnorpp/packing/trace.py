@@ -41,6 +41,7 @@ from xnorpp.packing.calls import (
 from xnorpp.packing.constants import Constants, RandomState
 from xnorpp.packing.example import channels_are_last
 from xnorpp.packing.graph import Array, Node, Trained
+from xnorpp.packing.moves.places import Places
 from xnorpp.packing.obstacles import (
     RANDOM_NUMBERS,
     VALUE_READ,
@@ -58,7 +59,7 @@ _no_modes = torch._C.DisableTorchFunction
 RANKS = range(1, 9)  # axes of a value of a program, without the batch
 
 
-class Trace(TorchFunctionMode):
+class Trace(Places, TorchFunctionMode):
     """Records nodes while a model runs. `operations.py` calls `node`, `constant`, `emit` and `fail`."""
 
     def __init__(
@@ -86,8 +87,6 @@ class Trace(TorchFunctionMode):
         self.signs = Signs()
         self.levels: dict[int, tuple[Node, Any]] = {}  # what follows from one sign alone (`bits`)
         self.joined: dict[tuple[int, ...], Node] = {}  # concatenations by axis and parts (`views.py`)
-        self._batch_axes: dict[int, int] = {}  # of tensors whose batch axis is not the first
-        self._merged: dict[int, int] = {}  # of tensors whose batch axis is n*k: k, an axis of the value
         self.obstacles: list[Obstacle] = []
         self.calls: dict[str, list[Call]] = {}  # by module path
         self.outputs: dict[str, Node] = {}  # by name; empty where there are obstacles
@@ -269,7 +268,8 @@ class Trace(TorchFunctionMode):
 
     def bind(self, tensor: Tensor, node: Node) -> None:
         """From now on this tensor is that node's value."""
-        plain = self._apart(tensor)
+        with _no_modes():
+            plain = self.plain_of(tensor)
         batch = self.batch_axis(tensor)
         shape = tuple(n for axis, n in enumerate(plain.shape) if axis != batch)
         if batch >= plain.dim() or shape != node.shape or plain.shape[batch] != self.batch:
@@ -292,41 +292,12 @@ class Trace(TorchFunctionMode):
             given = self.values[0 if source is None else source.serial]
             self.values[made.serial] = move(given).detach().clone()
 
-    def batch_axis(self, tensor: Tensor) -> int:
-        """Which axis of a tensor is the batch; only functions that move axes accept one but the first."""
-        return self._batch_axes.get(id(tensor), 0)
-
-    def set_batch_axis(self, tensor: Tensor, axis: int) -> None:
-        """From now on the batch of this tensor is this axis."""
-        self._batch_axes.pop(id(tensor), None)
-        if axis:
-            self._batch_axes[id(tensor)] = axis
-
-    def merged(self, tensor: Tensor) -> int:
-        """k where the batch axis of a tensor is n*k, images times an axis of the value; otherwise 0.
-
-        A tensor (n,), one number for each image, is one with k = 1: its value has one axis of one element.
-        """
-        return self._merged.get(id(tensor), 0)
-
-    def set_merged(self, tensor: Tensor, count: int) -> None:
-        """From now on the batch axis of this tensor is images times `count`."""
-        if count > 1 or (count and tensor.dim() == 1):
-            self._merged[id(tensor)] = count
-
-    def _apart(self, tensor: Tensor) -> Tensor:
-        count, batch = self.merged(tensor), self.batch_axis(tensor)
-        if not count or tensor.shape[batch] % count:
-            return tensor
-        with _no_modes():
-            shape = tensor.shape
-            return tensor.reshape(*shape[:batch], shape[batch] // count, count, *shape[batch + 1 :])
-
     def apart(self, tensor: Tensor) -> Tensor:
         """A tensor with images and the axis that they were merged with as two axes; the same value."""
         if not self.merged(tensor):
             return tensor
-        plain = self._apart(tensor)
+        with _no_modes():
+            plain = self.plain_of(tensor)
         if id(tensor) in self.nodes:
             self.nodes[id(plain)] = self.nodes[id(tensor)]
         self.set_batch_axis(plain, self.batch_axis(tensor))
@@ -364,12 +335,12 @@ class Trace(TorchFunctionMode):
             raise self._fail_changed()
         if not isinstance(tensor, Tensor) or id(tensor) not in self.nodes:
             raise self.fail("has a constant where a value computed from the input is needed")
-        if not anywhere and id(tensor) in self._merged:
+        if not anywhere and self.merged(tensor):
             raise self.fail(
                 "reads a tensor whose batch is merged with another axis", "leave each image to itself"
             )
-        if not anywhere and id(tensor) in self._batch_axes:
-            place = self._batch_axes[id(tensor)]
+        place = self.batch_axis(tensor)
+        if not anywhere and place:
             raise self.fail(
                 f"reads a tensor whose batch is axis {place}", "move the batch axis to the front first"
             )

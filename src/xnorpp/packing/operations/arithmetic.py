@@ -136,8 +136,9 @@ def div(trace: Trace, result: Tensor, a: Any, b: Any, *, rounding_mode: Any = No
             return trace.emit("signs", [trace.emit_sign(first)], first.shape)  # x / |x|
         return trace.emit("div", [first, second], shape_of(result))
     if trace.is_value(b):
-        return times_constant(trace, emit_curve(trace, trace.node(b), "reciprocal", torch.reciprocal), a)
-    source, c = trace.node(a), trace.constant(b)
+        inverse = emit_curve(trace, trace.node(b), "reciprocal", torch.reciprocal)
+        return times_constant(trace, _grown(trace, inverse, result), a)
+    source, c = _grown(trace, trace.node(a), result), trace.constant(b)
     if c.size > 1:
         c = once(of_one(trace, len(source.shape), c))
     if c.size == 1 or c.size == c.shape[0]:
@@ -256,20 +257,24 @@ def sub(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> No
 def addcmul(
     trace: Trace, result: Tensor, input: Any, tensor1: Any, tensor2: Any, *, value: float = 1
 ) -> Node:
-    """`input + value*tensor1*tensor2`, where one of the two factors or the summand may be constants."""
+    """`input + value*tensor1*tensor2`, where up to two of the three may be constants."""
     if not trace.is_value(tensor1) and not trace.is_value(tensor2):
-        raise trace.fail("of two constants is not supported", "multiply them first")
+        for t in (tensor1, tensor2):
+            trace.check_constant(t)
+        product = value * tensor1 * tensor2
+        trace.add_constant(product)
+        return _plus(trace, result, input, product, 1.0)
     if trace.is_value(tensor1) and trace.is_value(tensor2):
         first, second, equal = _pair(trace, tensor1, tensor2)
         shape = tuple(max(n, m) for n, m in zip(first.shape, second.shape))
         product = trace.emit("mul", [first, second], shape, None if equal else {"broadcast": True})
     else:
         factor, other = (tensor2, tensor1) if trace.is_value(tensor1) else (tensor1, tensor2)
-        product = times_constant(trace, trace.node(other), factor)
+        product = times_constant(trace, _grown(trace, trace.node(other), result), factor)
     if value != 1:
         product = affine(trace, product, np.array([float(value)]), None)
     if not trace.is_value(input):
-        return plus_constant(trace, product, input)
+        return plus_constant(trace, _grown(trace, product, result), input)
     summand = trace.node(input)
     attrs = None if summand.shape == product.shape else {"broadcast": True}
     return trace.emit("add", [summand, product], shape_of(result), attrs)

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "joins.h"
+#include "plain/moved.h"
 #include "program/operations.h"
 #include "program/plan.h"
 #include "program/stem.h"
@@ -26,6 +27,7 @@ class Builder {
     Builder(Engine &engine, const Program &p, std::vector<PlanStep> steps) : engine_(engine), p_(p), steps_(std::move(steps)) {}
 
     void build(const Limits &limits) {
+        chains_ = join_moves(p_, steps_);
         const bool tight = only_filters_read_input(p_, steps_);
         const Joins joins = join_parts(p_, steps_, 16);
         const auto stride = [&](int v) {
@@ -48,7 +50,7 @@ class Builder {
                 ids_[v] = engine_.add_value({p_.values[v].kind == Kind::Bits, e.c, e.h, e.w, stride((int)v), (size_t)plan.offset[v]});
             }
         bool bytes = false;
-        for (const PlanStep &step : steps_) add(step), bytes |= step.bytes;
+        for (size_t i = 0; i < steps_.size(); i++) add(steps_[i], chains_[i]), bytes |= steps_[i].bytes;
         std::vector<int> outputs;
         for (const Output &output : p_.outputs) outputs.push_back(id(output.value));
         engine_.finish(id(0), outputs, (size_t)plan.arena, bytes ? std::vector<float>() : table());
@@ -145,8 +147,18 @@ class Builder {
         step.plain.grain = std::max(1, std::min(pixels, wanted));
     }
 
+    // A copy, for a whole chain of moves.
+    void moved(const PlanStep &from, const MoveChain &chain, Step &step) const {
+        step.kind = StepKind::Plain;
+        step.inputs = {step.in};
+        step.views = {view_of(p_.values[(size_t)from.source], input(step).stride), view_of({Kind::F32, from.shape}, (int)round_up((size_t)step.c, 16))};
+        Moved places(step.views[0]);
+        for (const MoveLink &link : chain) link.op < 0 ? places.reshape(link.shape) : places.apply(p_.ops[(size_t)link.op], link.shape);
+        step.plain = places.copy(step.views[1], engine_.kernels());
+    }
+
   private:
-    void add(const PlanStep &from);
+    void add(const PlanStep &from, const MoveChain &chain);
 
     // What each byte stands for, in every channel; one column where all channels are alike.
     std::vector<float> table() const {
@@ -275,7 +287,8 @@ class Builder {
     Engine &engine_;
     const Program &p_;
     std::vector<PlanStep> steps_;
-    std::vector<int> ids_;  // of values in the engine
+    std::vector<MoveChain> chains_;  // of each step
+    std::vector<int> ids_;           // of values in the engine
 };
 
 struct Producer {
@@ -304,7 +317,7 @@ const Producer kProducers[] = {
 // Operations that are moves of an epilogue: `Builder::stage` has a case for each.
 const char *const kMoves[] = {"affine", "relu", "prelu", "hardtanh", "add", "mul", "sign", "sub", "div", "offset"};
 
-void Builder::add(const PlanStep &from) {
+void Builder::add(const PlanStep &from, const MoveChain &chain) {
     const char *kind = from.kind(p_);
     const auto *row = std::find_if(std::begin(kProducers), std::end(kProducers), [&](const Producer &p) { return !std::strcmp(p.op, kind); });
     // Softmax along an axis is a plain function; of a vector it has its own step.
@@ -316,7 +329,8 @@ void Builder::add(const PlanStep &from) {
     const Extent e = extent_of(from.shape);
     step.in = id(from.source);
     step.c = e.c, step.h = e.h, step.w = e.w;
-    if (other) plain(from, step, *other);
+    if (!chain.empty()) moved(from, chain, step);
+    else if (other) plain(from, step, *other);
     else (this->*row->build)(from, step);
     for (const Move &move : from.epilogue) stage(move, step);
     if (step.kind == StepKind::Pointwise && from.epilogue.empty()) step.kind = StepKind::Nothing;  // a concatenation in place

@@ -34,6 +34,9 @@ constexpr Kernels table(const char *name, DotTraits bits, ConvFunction conv_bits
         float_product,
         side_product,
         run_curve,
+        moments,
+        channel_moments,
+        normalise,
         finish_pixels,
         transpose,
     };

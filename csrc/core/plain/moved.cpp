@@ -13,7 +13,13 @@ struct Dim {
     int64_t n, from, to;  // its size, and its steps in both memories
 };
 
-enum class Way { Rows, Transposed, Numbers };
+enum class Way { Rows, Transposed, Mixed, Numbers };
+
+// Two runs of `count` numbers, `apart` from each other, as one that takes a number of each in turn.
+void mix(const float *__restrict from, int64_t apart, int64_t count, float *__restrict to) {
+    const float *__restrict other = from + apart;
+    for (int64_t k = 0; k < count; k++) to[2 * k] = from[k], to[2 * k + 1] = other[k];
+}
 
 // A copy of a block, whose innermost one or two dimensions are done at once.
 struct Block {
@@ -26,6 +32,7 @@ struct Block {
         for (;;) {
             if (way == Way::Rows) std::memcpy(to, from, (size_t)row.n * 4);
             else if (way == Way::Transposed) kernels.transpose(from, (size_t)row.from, (int)row.n, (int)column.n, to, (size_t)column.to);
+            else if (way == Way::Mixed) mix(from, row.from, column.n, to);
             else
                 for (int64_t k = 0; k < row.n; k++) to[k * row.to] = from[k * row.from];
             size_t i = rest.size();
@@ -56,6 +63,11 @@ Block block_of(const std::vector<Dim> &dims) {
     block.row = take(std::min_element(rest.begin(), rest.end(), [](const Dim &a, const Dim &b) { return a.to < b.to; }));
     if (block.row.from == 1 && block.row.to == 1) {
         block.way = Way::Rows;
+        return block;
+    }
+    const auto run = std::find_if(rest.begin(), rest.end(), [](const Dim &dim) { return dim.from == 1 && dim.to == 2; });
+    if (run != rest.end() && block.row.n == 2 && block.row.to == 1) {  // a shuffle of two groups
+        block.column = take(run), block.way = Way::Mixed;
         return block;
     }
     const auto side = std::find_if(rest.begin(), rest.end(), [](const Dim &dim) { return dim.from == 1 && dim.n >= 4; });

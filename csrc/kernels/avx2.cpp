@@ -35,6 +35,9 @@ constexpr int kReals = 8;
 inline Real exact_fma(Real a, Real b, Real c) { return _mm256_fmadd_ps(a, b, c); }
 inline Real root(Real a) { return _mm256_sqrt_ps(a); }
 inline Real spread(float x) { return _mm256_set1_ps(x); }
+// max and min give the second operand where one is NaN.
+#define XN_AT_LEAST(x, least) _mm256_max_ps(least, x)
+#define XN_AT_MOST(x, most) _mm256_min_ps(most, x)
 
 inline F load(const float *p) { return _mm256_loadu_ps(p); }
 inline void store(float *p, F v) { _mm256_storeu_ps(p, v); }
@@ -45,7 +48,6 @@ inline F mul(F a, F b) { return _mm256_mul_ps(a, b); }
 inline F div(F a, F b) { return _mm256_div_ps(a, b); }
 inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
 inline F multiply_add(F a, F b, F c) { return fma(a, b, c); }  // an affine step: rounded once
-// max and min give the second operand where one is NaN.
 inline F relu(F v) { return _mm256_max_ps(_mm256_setzero_ps(), v); }
 inline F clamp(F v, F lo, F hi) { return _mm256_min_ps(hi, _mm256_max_ps(lo, v)); }
 inline F prelu(F v, F slope) {

@@ -1,6 +1,6 @@
 // Sigmoid, GELU and their like over a run of numbers: the operations of curves.cuh, the same in every engine, bit for bit.
 // Included after an instruction set has defined the vector `Real` of `kReals` floats (a plain float is one of 1), `Whole` of
-// its integers, and exact_fma, root and spread for them.
+// its integers, and exact_fma, root and spread for them. XN_AT_LEAST and XN_AT_MOST may be defined where an instruction has them.
 #define XN_CURVE __attribute__((always_inline)) inline
 #define XN_ADD(a, b) ((a) + (b))
 #define XN_SUB(a, b) ((a) - (b))
@@ -10,6 +10,10 @@
 #define XN_SQRT(a) root(a)
 #define XN_SET(a) spread(a)
 #define XN_PICK(choice, yes, no) ((choice) ? (yes) : (no))
+#ifndef XN_AT_LEAST
+#define XN_AT_LEAST(x, least) XN_PICK((x) < (least), least, x)
+#define XN_AT_MOST(x, most) XN_PICK((x) > (most), most, x)
+#endif
 #define XN_INT(a) bits_of<Whole>(a)
 #define XN_FLOAT(a) bits_of<Real>(a)
 #define XN_NUMBER(a) number_of(a)

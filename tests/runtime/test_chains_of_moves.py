@@ -125,3 +125,21 @@ def test_a_reshape_across_channels_and_pixels() -> None:
     x = w.normal(2, 6, 4)
     want = np.maximum(x, 0).reshape(2, 8, 3).transpose(0, 2, 1)
     np.testing.assert_array_equal(engines_agree(program, x), want)
+
+
+@pytest.mark.parametrize("channels", [4, 6, 20, 36, 48, 116])
+def test_a_shuffle_of_two_groups_and_its_halves(channels: int) -> None:
+    """As in ShuffleNet: each half takes a channel of each group in turn."""
+    w = Writer((channels, 5, 3))
+    x = w.normal(2, channels, 5, 3)
+    half = channels // 2
+    shuffled = w.op("channel_shuffle", w.op("relu", "input"), attrs={"groups": 2})
+    ends = []
+    for start in (0, half):
+        places = {"start": [start, 0, 0], "stop": [start + half, 5, 3], "step": [1, 1, 1]}
+        ends.append(w.op("slice", shuffled, attrs=places))
+    other = w.op("sub", ends[1], ends[0])
+    program = w.program(w.op("concat", w.op("relu", ends[0]), other, attrs={"axis": 0}))
+    want = np.maximum(x, 0).reshape(2, 2, half, 5, 3).swapaxes(1, 2).reshape(x.shape)
+    want[:, half:] -= want[:, :half]
+    np.testing.assert_array_equal(engines_agree(program, x), want)

@@ -13,7 +13,13 @@ struct Dim {
     int64_t n, from, to;  // its size, and its steps in both memories
 };
 
-enum class Way { Rows, Transposed, Numbers };
+enum class Way { Rows, Transposed, Mixed, Numbers };
+
+// Two runs of `count` numbers, `apart` from each other, as one that takes a number of each in turn.
+void mix(const float *__restrict from, int64_t apart, int64_t count, float *__restrict to) {
+    const float *__restrict other = from + apart;
+    for (int64_t k = 0; k < count; k++) to[2 * k] = from[k], to[2 * k + 1] = other[k];
+}
 
 // A copy of a block, whose innermost one or two dimensions are done at once.
 struct Block {
@@ -26,6 +32,7 @@ struct Block {
         for (;;) {
             if (way == Way::Rows) std::memcpy(to, from, (size_t)row.n * 4);
             else if (way == Way::Transposed) kernels.transpose(from, (size_t)row.from, (int)row.n, (int)column.n, to, (size_t)column.to);
+            else if (way == Way::Mixed) mix(from, row.from, column.n, to);
             else
                 for (int64_t k = 0; k < row.n; k++) to[k * row.to] = from[k * row.from];
             size_t i = rest.size();
@@ -54,9 +61,13 @@ Block block_of(const std::vector<Dim> &dims) {
         return dim;
     };
     const auto nearest = std::min_element(rest.begin(), rest.end(), [](const Dim &a, const Dim &b) { return a.to < b.to; });
+    const auto run = std::find_if(rest.begin(), rest.end(), [](const Dim &dim) { return dim.from == 1 && dim.to == 2; });
     const auto side = std::find_if(rest.begin(), rest.end(), [](const Dim &dim) { return dim.from == 1 && dim.n >= 4; });
     if (nearest->to == 1 && nearest->from == 1) {
         block.way = Way::Rows, block.row = take(nearest);
+    } else if (nearest->to == 1 && nearest->n == 2 && run != rest.end()) {  // a shuffle of two groups
+        block.way = Way::Mixed, block.row = *nearest, block.column = *run;
+        rest.erase(std::max(nearest, run)), rest.erase(std::min(nearest, run));
     } else if (nearest->to == 1 && nearest->from > 0 && nearest->n >= 4 && side != rest.end()) {
         block.way = Way::Transposed, block.row = *nearest, block.column = *side;
         rest.erase(std::max(nearest, side)), rest.erase(std::min(nearest, side));

@@ -36,29 +36,52 @@ inline void bring_lanes(const Conv &k, const float *in, int row, int c0, float *
     __builtin_memset(out, 0, (size_t)(k.cols - k.pw - k.w) * pixel * sizeof(float));
 }
 
-// T neighbouring pixels by 32 filters of one input each. The kernel's width and the stride are known: each number of a row
-// is loaded once and goes to every pixel that sees it.
-template <int T, int KW, int SW>
-void grouped_known(const Conv &k, const float *const *rows, const float *w, int vectors, float *result) {
-    for (int v = 0; v < vectors; v++) {
-        F sum[T];
-        for (int t = 0; t < T; t++) sum[t] = zero();
-        for (int i = 0; i < k.kh; i++) {
-            const float *p = rows[i] + v * N;
-            F tap[KW];
+// The compiler would load a number again for each product that has it.
+template <class V>
+__attribute__((always_inline)) inline void load_once([[maybe_unused]] V &v) {
+#if defined(__x86_64__)
+    if constexpr (!__is_class(V)) __asm__("" : "+v"(v));
+#endif
+}
+
+// T neighbouring pixels by kVectors vectors of filters of one input each. The kernel's width and the stride are known: each number
+// of a row is loaded once and goes to every pixel that sees it.
+template <int T, int KW, int SW, int kVectors>
+__attribute__((always_inline)) inline void grouped_vectors(const Conv &k, const float *const *rows, const float *w, int lane, float *result) {
+    F sum[kVectors][T];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; v++)
 #pragma GCC unroll 8
-            for (int j = 0; j < KW; j++) tap[j] = load(w + (size_t)(i * KW + j) * kBlock + v * N);
+        for (int t = 0; t < T; t++) sum[v][t] = zero();
+    for (int i = 0; i < k.kh; i++) {
+        F tap[kVectors][KW];
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; v++)
+#pragma GCC unroll 8
+            for (int j = 0; j < KW; j++) tap[v][j] = load(w + (size_t)(i * KW + j) * kBlock + lane + v * N);
 #pragma GCC unroll 32
-            for (int x = 0; x < (T - 1) * SW + KW; x++) {
-                const F a = load(p + x * kBlock);
+        for (int x = 0; x < (T - 1) * SW + KW; x++)
+#pragma GCC unroll 2
+            for (int v = 0; v < kVectors; v++) {
+                F a = load(rows[i] + x * kBlock + lane + v * N);
+                load_once(a);
 #pragma GCC unroll 8
                 for (int t = 0; t < T; t++)
-                    if (x >= t * SW && x < t * SW + KW) sum[t] = fma(a, tap[x - t * SW], sum[t]);
+                    if (x >= t * SW && x < t * SW + KW) sum[v][t] = fma(a, tap[v][x - t * SW], sum[v][t]);
             }
-        }
-#pragma GCC unroll 8
-        for (int t = 0; t < T; t++) store(result + t * kBlock + v * N, sum[t]);
     }
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; v++)
+#pragma GCC unroll 8
+        for (int t = 0; t < T; t++) store(result + t * kBlock + lane + v * N, sum[v][t]);
+}
+
+template <int T, int KW, int SW>
+void grouped_known(const Conv &k, const float *const *rows, const float *w, int vectors, float *result) {
+    constexpr int kTogether = N == 16 ? 2 : 1;  // as many as registers have room for
+    int v = 0;
+    for (; v + kTogether <= vectors; v += kTogether) grouped_vectors<T, KW, SW, kTogether>(k, rows, w, v * N, result);
+    for (; v < vectors; v++) grouped_vectors<T, KW, SW, 1>(k, rows, w, v * N, result);
 }
 
 template <int T>

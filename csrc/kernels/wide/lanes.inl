@@ -14,6 +14,10 @@ constexpr int kReals = 16;
 inline Real exact_fma(Real a, Real b, Real c) { return _mm512_fmadd_ps(a, b, c); }
 inline Real root(Real a) { return _mm512_sqrt_ps(a); }
 inline Real spread(float x) { return _mm512_set1_ps(x); }
+// max and min give the second operand where one is NaN.
+#define XN_AT_LEAST(x, least) _mm512_max_ps(least, x)
+#define XN_AT_MOST(x, most) _mm512_min_ps(most, x)
+#define XN_TIMES_POWER(p, n, whole) _mm512_scalef_ps(p, n)
 
 inline F load(const float *p) { return _mm512_loadu_ps(p); }
 inline void store(float *p, F v) { _mm512_storeu_ps(p, v); }
@@ -24,7 +28,6 @@ inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
 inline F div(F a, F b) { return _mm512_div_ps(a, b); }
 inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 inline F multiply_add(F a, F b, F c) { return fma(a, b, c); }  // an affine step: rounded once
-// max and min give the second operand where one is NaN.
 inline F relu(F v) { return _mm512_max_ps(_mm512_setzero_ps(), v); }
 inline F clamp(F v, F lo, F hi) { return _mm512_min_ps(hi, _mm512_max_ps(lo, v)); }
 inline F prelu(F v, F slope) {

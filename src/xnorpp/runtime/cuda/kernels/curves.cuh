@@ -4,20 +4,21 @@
 //
 // Written for one number or a vector of them: Real, Whole (its integers), Choice (what a comparison gives), XN_SET(constant),
 // XN_PICK(choice, yes, no). XN_CURVE is what stands before a function; XN_ADD, XN_SUB, XN_MUL, XN_DIV, XN_SQRT round once,
-// XN_FMA(a, b, c) is a*b + c rounded once; XN_INT and XN_FLOAT pass bits, XN_NUMBER converts; XN_MINUS and XN_SHIFT (to the
-// left) wrap around.
+// XN_FMA(a, b, c) is a*b + c rounded once; XN_AT_LEAST and XN_AT_MOST leave a NaN; XN_INT and XN_FLOAT pass bits, XN_NUMBER
+// converts; XN_MINUS and XN_SHIFT (to the left) wrap around. XN_TIMES_POWER(p, n, whole), p * 2**n for p near 1, may be defined
+// where one instruction gives it, rounded once.
 #pragma once
 
 // The nearest whole number n to x/ln(2) and what is left, |r| <= 0.35; n is at most 2**21 in magnitude.
 struct Reduced {
-    Real rest;
+    Real number, rest;
     Whole whole;
 };
 XN_CURVE Reduced reduce_exponent(Real x) {
     const Real shifted = XN_FMA(x, XN_SET(1.44269504088896341f), XN_SET(12582912.0f));  // 1.5*2**23: the last bit is worth 1
     const Real n = XN_SUB(shifted, XN_SET(12582912.0f));
     const Real r = XN_FMA(n, XN_SET(-0.693359375f), x);
-    return {XN_FMA(n, XN_SET(2.12194440054690583e-4f), r), XN_MINUS(XN_INT(shifted), 0x4b400000)};
+    return {n, XN_FMA(n, XN_SET(2.12194440054690583e-4f), r), XN_MINUS(XN_INT(shifted), 0x4b400000)};
 }
 // (exp(r) - 1 - r) / r**2
 XN_CURVE Real exponent_tail(Real r) {
@@ -29,19 +30,25 @@ XN_CURVE Real exponent_tail(Real r) {
 }
 XN_CURVE Real power_of_two(Whole n) { return XN_FLOAT(XN_SHIFT(n + 127, 23)); }
 
+#ifndef XN_TIMES_POWER
+#define XN_TIMES_POWER(p, n, whole) times_power(p, whole)
+// In two steps, for 2**128 and what is below 2**-126: the first is exact. Of the two exponents each has its 127.
+XN_CURVE Real times_power(Real p, Whole n) {
+    const Whole both = n + 254, half = both >> 1;
+    return XN_MUL(XN_MUL(p, XN_FLOAT(XN_SHIFT(half, 23))), XN_FLOAT(XN_SHIFT(both - half, 23)));
+}
+#endif
+
 XN_CURVE Real curve_exp(Real x) {
-    const Real low = XN_PICK(x < XN_SET(-104.0f), XN_SET(-104.0f), x);
-    const Real bounded = XN_PICK(low > XN_SET(89.0f), XN_SET(89.0f), low);  // a NaN stays
-    const Reduced e = reduce_exponent(bounded);
+    const Real low = XN_AT_LEAST(x, XN_SET(-104.0f));
+    const Reduced e = reduce_exponent(XN_AT_MOST(low, XN_SET(89.0f)));
     const Real p = XN_FMA(XN_FMA(exponent_tail(e.rest), e.rest, XN_SET(1.0f)), e.rest, XN_SET(1.0f));
-    const Whole half = e.whole >> 1;  // in two steps, for 2**128 and what is below 2**-126
-    return XN_MUL(XN_MUL(p, power_of_two(half)), power_of_two(e.whole - half));
+    return XN_TIMES_POWER(p, e.number, e.whole);
 }
 
 // exp(x) - 1 for x <= 0.
 XN_CURVE Real curve_expm1(Real x) {
-    const Real bounded = XN_PICK(x < XN_SET(-30.0f), XN_SET(-30.0f), x);
-    const Reduced e = reduce_exponent(bounded);
+    const Reduced e = reduce_exponent(XN_AT_LEAST(x, XN_SET(-30.0f)));
     const Real scale = power_of_two(e.whole);
     return XN_FMA(scale, XN_FMA(XN_MUL(e.rest, e.rest), exponent_tail(e.rest), e.rest), XN_SUB(scale, XN_SET(1.0f)));
 }
@@ -101,7 +108,7 @@ XN_CURVE Real curve_tanh(Real x) {
 }
 
 XN_CURVE Real curve_erf(Real x) {
-    const Real size = magnitude_of(x), s = XN_MUL(x, x), t = XN_PICK(size > XN_SET(4.0f), XN_SET(4.0f), size);
+    const Real size = magnitude_of(x), s = XN_MUL(x, x), t = XN_AT_MOST(size, XN_SET(4.0f));
     Real p = XN_SET(-0.0005976896500214934f);
     p = XN_FMA(p, s, XN_SET(0.004990980960428715f));
     p = XN_FMA(p, s, XN_SET(-0.026765568181872368f));
@@ -143,9 +150,8 @@ XN_CURVE Real curve_mish(Real x) {
     return XN_PICK(x > XN_SET(20.0f), x, y);
 }
 XN_CURVE Real curve_hardswish(Real x) {
-    const Real shifted = XN_ADD(x, XN_SET(3.0f)), low = XN_PICK(shifted < XN_SET(0.0f), XN_SET(0.0f), shifted);
-    const Real part = XN_PICK(low > XN_SET(6.0f), XN_SET(6.0f), low);
-    return XN_DIV(XN_MUL(x, part), XN_SET(6.0f));
+    const Real shifted = XN_ADD(x, XN_SET(3.0f)), low = XN_AT_LEAST(shifted, XN_SET(0.0f));
+    return XN_DIV(XN_MUL(x, XN_AT_MOST(low, XN_SET(6.0f))), XN_SET(6.0f));
 }
 XN_CURVE Real curve_sqrt(Real x) { return XN_SQRT(x); }
 XN_CURVE Real curve_reciprocal(Real x) { return XN_DIV(XN_SET(1.0f), x); }

@@ -12,6 +12,8 @@
 #define XN_SQRT(a) __fsqrt_rn(a)
 #define XN_SET(a) (a)
 #define XN_PICK(choice, yes, no) ((choice) ? (yes) : (no))
+#define XN_AT_LEAST(x, least) XN_PICK((x) < (least), least, x)
+#define XN_AT_MOST(x, most) XN_PICK((x) > (most), most, x)
 #define XN_INT(a) ((int)__float_as_uint(a))
 #define XN_FLOAT(a) __uint_as_float((u32)(a))
 #define XN_NUMBER(a) __int2float_rn(a)

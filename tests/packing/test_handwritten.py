@@ -218,6 +218,15 @@ def test_filters_of_two_numbers_are_bits(name: str, settings: dict[str, int]) ->
     assert made.count("sign") == 1
 
 
+def test_a_filter_of_zeros_gives_zeros() -> None:
+    """As it may be among filters of 0 and 1; the sums of its window are added 0 times."""
+    keep = (torch.arange(8) > 0).view(8, 1, 1, 1)
+    layer = Conv(torch.sign, lambda w: (w > 0).float() * keep)
+    model = nn.Sequential(*network(layer)[:4]).eval()
+    found = agrees(model, images(3, 5, 5))(images(3, 5, 5).numpy())
+    assert not found[:, 0].any()
+
+
 def test_parameters_of_one_number_per_channel_are_stored_once() -> None:
     """`bias.expand_as(x)` has a number for each pixel, which are the same."""
     model = network(nn.Identity())

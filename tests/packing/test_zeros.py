@@ -12,6 +12,7 @@ from networks import Lambda
 from torch import Tensor, nn
 
 from xnorpp.packing import check_packable, pack_program
+from xnorpp.packing.bits.zeros import Signs
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
@@ -119,6 +120,17 @@ def test_filters_that_belong_to_no_module_are_found() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Identity())
     model[3].forward = lambda x: torch.sign(x) @ filters.t()
     assert check_packable(model, (3, 6, 6))
+
+
+def test_a_number_near_zero_is_chance_and_many_are_not() -> None:
+    signs, x = Signs(), torch.randn(2, 8, 20, 20)
+    x[0, 0, 0, 0] = 1e-9
+    assert signs.next_share(x, x.sign()) is None
+    x[:, :, ::4] = 1e-9
+    signs.next_share(x, x.sign())
+    x = torch.randn(2, 8, 20, 20) * torch.rand(2, 8, 20, 20) ** 12  # of all sizes
+    signs.next_share(x, x.sign())
+    assert [zeros for zeros, _ in signs.met] == [0, 2 * 8 * 5 * 20, 0]
 
 
 def test_random_numbers_are_left_as_they_were() -> None:

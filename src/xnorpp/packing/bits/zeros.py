@@ -23,7 +23,7 @@ from xnorpp.packing.calls import changes_first
 from xnorpp.packing.example import pair_of_images
 from xnorpp.packing.graph import Node
 
-_NEAR, _NOT_QUITE = 1e-6, 1e-4  # of the mean of a channel
+_NEAR, _NOT_QUITE, _REGULAR = 1e-6, 1e-4, 1e-3  # of the mean of a channel; of the numbers
 _CHANCE = 1e-5  # of the numbers: float32 makes so few sums exactly 0
 _NUMBERS = 2000  # of each sign, which are enough
 _RUNS = (3, 16)  # at least and at most
@@ -63,8 +63,8 @@ class Signs:
     def next_share(self, argument: Tensor, result: Tensor) -> float | None:
         """The share of zeros of the next sign, 0 where they are chance; None where it was not measured.
 
-        What is as near to 0 as rounding is one too, as a sum of as many -0.1 as +0.1, unless as many numbers
-        are not quite so near. Of a sign in place, the argument is the result.
+        What is as near to 0 as rounding is one too, as a sum of as many -0.1 as +0.1, where it is more than
+        chance and hardly any numbers are not quite so near. Of a sign in place, the argument is the result.
         """
         place, size = len(self.met), argument.abs().double()
         mean = size.mean([axis for axis in range(size.dim()) if axis != 1], keepdim=True)
@@ -72,7 +72,8 @@ class Signs:
             int(part.count_nonzero())
             for part in (result == 0, size <= _NEAR * mean, size <= _NOT_QUITE * mean)
         )
-        self.met.append((max(near, zeros) if not_quite < 2 * near else zeros, result.numel()))
+        regular = near > max(1, _REGULAR * result.numel()) and not_quite < 1.1 * near
+        self.met.append((max(near, zeros) if regular else zeros, result.numel()))
         return self.zeros[place] if place < len(self.zeros) else None
 
     def arguments(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -123,12 +123,13 @@ def test_filters_that_belong_to_no_module_are_found() -> None:
 
 
 def test_a_number_near_zero_is_chance_and_many_are_not() -> None:
+    torch.manual_seed(0)
     signs, x = Signs(), torch.randn(2, 8, 20, 20)
     x[0, 0, 0, 0] = 1e-9
     assert signs.next_share(x, x.sign()) is None
     x[:, :, ::4] = 1e-9
     signs.next_share(x, x.sign())
-    x = torch.randn(2, 8, 20, 20) * torch.rand(2, 8, 20, 20) ** 12  # of all sizes
+    x = torch.randn(2, 8, 20, 20) * torch.rand(2, 8, 20, 20) ** 6  # of all sizes
     signs.next_share(x, x.sign())
     assert [zeros for zeros, _ in signs.met] == [0, 2 * 8 * 5 * 20, 0]
 

@@ -11,7 +11,7 @@ from agreement import agrees, images, is_refused
 from networks import Lambda
 from torch import Tensor, nn
 
-from xnorpp.packing import check_packable, pack_program
+from xnorpp.packing import check_packable, pack_program, pack_submodules
 from xnorpp.packing.bits.zeros import Signs
 
 Function = Callable[[Tensor, Tensor], Tensor]
@@ -122,15 +122,39 @@ def test_filters_that_belong_to_no_module_are_found() -> None:
     assert check_packable(model, (3, 6, 6))
 
 
+class Between(nn.Module):
+    """A layer of signs, twice, around what cannot be packed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(Lambda(torch.sign), nn.Conv2d(8, 8, 1))
+        self.after = nn.Sequential(Lambda(torch.sign), nn.Conv2d(8, 8, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(self.inner(x))
+        return self.after(F.fold(F.unfold(x, 2, stride=2).sort(1).values, (6, 6), 2, stride=2))
+
+
+def test_parts_that_begin_with_a_sign_pack_as_in_the_whole_model() -> None:
+    """Of the input of a part alone nothing is known; the whole model shows what it is the sign of."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Identity(), Between()).eval()
+    hybrid, report = pack_submodules(model, (3, 6, 6))
+    assert [part.name for part in report.packed] == ["0 to 1", "2.inner", "2.after"]
+    x = torch.randn(3, 3, 6, 6)
+    with torch.no_grad():
+        torch.testing.assert_close(hybrid(x), model(x), rtol=1e-4, atol=1e-4)
+
+
 def test_a_number_near_zero_is_chance_and_many_are_not() -> None:
     torch.manual_seed(0)
     signs, x = Signs(), torch.randn(2, 8, 20, 20)
     x[0, 0, 0, 0] = 1e-9
-    assert signs.next_share(x, x.sign()) is None
+    assert signs.next_share(x, x.sign(), nn.Identity()) is None
     x[:, :, ::4] = 1e-9
-    signs.next_share(x, x.sign())
+    signs.next_share(x, x.sign(), nn.Identity())
     x = torch.randn(2, 8, 20, 20) * torch.rand(2, 8, 20, 20) ** 6  # of all sizes
-    signs.next_share(x, x.sign())
+    signs.next_share(x, x.sign(), nn.Identity())
     assert [zeros for zeros, _ in signs.met] == [0, 2 * 8 * 5 * 20, 0]
 
 

@@ -134,7 +134,8 @@ def pack_submodules(
 
     def accept(path: str, part: nn.Module, shape: tuple[int, ...]) -> str | None:
         try:
-            programs[path] = _program_of(part, shape, stored)
+            signs = recorder.signs.shares_in(part, len(recorder.calls[path]))
+            programs[path] = _program_of(part, shape, stored, signs)
         except PackError as error:
             return str(error)
         return None
@@ -268,8 +269,8 @@ def count_layers(module: nn.Module) -> int:
     return sum(isinstance(inner, _WEIGHTED) for inner in module.modules())
 
 
-def _program_of(part: nn.Module, shape: tuple[int, ...], real: str) -> Program:
-    return assemble(fold(trace(part, torch.zeros(BATCH, *shape))), shape, real=real)[0]
+def _program_of(part: nn.Module, shape: tuple[int, ...], real: str, signs: Sequence[float]) -> Program:
+    return assemble(fold(trace(part, torch.zeros(BATCH, *shape), signs=signs)), shape, real=real)[0]
 
 
 def _replace(model: nn.Module, paths: Sequence[str], packed: PackedModule) -> nn.Module:

@@ -146,6 +146,26 @@ def test_parts_that_begin_with_a_sign_pack_as_in_the_whole_model() -> None:
         torch.testing.assert_close(hybrid(x), model(x), rtol=1e-4, atol=1e-4)
 
 
+class Own(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.filters = nn.Parameter(torch.randn(8 * 8 * 9, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(torch.sign(x), self.filters.view(8, 8, 3, 3).sign(), padding=1)
+
+
+def test_layers_without_a_module_of_torch_are_worth_packing() -> None:
+    torch.manual_seed(0)
+    model = Between()
+    model.inner, model.after = nn.Sequential(Own(), nn.BatchNorm2d(8)), Own()
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), model).eval()
+    hybrid, report = pack_submodules(model, (3, 6, 6))
+    assert [str(part) for part in report.packed] == ["1.inner (1 layer)", "1.after (1 layer)"]
+    assert isinstance(hybrid[0], nn.Conv2d)  # nothing is saved there
+    assert [part.name for part in check_packable(model, (3, 6, 6)).packable_parts] == ["1.inner", "1.after"]
+
+
 def test_a_number_near_zero_is_chance_and_many_are_not() -> None:
     torch.manual_seed(0)
     signs, x = Signs(), torch.randn(2, 8, 20, 20)

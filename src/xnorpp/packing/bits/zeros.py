@@ -41,7 +41,8 @@ class ThreeWay:
     def __str__(self) -> str:
         if self.zeros is None:
             return "torch.sign, which is 0 at 0 and has no bit"
-        share = "less than 0.1" if self.zeros < 1e-3 else f"{100 * self.zeros:.2g}"
+        percent = 100 * self.zeros
+        share = "less than 0.1" if percent < 0.1 else f"{percent:.0f}" if percent >= 10 else f"{percent:.1f}"
         return f"torch.sign, which is 0 at 0 and has no bit, and {share} % of its numbers are 0 on samples"
 
 

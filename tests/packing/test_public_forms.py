@@ -41,7 +41,8 @@ def binary_net() -> nn.Module:
         Replaced(nn.Conv2d(3, 16, 3, padding=1), first=True), nn.BatchNorm2d(16), nn.Hardtanh(inplace=True),
         Replaced(nn.Conv2d(16, 16, 3, padding=1)), nn.MaxPool2d(2), nn.BatchNorm2d(16),
         nn.Hardtanh(inplace=True), nn.Flatten(), Replaced(nn.Linear(16 * 36, 32)), nn.BatchNorm1d(32),
-        nn.Hardtanh(inplace=True), Replaced(nn.Linear(32, 10)), nn.BatchNorm1d(10, affine=False), nn.LogSoftmax(1),
+        nn.Hardtanh(inplace=True), Replaced(nn.Linear(32, 10)), nn.BatchNorm1d(10, affine=False),
+        nn.LogSoftmax(1),
     )  # fmt: skip
 
 

@@ -101,6 +101,9 @@ VALUES: dict[str, Binarize] = {
     "clipped": lambda x: (x.clamp(-1, 1).sign() - x.clamp(-1, 1)).detach() + x.clamp(-1, 1),
     "twice": lambda x: torch.sign(torch.sign(x) + 0.1),
     "in place": lambda x: x.clone().sign_(),
+    "rounded": lambda x: x + (torch.round(x.clamp(0, 1)) - x).detach(),
+    "rounded after a sigmoid": lambda x: 2 * torch.floor(torch.sigmoid(x) + 0.5) - 1,
+    "rounded from -1 to 1": lambda x: torch.round((F.hardtanh(x) + 1) / 2) * 2 - 1,
     "by its size": lambda x: x / x.abs(),
     "a step": lambda x: 2 * torch.heaviside(x, torch.zeros(1)) - 1,
     "0 becomes 1": lambda x: x.sign() + (x == 0).float(),
@@ -216,6 +219,40 @@ def test_filters_of_two_numbers_are_bits(name: str, settings: dict[str, int]) ->
     made = operations(packed)
     assert made.count("binary_conv2d") == (2 if name in ("moved", "0 and 1") else 1)
     assert made.count("sign") == 1
+
+
+ROUNDED: dict[str, Binarize] = {
+    "two bits": lambda x: torch.round(x.clamp(0, 1) * 3) / 3,
+    "whole numbers": lambda x: torch.round(x.clamp(-1.5, 1.4)),
+    "floor": lambda x: torch.floor(x.clamp(-1, 2)),
+    "ceil": lambda x: F.hardtanh(x, -1.0, 1.5).ceil(),
+    "none": lambda x: x.clamp(0.6, 1.2).round() * x,
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_numbers_between_limits_are_rounded(name: str) -> None:
+    """At the places in the middle too, where torch goes to the even number."""
+    x = torch.arange(-12, 12).div(4).repeat(2, 3, 2, 1)
+    agrees(Function(ROUNDED[name]), x)
+
+
+def test_rounding_to_many_numbers_is_refused() -> None:
+    for function, reason in (
+        (lambda x: torch.round(x), r"torch\.round of numbers without limits"),
+        (lambda x: torch.floor(x.clamp(min=0)), r"torch\.floor of numbers without limits"),
+        (lambda x: torch.round(x.clamp(0, 1) * 15), r"torch\.round to 16 whole numbers"),
+    ):
+        is_refused(Function(function), (3, 5, 5), reason, "clamp the numbers first")
+
+
+def test_a_filter_of_zeros_gives_zeros() -> None:
+    """As it may be among filters of 0 and 1; the sums of its window are added 0 times."""
+    keep = (torch.arange(8) > 0).view(8, 1, 1, 1)
+    layer = Conv(torch.sign, lambda w: (w > 0).float() * keep)
+    model = nn.Sequential(*network(layer)[:4]).eval()
+    found = agrees(model, images(3, 5, 5))(images(3, 5, 5).numpy())
+    assert not found[:, 0].any()
 
 
 def test_parameters_of_one_number_per_channel_are_stored_once() -> None:

@@ -11,7 +11,8 @@ from agreement import agrees, images, is_refused
 from networks import Lambda
 from torch import Tensor, nn
 
-from xnorpp.packing import check_packable, pack_program
+from xnorpp.packing import check_packable, pack_program, pack_submodules
+from xnorpp.packing.bits.zeros import Signs
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
@@ -119,6 +120,62 @@ def test_filters_that_belong_to_no_module_are_found() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Identity())
     model[3].forward = lambda x: torch.sign(x) @ filters.t()
     assert check_packable(model, (3, 6, 6))
+
+
+class Between(nn.Module):
+    """A layer of signs, twice, around what cannot be packed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(Lambda(torch.sign), nn.Conv2d(8, 8, 1))
+        self.after = nn.Sequential(Lambda(torch.sign), nn.Conv2d(8, 8, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(self.inner(x))
+        return self.after(F.fold(F.unfold(x, 2, stride=2).sort(1).values, (6, 6), 2, stride=2))
+
+
+def test_parts_that_begin_with_a_sign_pack_as_in_the_whole_model() -> None:
+    """Of the input of a part alone nothing is known; the whole model shows what it is the sign of."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Identity(), Between()).eval()
+    hybrid, report = pack_submodules(model, (3, 6, 6))
+    assert [part.name for part in report.packed] == ["0 to 1", "2.inner", "2.after"]
+    x = torch.randn(3, 3, 6, 6)
+    with torch.no_grad():
+        torch.testing.assert_close(hybrid(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+class Own(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.filters = nn.Parameter(torch.randn(8 * 8 * 9, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(torch.sign(x), self.filters.view(8, 8, 3, 3).sign(), padding=1)
+
+
+def test_layers_without_a_module_of_torch_are_worth_packing() -> None:
+    torch.manual_seed(0)
+    model = Between()
+    model.inner, model.after = nn.Sequential(Own(), nn.BatchNorm2d(8)), Own()
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), model).eval()
+    hybrid, report = pack_submodules(model, (3, 6, 6))
+    assert [str(part) for part in report.packed] == ["1.inner (1 layer)", "1.after (1 layer)"]
+    assert isinstance(hybrid[0], nn.Conv2d)  # nothing is saved there
+    assert [part.name for part in check_packable(model, (3, 6, 6)).packable_parts] == ["1.inner", "1.after"]
+
+
+def test_a_number_near_zero_is_chance_and_many_are_not() -> None:
+    torch.manual_seed(0)
+    signs, x = Signs(), torch.randn(2, 8, 20, 20)
+    x[0, 0, 0, 0] = 1e-9
+    assert signs.next_share(x, x.sign(), nn.Identity()) is None
+    x[:, :, ::4] = 1e-9
+    signs.next_share(x, x.sign(), nn.Identity())
+    x = torch.randn(2, 8, 20, 20) * torch.rand(2, 8, 20, 20) ** 6  # of all sizes
+    signs.next_share(x, x.sign(), nn.Identity())
+    assert [zeros for zeros, _ in signs.met] == [0, 2 * 8 * 5 * 20, 0]
 
 
 def test_random_numbers_are_left_as_they_were() -> None:

@@ -17,10 +17,11 @@ import torch
 from torch import nn
 
 from xnorpp.nn.controls import binary_layers
+from xnorpp.nn.layers import BinaryLayer
 from xnorpp.packing.assemble import assemble
 from xnorpp.packing.example import BATCH, example_inputs, pair_of_images
 from xnorpp.packing.fold import fold
-from xnorpp.packing.graph import PackError
+from xnorpp.packing.graph import PackError, order
 from xnorpp.packing.record import run_traced, trace, unwrap
 from xnorpp.packing.storage import check_real
 from xnorpp.packing.submodule import PackedModule
@@ -28,6 +29,7 @@ from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.program import Program
 
 _WEIGHTED = (nn.modules.conv._ConvNd, nn.Linear)
+_PRODUCTS = ("binary_conv2d", "binary_linear", "conv2d", "linear")  # those of bits first
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def pack_submodules(
 
     def accept(path: str, part: nn.Module, shape: tuple[int, ...]) -> str | None:
         try:
-            programs[path] = _program_of(part, shape, stored)
+            signs = recorder.signs.shares_in(part, len(recorder.calls[path]))
+            programs[path] = _program_of(part, shape, stored, signs)
         except PackError as error:
             return str(error)
         return None
@@ -179,8 +182,9 @@ def find_parts(model: nn.Module, recorder: Trace, accept: Accept | None = None) 
 class _Search:
     def __init__(self, model: nn.Module, recorder: Trace, accept: Accept) -> None:
         self.model, self.recorder, self.accept = model, recorder, accept
-        binary = {id(layer) for _, layer in binary_layers(model)}
-        weighted = {id(module) for module in model.modules() if isinstance(module, _WEIGHTED)}
+        self.by_hand = _by_hand(model, recorder, _PRODUCTS)
+        binary = {id(layer) for _, layer in binary_layers(model)} | _by_hand(model, recorder, _PRODUCTS[:2])
+        weighted = {id(module) for module in model.modules() if isinstance(module, _WEIGHTED)} | self.by_hand
         self.worth = binary or weighted
         self.nothing = f"has no {'binary' if binary else 'convolution or linear'} layer"
         self.parts: list[Part] = []
@@ -194,16 +198,16 @@ class _Search:
         if reason is None and self._is_worth(module):
             reason = self.accept(path, module, self._shape(path))
             if reason is None:
-                self.parts.append(Part((path,), True, count_layers(module)))
+                self.parts.append(Part((path,), True, self._count(module)))
                 return
         children = list(module.named_children())
         own = [o for o in self.recorder.obstacles if o.path == path]
         if own:
             self.parts.append(
-                Part((path,), False, count_layers(module), f"{own[0].operation} {own[0].reason}")
+                Part((path,), False, self._count(module), f"{own[0].operation} {own[0].reason}")
             )
         elif isinstance(module, _WEIGHTED) or (not children and self._is_worth(module)):
-            self.parts.append(Part((path,), False, count_layers(module), reason or self.nothing))
+            self.parts.append(Part((path,), False, self._count(module), reason or self.nothing))
         if isinstance(module, _WEIGHTED) or (own and own[0].operation.startswith("nn.")):
             return  # what is inside of a torch module is not called by itself
         if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
@@ -231,7 +235,7 @@ class _Search:
         if len(run) > 1 and self._is_worth(together):
             first = run[0][0]
             if self.accept(first, together, self._shape(first)) is None:
-                self.parts.append(Part(tuple(where for where, _ in run), True, count_layers(together)))
+                self.parts.append(Part(tuple(where for where, _ in run), True, self._count(together)))
                 return
         for where, child in run:
             self._visit(where, child)
@@ -262,14 +266,26 @@ class _Search:
                 return "changes its input in place"
         return None
 
+    def _count(self, module: nn.Module) -> int:
+        return sum(isinstance(part, _WEIGHTED) or id(part) in self.by_hand for part in module.modules())
+
+
+def _by_hand(model: nn.Module, recorder: Trace, operations: Sequence[str]) -> set[int]:
+    """The modules, by identity, that call such an operation themselves and are no layer of torch or ours."""
+    modules = dict(model.named_modules())
+    found = (node for node in order(*recorder.nodes.values()) if node.op in operations)
+    own = (modules.get(node.path, model) for node in found)
+    others = (module for module in own if not isinstance(module, (*_WEIGHTED, BinaryLayer)))
+    return {id(module) for module in others if not type(module).__module__.startswith("torch.")}
+
 
 def count_layers(module: nn.Module) -> int:
     """How many convolutions and linear layers a module has."""
     return sum(isinstance(inner, _WEIGHTED) for inner in module.modules())
 
 
-def _program_of(part: nn.Module, shape: tuple[int, ...], real: str) -> Program:
-    return assemble(fold(trace(part, torch.zeros(BATCH, *shape))), shape, real=real)[0]
+def _program_of(part: nn.Module, shape: tuple[int, ...], real: str, signs: Sequence[float]) -> Program:
+    return assemble(fold(trace(part, torch.zeros(BATCH, *shape), signs=signs)), shape, real=real)[0]
 
 
 def _replace(model: nn.Module, paths: Sequence[str], packed: PackedModule) -> nn.Module:

@@ -109,7 +109,7 @@ def run_traced(
         return recorder, _run(recorder, model, own)
 
     recorder, result = run()
-    if recorder.signs.met and not signs:
+    if len(recorder.signs.met) != len(signs):
         instead = trained_instead(model)
         signs = measured(lambda sample: run(*as_weights_are(model, sample))[0].signs, given)
         recorder, result = run()

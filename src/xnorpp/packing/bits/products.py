@@ -223,8 +223,10 @@ def with_sums(trace: Trace, y: Node, total: Node, factor: Array, constant: Array
     """
     if len(y.shape) == 3 and total.shape[0] == 1:
         least = np.maximum(np.abs(factor) * _SHARE, np.finfo(np.float32).tiny)
+        none = (factor == 0) & (constant == 0) & (share == 0)  # a filter of zeros
         share = np.where(np.abs(share) < least, least, share)
         made = affine(trace, y, factor / share, constant / share)
+        share = np.where(none, 0.0, share)
         attrs = {"broadcast": True} if y.shape[0] > 1 else None
         return affine(trace, trace.emit("add", [made, total], y.shape, attrs), share, None)
     if len(y.shape) == 1:

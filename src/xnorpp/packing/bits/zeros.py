@@ -23,7 +23,7 @@ from xnorpp.packing.calls import changes_first
 from xnorpp.packing.example import pair_of_images
 from xnorpp.packing.graph import Node
 
-_NEAR, _NOT_QUITE = 1e-6, 1e-4  # of the mean of a channel
+_NEAR, _NOT_QUITE, _REGULAR = 1e-6, 1e-4, 1e-3  # of the mean of a channel; of the numbers
 _CHANCE = 1e-5  # of the numbers: float32 makes so few sums exactly 0
 _NUMBERS = 2000  # of each sign, which are enough
 _RUNS = (3, 16)  # at least and at most
@@ -41,7 +41,8 @@ class ThreeWay:
     def __str__(self) -> str:
         if self.zeros is None:
             return "torch.sign, which is 0 at 0 and has no bit"
-        share = "less than 0.1" if self.zeros < 1e-3 else f"{100 * self.zeros:.2g}"
+        percent = 100 * self.zeros
+        share = "less than 0.1" if percent < 0.1 else f"{percent:.0f}" if percent >= 10 else f"{percent:.1f}"
         return f"torch.sign, which is 0 at 0 and has no bit, and {share} % of its numbers are 0 on samples"
 
 
@@ -50,30 +51,41 @@ class Signs:
     """The calls of torch.sign in one run of a model, in their order.
 
     `zeros` is the share of zeros of each in the samples, and `instead` what stands for parameters in a run on
-    these, by identity. `met` are the zeros and the numbers in this run, and `one_bit` the nodes of those that
-    are 0 by chance alone, `three_way` the others, by identity.
+    these, by identity. `met` are the zeros and the numbers in this run, `modules` where they were called.
+    `one_bit` are the nodes of those that are 0 by chance alone, `three_way` the others, by identity.
     """
 
     zeros: Sequence[float] = ()
     instead: Mapping[int, Tensor] = field(default_factory=dict)
     met: list[tuple[int, int]] = field(default_factory=list)
+    modules: list[nn.Module] = field(default_factory=list)
     one_bit: dict[int, Node] = field(default_factory=dict)
     three_way: dict[int, ThreeWay] = field(default_factory=dict)
 
-    def next_share(self, argument: Tensor, result: Tensor) -> float | None:
+    def next_share(self, argument: Tensor, result: Tensor, module: nn.Module) -> float | None:
         """The share of zeros of the next sign, 0 where they are chance; None where it was not measured.
 
-        What is as near to 0 as rounding is one too, as a sum of as many -0.1 as +0.1, unless as many numbers
-        are not quite so near. Of a sign in place, the argument is the result.
+        What is as near to 0 as rounding is one too, as a sum of as many -0.1 as +0.1, where it is more than
+        chance and hardly any numbers are not quite so near. Of a sign in place, the argument is the result.
         """
-        place, size = len(self.met), argument.abs().double()
+        place, size = len(self.met), argument.double().abs()
+        self.modules.append(module)
         mean = size.mean([axis for axis in range(size.dim()) if axis != 1], keepdim=True)
         zeros, near, not_quite = (
             int(part.count_nonzero())
             for part in (result == 0, size <= _NEAR * mean, size <= _NOT_QUITE * mean)
         )
-        self.met.append((max(near, zeros) if not_quite < 2 * near else zeros, result.numel()))
+        regular = near > max(1, _REGULAR * result.numel()) and not_quite < 1.1 * near
+        self.met.append((max(near, zeros) if regular else zeros, result.numel()))
         return self.zeros[place] if place < len(self.zeros) else None
+
+    def shares_in(self, part: nn.Module, calls: int) -> list[float]:
+        """The shares of the signs in a part of the model, which was called so often; empty if unknown."""
+        inside = {id(module) for module in part.modules()}
+        own = [zeros for module, zeros in zip(self.modules, self.zeros) if id(module) in inside]
+        if not own or len(own) % calls:
+            return []
+        return [max(own[place :: len(own) // calls]) for place in range(len(own) // calls)]
 
     def arguments(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """A function's arguments with what stands for parameters, unless it changes them in place."""

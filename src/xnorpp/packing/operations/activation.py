@@ -82,7 +82,7 @@ def sign(trace: Trace, result: Tensor, input: Any) -> Node:
     `threshold(., 0, -1)` after it, as in `xnorpp.nn.sign`, and of numbers that are 0 by chance alone
     (`bits/zeros.py`)."""
     source = trace.node(input)
-    zeros = trace.signs.next_share(input, result)
+    zeros = trace.signs.next_share(input, result, trace.modules[-1][1])
     if zeros == 0:
         made = trace.emit("signs", [trace.emit_sign(source)], source.shape)
         trace.signs.one_bit[id(made)] = made

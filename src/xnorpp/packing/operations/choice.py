@@ -7,6 +7,7 @@ constants.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,11 @@ from xnorpp.packing.operations.reduction import axes_of, emit_reduce
 from xnorpp.packing.trace import Trace
 
 _LARGEST = float(np.finfo(np.float32).max)
+_MOST_STEPS, _MOST = 3, 1e6  # of a rounding: those of two bits; a larger number is no limit
+_ROUNDINGS: dict[str, Any] = {"round": (np.rint, 0.5), "floor": (np.floor, 1.0), "ceil": (np.ceil, 0.0)}
+_CLAMPED = "clamp the numbers first, so that at most four whole numbers are left, or use xnorpp.nn.sign"
+_BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "softmax": (0.0, 1.0), "erf": (-1.0, 1.0)}
+_MOVED = ("reshape", "flatten", "permute", "slice", "max_pool2d", "global_avg_pool", "flip")
 
 
 def _is_mask(t: Any) -> bool:
@@ -226,7 +232,58 @@ def extreme(function: str) -> Any:
     return handler
 
 
+def _rounding(function: str) -> Handler:
+    """`round`, `floor` and `ceil` of numbers between two limits, as a quantizer of one or two bits has them:
+    a step at each place where the whole number changes. `round` goes to the even one at its places."""
+
+    def handler(trace: Trace, result: Tensor, input: Any, decimals: int = 0) -> Node:
+        source = trace.node(input)
+        ends = _ends(source)
+        if decimals or ends is None or np.abs(ends).max() > _MOST:
+            raise trace.fail("of numbers without limits is not supported", _CLAMPED)
+        rule, place = _ROUNDINGS[function]
+        first, last = (int(rule(end)) for end in ends)
+        if last - first > _MOST_STEPS:
+            raise trace.fail(f"to {last - first + 1} whole numbers is not supported", _CLAMPED)
+        made = affine(trace, source, np.zeros(1), np.array([float(first)]))
+        for whole in range(first, last):
+            shift = whole + place
+            at_place = function == "floor" or (function == "round" and whole % 2 == 1)
+            sign = -1.0 if at_place else 1.0  # the step is where the opposite is not above 0
+            difference = affine(trace, source, np.array([sign]), np.array([-sign * shift]))
+            trace.keep(difference, source, partial(_moved, sign, shift))
+            signs = trace.emit("signs", [trace.emit_sign(difference)], source.shape)
+            base = 0.5 + (float(first) if whole == first else 0.0)
+            step = affine(trace, signs, np.array([0.5 * sign]), np.array([base]))
+            made = step if whole == first else trace.emit("add", [made, step], source.shape)
+        return made
+
+    return handler
+
+
+def _moved(sign: float, shift: float, t: Tensor) -> Tensor:
+    return sign * (t - shift)
+
+
+def _ends(node: Node) -> tuple[float, float] | None:
+    """The limits of the numbers of a value, where its operation has some; rounded as they are."""
+    chain: list[Node] = []
+    while node.op in (*_MOVED, "affine"):
+        chain += [node] if node.op == "affine" else []
+        (node,) = node.inputs
+    ends = (node.attrs["min"], node.attrs["max"]) if node.op == "hardtanh" else _BOUNDED.get(node.op)
+    if ends is None or any(link.spatial for link in chain):
+        return None
+    low, high = ends
+    for link in reversed(chain):
+        assert link.trained is not None
+        both = link.trained(np.array([[low], [high]], np.float32) * np.ones(link.shape[0], np.float32))
+        low, high = float(both.min()), float(both.max())
+    return low, high
+
+
 FUNCTIONS: dict[str, Handler] = {
+    **{function: _rounding(function) for function in _ROUNDINGS},
     **dict.fromkeys(("gt", "greater"), _comparison(turned=False, opposite=False)),
     **dict.fromkeys(("lt", "less"), _comparison(turned=True, opposite=False)),
     **dict.fromkeys(("le", "less_equal"), _comparison(turned=False, opposite=True)),

@@ -104,7 +104,7 @@ _BY_SHAPE: dict[str, str] = {
         "give the recurrent layer the padded sequence, all steps of a fixed length",
     ),
     **dict.fromkeys(
-        ("sin", "cos", "atan", "floor", "round"),
+        ("atan", "atan2", "asin", "acos", "angle"),
         f"compute it from the packed model's output, or replace it by nn.ReLU or nn.Hardtanh; {_PARTS}",
     ),
 }

@@ -20,6 +20,7 @@ from xnorpp.packing.composed import (
     reductions,
     scatter,
     volumes,
+    whole,
 )
 from xnorpp.packing.graph import Node
 from xnorpp.packing.trace import Consequence, Trace
@@ -32,6 +33,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     **cells.FUNCTIONS,
     **scatter.FUNCTIONS,
     **volumes.FUNCTIONS,
+    **whole.FUNCTIONS,
 }
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.composed import COMPOSED, composed, composed_value
+from xnorpp.packing.composed.whole import truncated
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves import indexing
 from xnorpp.packing.obstacles import Refusal, remedy_for
@@ -28,6 +29,7 @@ from xnorpp.packing.operations import (
     moves,
     product,
     reduction,
+    rounding,
     shape,
     unfold,
     volume,
@@ -63,6 +65,7 @@ FUNCTIONS: Mapping[str, Handler] = {
     **activation.FUNCTIONS,
     **window.FUNCTIONS,
     **reduction.FUNCTIONS,
+    **rounding.FUNCTIONS,
     **shape.FUNCTIONS,
     **moves.FUNCTIONS,
     **indexing.FUNCTIONS,
@@ -135,6 +138,8 @@ def _same(trace: Trace, name: str, input: Tensor, result: Tensor) -> Node:
         raise trace.fail("is not supported", remedy_for(name))
     if result.dtype == torch.bool and input.dtype != torch.bool:
         return composed_value(trace, torch.ne, (input, 0.0), result)
+    if input.is_floating_point() and result.dtype in _WHOLE:
+        return composed_value(trace, truncated, (input,), result)
     if result.dtype != input.dtype:
         _check_cast(trace, input.dtype, result.dtype)
     trace.set_batch_axis(result, trace.batch_axis(input))

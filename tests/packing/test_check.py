@@ -164,12 +164,13 @@ def test_a_scripted_module_is_an_obstacle() -> None:
     ]
 
 
-def test_integer_inputs_are_an_obstacle() -> None:
+def test_inputs_of_other_kinds_are_an_obstacle() -> None:
     model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 4), networks.Lambda(torch.normal))
     found = check_packable(model, torch.randint(0, 10, (2, 5)))
-    assert [(o.path, o.operation) for o in found.obstacles] == [
-        ("", "the input"), ("0", "nn.Embedding"), ("2", "torch.normal"),
-    ]  # fmt: skip
+    assert [(o.path, o.operation) for o in found.obstacles] == [("2", "torch.normal")]
+    found = check_packable(networks.Lambda(torch.abs), torch.zeros(2, 5, dtype=torch.complex64))
+    assert [o.operation for o in found.obstacles] == ["the input"]
+    assert "int64" in found.obstacles[0].remedy
     assert check_packable(networks.vgg(), torch.zeros(2, *IMAGE, dtype=torch.uint8))  # bytes are numbers
 
 

@@ -149,6 +149,8 @@ def pack_program(
     outputs, free = _graph(traced, model, inputs, any_size)
     if traced.alone:
         meta = {**(meta or {}), "scalars": list(traced.alone)}
+    if traced.whole:
+        meta = {**(meta or {}), "whole_numbers": True}
     shape = traced.shape
     settings = _settings(preprocess, shape)
     mean, std = (_channels(settings, key, shape[0]) for key in ("mean", "std"))

@@ -47,6 +47,7 @@ class Outputs(dict[str, Node]):
     alone: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()  # of one input, channels first
     bytes: bool = False  # whether the model takes bytes
+    whole: bool = False  # whether it takes whole numbers, such as words
 
 
 def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False) -> Outputs:
@@ -64,6 +65,7 @@ def trace_values(
         raise first_of(recorder.obstacles)
     outputs = Outputs(recorder.outputs)
     outputs.alone, outputs.shape, outputs.bytes = recorder.alone, recorder.input.shape, recorder.bytes
+    outputs.whole = recorder.whole
     return outputs, recorder.values or {}
 
 
@@ -113,9 +115,9 @@ def _check_inputs(recorder: Trace, inputs: Sequence[Tensor]) -> None:
         remedy = "join the inputs into one tensor, or pack the modules that take one: xnorpp.pack_submodules"
         recorder.report("", "forward", f"takes {len(inputs)} inputs; one is needed", remedy)
         recorder.make_opaque(list(inputs[1:]), [])
-    if not inputs[0].is_floating_point() and not recorder.bytes:
-        remedy = "make the first layer's output the input, and pack what follows"
-        recorder.report("", "the input", f"is of type {inputs[0].dtype}; real numbers are needed", remedy)
+    if not (inputs[0].is_floating_point() or recorder.bytes or recorder.whole):
+        remedy = "give it real numbers, or whole ones of type int64"
+        recorder.report("", "the input", f"is of type {inputs[0].dtype}, which is not supported", remedy)
         recorder.make_opaque([inputs[0]], [])
     elif len(recorder.input.shape) not in RANKS:
         remedy = "give it batches of vectors (n, c), sequences (n, c, length) or images (n, c, h, w)"

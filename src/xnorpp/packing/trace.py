@@ -65,7 +65,7 @@ class Trace(TorchFunctionMode):
     ) -> None:
         super().__init__()
         x = inputs[0]
-        self.batch, self.dtype = x.shape[0], torch.float32 if x.dtype == torch.uint8 else x.dtype
+        self.batch, self.dtype = x.shape[0], x.dtype if x.is_floating_point() else torch.float32
         last = channels_are_last(x)
         first = x.movedim(3, 1) if last else x
         # A node's serial -> its value.
@@ -76,6 +76,7 @@ class Trace(TorchFunctionMode):
         given = Node("permute", [self.input], tuple(x.shape[1:]), {"axes": [1, 2, 0]}) if last else self.input
         self.nodes: dict[int, Node] = {id(x): given}
         self.bytes = x.dtype == torch.uint8  # whether the model takes bytes
+        self.whole = x.dtype in (torch.int32, torch.int64)
         self.alive: list[Any] = [x]  # keeps every tensor, so that no identity is used twice
         self.constants = Constants(model)
         # Tensors whose memory was changed through another: their last node, and that other; None: several.

@@ -124,7 +124,7 @@ def verify(
         True
     """
     x = np.asarray(x)
-    x = np.array(x, x.dtype if x.dtype == np.uint8 else np.float32)
+    x = np.array(x, x.dtype if x.dtype.kind in "iu" else np.float32)
     if x.ndim < 2 or not len(x):
         raise ValueError(f"`x` has shape {tuple(x.shape)}; a batch of at least one input is needed")
     model = unwrap(model)

@@ -17,6 +17,7 @@ from xnorpp.packing.composed import (
     arrangement,
     cells,
     elementwise,
+    places,
     reductions,
     scatter,
     volumes,
@@ -34,6 +35,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     **scatter.FUNCTIONS,
     **volumes.FUNCTIONS,
     **whole.FUNCTIONS,
+    **places.FUNCTIONS,
 }
 
 

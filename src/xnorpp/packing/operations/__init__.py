@@ -15,6 +15,7 @@ from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.composed import COMPOSED, composed, composed_value
+from xnorpp.packing.composed.places import COMPUTED
 from xnorpp.packing.composed.whole import truncated
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves import indexing
@@ -49,7 +50,8 @@ _WHOLE = (torch.int32, torch.int64)
 _ANSWERS = frozenset(
     (
         *("gt", "greater", "lt", "less", "ge", "greater_equal", "le", "less_equal"),
-        *("eq", "ne", "not_equal", "any", "all", "count_nonzero", "logical_not"),
+        *("eq", "ne", "not_equal", "any", "all", "count_nonzero", "logical_not", "one_hot", "argmax"),
+        *("argmin", "argsort"),
     )
 )
 # The names of numpy's arguments, which torch's functions take too, and torch's own ones.
@@ -98,7 +100,10 @@ def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Any) -> Node
         raise trace.fail("is not supported", remedy_for(plain))
     try:
         if handler is None:
-            made = composed(trace, COMPOSED[plain], args, kwargs, result)
+            index = kwargs.get("index", args[2] if len(args) > 2 else None)
+            computed = plain in COMPUTED and trace.is_value(index)
+            function = (COMPUTED if computed else COMPOSED)[plain]
+            made = composed(trace, function, args, kwargs, result)
             _check_kind(trace, plain, args, kwargs, result)
             return made
         if plain in _PLACED or isinstance(result, list | tuple):

@@ -18,7 +18,7 @@ def check_input(program: Program, x: Array) -> Array:
     x = np.asarray(x)
     if x.dtype == np.uint8:
         wanted, axes = (*rest, c), "(n, h, w, c) uint8" if rest else "(n, c) uint8"
-    elif x.dtype.kind == "f":
+    elif x.dtype.kind == "f" or (x.dtype.kind in "iu" and program.meta.get("whole_numbers") is True):
         wanted, axes = (c, *rest), "(n, c, h, w) float32" if rest else "(n, c) float32"
         x = x.astype(np.float32, copy=False)
     else:

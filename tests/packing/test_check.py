@@ -137,19 +137,20 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
 
-def test_several_inputs_are_an_obstacle_and_the_rest_is_still_checked() -> None:
+def test_inputs_without_a_batch_are_an_obstacle_and_the_rest_is_still_checked() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.conv = nn.Conv2d(3, 8, 3)
 
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return torch.atan(self.conv(x) + self.conv(y))
+            return torch.atan(self.conv(x) + y.mean())
 
     images = torch.zeros(2, *IMAGE)
-    found = check_packable(Two(), (images, images))
+    found = check_packable(Two(), (images, images[:1]))
     assert [o.operation for o in found.obstacles] == ["forward", "torch.atan"]
     assert "takes 2 inputs" in found.obstacles[0].reason
+    assert "as many images" in found.obstacles[0].remedy
     assert [part.name for part in found.packable_parts] == ["conv"]
 
 

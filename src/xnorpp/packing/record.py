@@ -48,6 +48,7 @@ class Outputs(dict[str, Node]):
     shape: tuple[int, ...] = ()  # of one input, channels first
     bytes: bool = False  # whether the model takes bytes
     whole: bool = False  # whether it takes whole numbers, such as words
+    shapes: Sequence[tuple[int, ...]] = ()  # of several inputs, as the model takes them
 
 
 def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False) -> Outputs:
@@ -65,7 +66,7 @@ def trace_values(
         raise first_of(recorder.obstacles)
     outputs = Outputs(recorder.outputs)
     outputs.alone, outputs.shape, outputs.bytes = recorder.alone, recorder.input.shape, recorder.bytes
-    outputs.whole = recorder.whole
+    outputs.whole, outputs.shapes = recorder.whole, recorder.shapes
     return outputs, recorder.values or {}
 
 
@@ -111,9 +112,13 @@ def _check_model(recorder: Trace, model: nn.Module) -> None:
 
 def _check_inputs(recorder: Trace, inputs: Sequence[Tensor]) -> None:
     axes = ", ".join(map(str, recorder.input.shape))
+    if recorder.shapes:
+        return
     if len(inputs) > 1:
-        remedy = "join the inputs into one tensor, or pack the modules that take one: xnorpp.pack_submodules"
-        recorder.report("", "forward", f"takes {len(inputs)} inputs; one is needed", remedy)
+        shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
+        reason = f"takes {len(inputs)} inputs of shapes {shapes}, of which not all have the batch first"
+        remedy = "give every input a first axis of as many images, or make it an attribute of the module"
+        recorder.report("", "forward", reason, remedy)
         recorder.make_opaque(list(inputs[1:]), [])
     if not (inputs[0].is_floating_point() or recorder.bytes or recorder.whole):
         remedy = "give it real numbers, or whole ones of type int64"

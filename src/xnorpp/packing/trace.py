@@ -37,7 +37,7 @@ from xnorpp.packing.calls import (
     tensors_in,
 )
 from xnorpp.packing.constants import Constants, RandomState
-from xnorpp.packing.example import channels_are_last
+from xnorpp.packing.example import are_batches, input_nodes
 from xnorpp.packing.graph import Array, Node, Trained
 from xnorpp.packing.moves.merged import split_batch
 from xnorpp.packing.obstacles import (
@@ -66,18 +66,18 @@ class Trace(TorchFunctionMode):
         super().__init__()
         x = inputs[0]
         self.batch, self.dtype = x.shape[0], x.dtype if x.is_floating_point() else torch.float32
-        last = channels_are_last(x)
-        first = x.movedim(3, 1) if last else x
+        several = len(inputs) > 1 and are_batches(inputs)
+        given = inputs if several else inputs[:1]
+        self.input, nodes, value = input_nodes(given)
         # A node's serial -> its value.
-        self.values: dict[int, Tensor] | None = {0: first.clone()} if keep else None
+        self.values: dict[int, Tensor] | None = {0: value.clone()} if keep else None
         self.modules: list[tuple[str, nn.Module]] = [("", model)]  # those that run now, the innermost last
         self.inside = 0  # how many whole-taken layers we are in
-        self.input = Node("input", [], tuple(first.shape[1:]))
-        given = Node("permute", [self.input], tuple(x.shape[1:]), {"axes": [1, 2, 0]}) if last else self.input
-        self.nodes: dict[int, Node] = {id(x): given}
-        self.bytes = x.dtype == torch.uint8  # whether the model takes bytes
-        self.whole = x.dtype in (torch.int32, torch.int64)
-        self.alive: list[Any] = [x]  # keeps every tensor, so that no identity is used twice
+        self.nodes: dict[int, Node] = {id(t): node for t, node in zip(given, nodes)}
+        self.shapes = [tuple(t.shape[1:]) for t in inputs] if several else []  # of several inputs
+        self.bytes = x.dtype == torch.uint8 and not several  # whether the model takes bytes
+        self.whole = x.dtype in (torch.int32, torch.int64) and not several
+        self.alive: list[Any] = list(given)  # keeps every tensor, so that no identity is used twice
         self.constants = Constants(model)
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
         self.stale: dict[int, tuple[Node, Tensor | None]] = {}
@@ -88,6 +88,7 @@ class Trace(TorchFunctionMode):
         self.joined: dict[tuple[int, ...], Node] = {}  # concatenations by axis and parts (`views.py`)
         self._batch_axes: dict[int, int] = {}  # of tensors whose batch axis is not the first
         self._merged: dict[int, int] = {}  # of tensors whose batch axis is n*k: k, an axis of the value
+        self._merged.update((id(t), 1) for t in given if t.dim() == 1)
         self.obstacles: list[Obstacle] = []
         self.calls: dict[str, list[Call]] = {}  # by module path
         self.outputs: dict[str, Node] = {}  # by name; empty where there are obstacles

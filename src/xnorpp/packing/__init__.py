@@ -183,8 +183,10 @@ def _graph(
     """The folded graph of a traced model, and the axes of its input that may have any size."""
     several = len(inputs) > 1
     if any_size and (several or inputs[0].dim() != 4):
-        found = f"the model takes {len(inputs)}" if several else f"the input has {inputs[0].dim()} axes"
-        raise ValueError(f"`any_size` (=True) is for one input of images (n, c, h, w); {found}")
+        found = (
+            f"the model takes {len(inputs)} inputs" if several else f"the input has {inputs[0].dim()} axes"
+        )
+        raise ValueError(f"`any_size` (=True) is for images (n, c, h, w); {found}")
     outputs = fold(traced)
     if any_size is False or several or inputs[0].dim() != 4 or not (any_size or is_dense(outputs)):
         return outputs, ()

@@ -247,6 +247,9 @@ class Trace(TorchFunctionMode):
                 reason = f"returns {name!r}, whose first axis is not the batch"
                 ahead = "y.movedim(1, 0)" if self.batch_axis(t) == 1 else "the batch axis first"
                 self.report("", "forward", reason, f"return {ahead}, with each image to itself")
+            if t.is_complex():
+                remedy = "return torch.view_as_real(y), or its magnitude"
+                self.report("", "forward", f"returns {name!r}, which is complex", remedy)
         constant = [name for name in tensors if name not in outputs]
         if constant and not self.obstacles:
             what = "what" if len(tensors) == 1 else f"{constant[0]!r}, which"
@@ -270,6 +273,7 @@ class Trace(TorchFunctionMode):
     def bind(self, tensor: Tensor, node: Node) -> None:
         """From now on this tensor is that node's value."""
         plain = self._apart(tensor)
+        plain = torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain
         batch = self.batch_axis(tensor)
         shape = tuple(n for axis, n in enumerate(plain.shape) if axis != batch)
         if batch >= plain.dim() or shape != node.shape or plain.shape[batch] != self.batch:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.composed import COMPOSED, composed, composed_value
+from xnorpp.packing.composed.complexes import any_complex, complex_node
 from xnorpp.packing.composed.places import COMPUTED
 from xnorpp.packing.composed.whole import truncated
 from xnorpp.packing.graph import Node
@@ -40,7 +41,7 @@ from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.sequences import attention, recurrent
 from xnorpp.packing.trace import Trace
 
-_IDENTITY = frozenset(("contiguous", "clone", "detach", "requires_grad_", "positive", "__get__"))
+_IDENTITY = frozenset(("contiguous", "clone", "detach", "requires_grad_", "positive", "__get__", "real"))
 _CASTS = frozenset(
     ("to", "type", "type_as", "float", "double", "half", "bfloat16", "bool", "int", "long", "short")
 )
@@ -92,13 +93,16 @@ def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Any) -> Node
     """The node for one call of a torch function, or one for each tensor that it returns."""
     plain = plain_name(name)
     args, kwargs = _in_order(plain, args, kwargs)
-    if name in _IDENTITY or name in _CASTS:
+    with_complex = any_complex(args, kwargs, result)
+    if not with_complex and (name in _IDENTITY or name in _CASTS):
         return _same(trace, name, args[0], result)
     made: Node | list[Node]
     handler = FUNCTIONS.get(plain)
-    if handler is None and plain not in COMPOSED:
+    if handler is None and plain not in COMPOSED and not with_complex:
         raise trace.fail("is not supported", remedy_for(plain))
     try:
+        if with_complex:
+            return complex_node(trace, plain, args, kwargs, result)
         if handler is None:
             index = kwargs.get("index", args[2] if len(args) > 2 else None)
             computed = plain in COMPUTED and trace.is_value(index)

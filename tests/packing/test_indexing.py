@@ -189,7 +189,7 @@ REFUSED: dict[str, tuple[Forward, str, str]] = {
     "flipud": (lambda x: x.flipud(), "flipud is not supported along the batch", BATCH),
     "vsplit": (lambda x: x.vsplit(1)[0], "vsplit is not supported", "docs/packing.md"),
     "gather among images": (lambda x: x.gather(0, torch.zeros(len(x), 1, 1, 1).long()), IMAGES, BATCH),
-    "gather by computed places": (lambda x: x.gather(1, (x > 0).long()), COMPUTED, "same for every image"),
+    "gather by computed places of images": (lambda x: x.gather(0, (x > 9).long()), COMPUTED, "every image"),
     "gather that differs": (lambda x: mean(x).gather(1, torch.arange(len(x))[:, None]), DIFFERS, "the same"),
     "take from all": (lambda x: x.take_along_dim(torch.tensor([3])), "without `dim`", "name the axis"),
     "put in images": (put(0, 1.0), IMAGES, BATCH),

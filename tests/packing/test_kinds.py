@@ -125,12 +125,6 @@ def test_a_product_with_sign_weights_takes_bits() -> None:
 REFUSED: dict[str, tuple[Forward, str, str]] = {
     "half": (lambda x: x.half(), "half rounds to float16", "float32"),
     "bfloat16": (lambda x: x.to(torch.bfloat16).float(), "to rounds to bfloat16", "float32"),
-    "truncated": (lambda x: x.int().float(), "int rounds to int32", "leave the numbers real"),
-    "truncated in place": (
-        lambda x: x.type(torch.long) * 2,
-        "type rounds to int64",
-        "leave the numbers real",
-    ),
     "bytes": (lambda x: (x > 0).to(torch.uint8) - 1, "uint8, whose numbers wrap around", "float32"),
     "short": (lambda x: (x > 0).short().float(), "int16, whose numbers wrap around", "int64"),
     "sum of truth values": (lambda x: ((x > 0) + (x > 1)).float(), "add of truth values", "| for either"),

@@ -149,6 +149,10 @@ def pack_program(
     outputs, free = _graph(traced, model, inputs, any_size)
     if traced.alone:
         meta = {**(meta or {}), "scalars": list(traced.alone)}
+    if traced.shapes:
+        meta = {**(meta or {}), "inputs": [list(shape) for shape in traced.shapes]}
+    if traced.whole:
+        meta = {**(meta or {}), "whole_numbers": True}
     shape = traced.shape
     settings = _settings(preprocess, shape)
     mean, std = (_channels(settings, key, shape[0]) for key in ("mean", "std"))
@@ -177,12 +181,14 @@ def _graph(
     traced: Mapping[str, Node], model: nn.Module, inputs: Sequence[Tensor], any_size: bool | None
 ) -> tuple[dict[str, Node], tuple[int, ...]]:
     """The folded graph of a traced model, and the axes of its input that may have any size."""
-    if any_size and inputs[0].dim() != 4:
-        raise ValueError(
-            f"`any_size` (=True) is for images (n, c, h, w); the input has {inputs[0].dim()} axes"
+    several = len(inputs) > 1
+    if any_size and (several or inputs[0].dim() != 4):
+        found = (
+            f"the model takes {len(inputs)} inputs" if several else f"the input has {inputs[0].dim()} axes"
         )
+        raise ValueError(f"`any_size` (=True) is for images (n, c, h, w); {found}")
     outputs = fold(traced)
-    if any_size is False or inputs[0].dim() != 4 or not (any_size or is_dense(outputs)):
+    if any_size is False or several or inputs[0].dim() != 4 or not (any_size or is_dense(outputs)):
         return outputs, ()
     free, reason = free_graph(model, inputs)
     if free:

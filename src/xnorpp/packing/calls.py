@@ -28,8 +28,8 @@ FRESH = (
 )
 # What a constant becomes by the shape or type of a value is a constant.
 LIKE = ("type_as", "to", "expand_as", "view_as", "reshape_as")
-# Properties that move axes.
-TURNED = ("T", "mT", "H", "mH")
+# Properties that move axes, or are a part of complex numbers.
+TURNED = ("T", "mT", "H", "mH", "real", "imag")
 # Parts by numbers, which may be no part at all: the same for every image.
 PARTS = ("__getitem__", "narrow", "split", "split_with_sizes", "chunk", "tensor_split")
 # Tensors of no numbers yet: they would be others in every run.

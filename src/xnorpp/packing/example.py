@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from xnorpp.nn.controls import evaluating
+from xnorpp.packing.graph import Node
 
+_EARLIER = -(10**9)  # serials of what is there before the model runs
 BATCH = 2  # images of a traced run; a reshape that mixes images changes this leading size and is noticed
 
 
@@ -80,6 +82,39 @@ def _runs(model: nn.Module, like: Tensor, inputs: Sequence[Tensor]) -> bool:
 def channels_are_last(x: Tensor) -> bool:
     """Whether an input is images as bytes, (n, h, w, c), as a packed model takes them too."""
     return x.dtype == torch.uint8 and x.dim() == 4 and x.shape[3] <= 4 < x.shape[1]
+
+
+def are_batches(inputs: Sequence[Tensor]) -> bool:
+    """Whether each of several inputs has numbers for every image, so that they may be joined to one."""
+    return all(x.dim() and x.shape[0] == inputs[0].shape[0] and not x.is_complex() for x in inputs)
+
+
+def input_nodes(inputs: Sequence[Tensor]) -> tuple[Node, list[Node], Tensor]:
+    """The input of a program, what each input of a model is of it, and its value.
+
+    Several inputs are one vector for each image, one after the other.
+    """
+    x = inputs[0]
+    if len(inputs) == 1:
+        if not channels_are_last(x):
+            node = Node("input", [], tuple(x.shape[1:]))
+            return node, [node], x
+        node = Node("input", [], (x.shape[3], *x.shape[1:3]))
+        moved = Node("permute", [node], tuple(x.shape[1:]), {"axes": [1, 2, 0]}, serial=_EARLIER)
+        return node, [moved], x.movedim(3, 1)
+    value = torch.cat([t.reshape(len(t), -1).float() for t in inputs], 1)
+    total, begin = value.shape[1], 0
+    node, parts = Node("input", [], (total,)), []
+    for number, t in enumerate(inputs):
+        end, serial = begin + t[0].numel(), _EARLIER + 2 * number
+        attrs = {"start": [begin], "stop": [None if end == total else end], "step": [1]}
+        part = Node("slice", [node], (end - begin,), attrs, serial=serial)
+        if t.dim() > 2:
+            attrs = {"shape": list(t.shape[1:])}
+            part = Node("reshape", [part], tuple(t.shape[1:]), attrs, serial=serial + 1)
+        parts.append(part)
+        begin = end
+    return node, parts, value
 
 
 def is_batch(example: Any) -> bool:

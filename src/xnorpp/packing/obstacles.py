@@ -70,7 +70,6 @@ _ALWAYS: dict[str, str] = {
         f"use torch.matmul, or torch.nn.functional.scaled_dot_product_attention for attention; {_PARTS}",
     ),
     "nested_tensor_from_mask_left_aligned": "build nn.TransformerEncoder with enable_nested_tensor=False",
-    **dict.fromkeys(("embedding", "embedding_bag"), f"feed the embedded values as the input; {_PARTS}"),
 }  # fmt: skip
 
 # ... and of those that are refused for what they do with the axes.
@@ -97,14 +96,15 @@ _BY_SHAPE: dict[str, str] = {
     **dict.fromkeys(("any", "all"), "name the axes of one image, as in mask.any((1, 2, 3))"),
     **dict.fromkeys(("prod", "cumprod"), "name one axis of an image, x.prod(1), of at most 64 numbers"),
     **dict.fromkeys(
-        ("argmax", "argmin", "topk", "sort"), "return the scores and choose among them outside of the model"
+        ("argmax", "argmin", "argsort", "topk", "sort"),
+        "name one axis of an image, of at most 512 numbers, or choose among the scores outside of the model",
     ),
     **dict.fromkeys(
         ("pack_padded_sequence", "pad_packed_sequence"),
         "give the recurrent layer the padded sequence, all steps of a fixed length",
     ),
     **dict.fromkeys(
-        ("sin", "cos", "atan"),
+        ("atan", "atan2", "asin", "acos", "angle"),
         f"compute it from the packed model's output, or replace it by nn.ReLU or nn.Hardtanh; {_PARTS}",
     ),
 }

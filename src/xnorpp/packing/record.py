@@ -53,6 +53,8 @@ class Outputs(dict[str, Node]):
     rounded: Mapping[int, Tensor] = MappingProxyType({})
     shape: tuple[int, ...] = ()  # of one input, channels first
     bytes: bool = False  # whether the model takes bytes
+    whole: bool = False  # whether it takes whole numbers, such as words
+    shapes: Sequence[tuple[int, ...]] = ()  # of several inputs, as the model takes them
 
 
 def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False, signs: Sequence[float] = ()) -> Outputs:
@@ -72,6 +74,7 @@ def trace_values(
     outputs.alone, outputs.signs = recorder.alone, recorder.signs.zeros
     outputs.rounded = recorder.rounded
     outputs.shape, outputs.bytes = recorder.input.shape, recorder.bytes
+    outputs.whole, outputs.shapes = recorder.whole, recorder.shapes
     return outputs, recorder.values or {}
 
 
@@ -132,13 +135,17 @@ def _check_model(recorder: Trace, model: nn.Module) -> None:
 
 def _check_inputs(recorder: Trace, inputs: Sequence[Tensor]) -> None:
     axes = ", ".join(map(str, recorder.input.shape))
+    if recorder.shapes:
+        return
     if len(inputs) > 1:
-        remedy = "join the inputs into one tensor, or pack the modules that take one: xnorpp.pack_submodules"
-        recorder.report("", "forward", f"takes {len(inputs)} inputs; one is needed", remedy)
+        shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
+        reason = f"takes {len(inputs)} inputs of shapes {shapes}, of which not all have the batch first"
+        remedy = "give every input a first axis of as many images, or make it an attribute of the module"
+        recorder.report("", "forward", reason, remedy)
         recorder.make_opaque(list(inputs[1:]), [])
-    if not inputs[0].is_floating_point() and not recorder.bytes:
-        remedy = "make the first layer's output the input, and pack what follows"
-        recorder.report("", "the input", f"is of type {inputs[0].dtype}; real numbers are needed", remedy)
+    if not (inputs[0].is_floating_point() or recorder.bytes or recorder.whole):
+        remedy = "give it real numbers, or whole ones of type int64"
+        recorder.report("", "the input", f"is of type {inputs[0].dtype}, which is not supported", remedy)
         recorder.make_opaque([inputs[0]], [])
     elif len(recorder.input.shape) not in RANKS:
         remedy = "give it batches of vectors (n, c), sequences (n, c, length) or images (n, c, h, w)"

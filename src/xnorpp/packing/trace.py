@@ -39,7 +39,7 @@ from xnorpp.packing.calls import (
     tensors_in,
 )
 from xnorpp.packing.constants import Constants, RandomState
-from xnorpp.packing.example import channels_are_last
+from xnorpp.packing.example import are_batches, input_nodes
 from xnorpp.packing.graph import Array, Node, Trained
 from xnorpp.packing.moves.places import Places
 from xnorpp.packing.obstacles import (
@@ -67,19 +67,20 @@ class Trace(Places, TorchFunctionMode):
     ) -> None:
         super().__init__()
         x = inputs[0]
-        self.batch, self.dtype = x.shape[0], torch.float32 if x.dtype == torch.uint8 else x.dtype
-        last = channels_are_last(x)
-        first = x.movedim(3, 1) if last else x
+        self.batch, self.dtype = x.shape[0], x.dtype if x.is_floating_point() else torch.float32
+        several = len(inputs) > 1 and are_batches(inputs)
+        given = inputs if several else inputs[:1]
+        self.input, nodes, value = input_nodes(given)
         # A node's serial -> its value.
-        self.values: dict[int, Tensor] | None = {0: first.clone()} if keep else None
+        self.values: dict[int, Tensor] | None = {0: value.clone()} if keep else None
         self.rounded: dict[int, Tensor] = {}  # how far other tensors of a node are from its value
         self.modules: list[tuple[str, nn.Module]] = [("", model)]  # those that run now, the innermost last
         self.inside = 0  # how many whole-taken layers we are in
-        self.input = Node("input", [], tuple(first.shape[1:]))
-        given = Node("permute", [self.input], tuple(x.shape[1:]), {"axes": [1, 2, 0]}) if last else self.input
-        self.nodes: dict[int, Node] = {id(x): given}
-        self.bytes = x.dtype == torch.uint8  # whether the model takes bytes
-        self.alive: list[Any] = [x]  # keeps every tensor, so that no identity is used twice
+        self.nodes: dict[int, Node] = {id(t): node for t, node in zip(given, nodes)}
+        self.shapes = [tuple(t.shape[1:]) for t in inputs] if several else []  # of several inputs
+        self.bytes = x.dtype == torch.uint8 and not several  # whether the model takes bytes
+        self.whole = x.dtype in (torch.int32, torch.int64) and not several
+        self.alive: list[Any] = list(given)  # keeps every tensor, so that no identity is used twice
         self.constants = Constants(model)
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
         self.stale: dict[int, tuple[Node, Tensor | None]] = {}
@@ -87,6 +88,8 @@ class Trace(Places, TorchFunctionMode):
         self.signs = Signs()
         self.levels: dict[int, tuple[Node, Any]] = {}  # what follows from one sign alone (`bits`)
         self.joined: dict[tuple[int, ...], Node] = {}  # concatenations by axis and parts (`views.py`)
+        for t in given:
+            self.set_merged(t, int(t.dim() == 1))
         self.obstacles: list[Obstacle] = []
         self.calls: dict[str, list[Call]] = {}  # by module path
         self.outputs: dict[str, Node] = {}  # by name; empty where there are obstacles
@@ -245,7 +248,11 @@ class Trace(Places, TorchFunctionMode):
         for name, t in tensors.items():
             if id(t) in self.nodes and (self.batch_axis(t) or self.merged(t) > 1):
                 reason = f"returns {name!r}, whose first axis is not the batch"
-                self.report("", "forward", reason, "leave the batch axis first, and each image to itself")
+                ahead = "y.movedim(1, 0)" if self.batch_axis(t) == 1 else "the batch axis first"
+                self.report("", "forward", reason, f"return {ahead}, with each image to itself")
+            if t.is_complex():
+                remedy = "return torch.view_as_real(y), or its magnitude"
+                self.report("", "forward", f"returns {name!r}, which is complex", remedy)
         constant = [name for name in tensors if name not in outputs]
         if constant and not self.obstacles:
             what = "what" if len(tensors) == 1 else f"{constant[0]!r}, which"
@@ -270,6 +277,7 @@ class Trace(Places, TorchFunctionMode):
         """From now on this tensor is that node's value."""
         with _no_modes():
             plain = self.plain_of(tensor)
+            plain = torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain
         batch = self.batch_axis(tensor)
         shape = tuple(n for axis, n in enumerate(plain.shape) if axis != batch)
         if batch >= plain.dim() or shape != node.shape or plain.shape[batch] != self.batch:

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -101,15 +100,13 @@ class Verification:
         return "\n".join(lines)
 
 
-def verify(
-    model: nn.Module, x: npt.ArrayLike, *, half: bool = False, real: str | None = None
-) -> Verification:
+def verify(model: nn.Module, x: Any, *, half: bool = False, real: str | None = None) -> Verification:
     """Compare a model with its packed program, layer by layer and end to end.
 
     Args:
         model: The trained model.
         x: Normalised images, `(n, c, h, w)`, sequences, `(n, c, length)`, or vectors, `(n, c)`, as an
-            array or a tensor on the CPU.
+            array or a tensor on the CPU; a tuple of them for a model that takes several inputs.
         half: Whether the program stores real-valued weights in 16 bits, as in `pack`.
         real: How the program stores real numbers, as in `pack`.
 
@@ -127,12 +124,12 @@ def verify(
         >>> verify(create_model("small", input_size=8), x).holds
         True
     """
-    x = np.asarray(x)
-    x = np.array(x, x.dtype if x.dtype == np.uint8 else np.float32)
-    if x.ndim < 2 or not len(x):
-        raise ValueError(f"`x` has shape {tuple(x.shape)}; a batch of at least one input is needed")
+    given = [np.asarray(part) for part in (x if isinstance(x, tuple) else (x,))]
+    given = [np.array(part, part.dtype if part.dtype.kind in "iu" else np.float32) for part in given]
+    if given[0].ndim < 2 - (len(given) > 1) or not len(given[0]):
+        raise ValueError(f"`x` has shape {given[0].shape}; a batch of at least one input is needed")
     model = unwrap(model)
-    traced, tensors = trace_values(model, torch.from_numpy(x))
+    traced, tensors = trace_values(model, *map(torch.from_numpy, given))
     program, nodes = assemble(fold(traced), traced.shape, real=check_real(real, half))
     trained = {serial: tensor.float().cpu().numpy() for serial, tensor in tensors.items()}
     rounded = {serial: tensor.cpu().numpy() for serial, tensor in traced.rounded.items()}

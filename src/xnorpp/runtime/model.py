@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.runtime.format.batch import join_inputs
 from xnorpp.runtime.format.preprocess import Preprocess
 from xnorpp.runtime.format.program import Program, ProgramError, encode, read, write
 from xnorpp.runtime.limits import (
@@ -123,13 +124,15 @@ class PackedModel:
                 self._started = start_engine(self.program, self.settings)
             return self._started
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any, *more: Any) -> Any:
         """Run a batch or one image.
 
         Args:
             x: uint8 images (n, h, w, c), normalised inside; or float32 (n, c, h, w), already normalised; or
                 one image without the axis n. Anything that `numpy.asarray` converts to such an array is
                 accepted; on a GPU also a torch tensor there.
+
+            *more: The other inputs of a model that takes several, as it takes them.
 
         Returns:
             float32 outputs (n, ...), without the axis n for one image. Where the model has several outputs, a
@@ -139,6 +142,9 @@ class PackedModel:
             ValueError: `x` has another type or shape.
         """
         engine = self._started or self.start()
+        if more:
+            x, single = join_inputs(self.program, (x, *more))
+            return self(x[0] if single else x)
         try:
             axes = x.ndim
         except AttributeError:

@@ -17,9 +17,11 @@ from xnorpp.packing.composed import (
     arrangement,
     cells,
     elementwise,
+    places,
     reductions,
     scatter,
     volumes,
+    whole,
 )
 from xnorpp.packing.graph import Node
 from xnorpp.packing.trace import Consequence, Trace
@@ -32,6 +34,8 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     **cells.FUNCTIONS,
     **scatter.FUNCTIONS,
     **volumes.FUNCTIONS,
+    **whole.FUNCTIONS,
+    **places.FUNCTIONS,
 }
 
 

@@ -45,6 +45,19 @@ def _rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     return input.transpose(first, second).flip(first if k % 4 == 1 else second) if k % 4 else input.clone()
 
 
+def _shifted(back: bool) -> Callable[..., Tensor]:
+    """The first half of axes behind the second one."""
+
+    def shift(input: Tensor, dim: Any = None) -> Tensor:
+        if dim is None:
+            raise ValueError("no axes, so that the batch is one of them")
+        dims = [dim] if isinstance(dim, int) else list(dim)
+        sizes = [input.shape[d] for d in dims]
+        return input.roll([(n + 1) // 2 if back else n // 2 for n in sizes], dims)
+
+    return shift
+
+
 def _triangle(part: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def masked(input: Tensor, diagonal: int = 0) -> Tensor:
         return input * part(torch.ones(input.shape[-2:], dtype=input.dtype, device=input.device), diagonal)
@@ -81,6 +94,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tril": _triangle(torch.tril),
     "triu": _triangle(torch.triu),
     "diagonal": _diagonal,
+    "fft_fftshift": _shifted(False),
+    "fft_ifftshift": _shifted(True),
     "linalg_diagonal": lambda A, *, offset=0, dim1=-2, dim2=-1: _diagonal(A, offset, dim1, dim2),
     "diag_embed": _diag_embed,
 }

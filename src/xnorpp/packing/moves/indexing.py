@@ -14,6 +14,7 @@ from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.composed import composed_value
+from xnorpp.packing.composed.places import gathered, own_rows, rows_of
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import (
     as_image,
@@ -40,6 +41,10 @@ def _whole(index: Any) -> bool:
 
 def getitem(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node:
     """Slices, whole numbers, `...` and None; `x[:, :, ::s, ::t]` is a pooling over single pixels."""
+    computed = _computed(trace, input, index)
+    if computed is not None:
+        function, places = computed
+        return composed_value(trace, function, (input, places), result)
     parts = _index(trace, input, index)
     if trace.batch_axis(input) == 0 and _counts_images(trace, index[0] if type(index) is tuple else index):
         each = _for_each_image(parts, input.shape[0])
@@ -88,6 +93,20 @@ def getitem(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node:
             axis += 1
         dim += 1
     return reshaped(trace, node, shape or [1])
+
+
+def _computed(trace: Trace, input: Tensor, index: Any) -> tuple[Callable[..., Tensor], Tensor] | None:
+    """Whole numbers computed from the input, as an index of a constant's rows, or one for each image."""
+    images, places = index if type(index) is tuple and len(index) == 2 else (None, index)
+    if not trace.is_value(places) or places.dtype not in (torch.int32, torch.int64):
+        return None
+    if images is None:
+        return None if trace.is_value(input) else (rows_of, places)
+    if not trace.is_value(input) or trace.batch_axis(input) or trace.merged(input) or places.dim() != 1:
+        return None
+    counts = images if isinstance(images, range) else images.tolist() if isinstance(images, Tensor) else []
+    ready = _counts_images(trace, images) and list(counts) == list(range(input.shape[0]))
+    return (own_rows, places) if ready else None
 
 
 def _index(trace: Trace, input: Tensor, index: Any) -> list[Any]:
@@ -194,6 +213,8 @@ def gather(
     trace: Trace, result: Tensor, input: Tensor, dim: int, index: Any, *, sparse_grad: bool = False
 ) -> Node:
     """The numbers at places of an axis, which are the same for every image."""
+    if trace.is_value(index) and trace.is_value(input) and dim % input.dim():
+        return composed_value(trace, gathered, (input, dim, index), result)
     if trace.is_value(index):
         raise trace.fail("with an index computed from the input is not supported", _FIXED)
     if not trace.is_value(input) or trace.batch_axis(input) or trace.merged(input):

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.composed import COMPOSED, composed, composed_value
+from xnorpp.packing.composed.complexes import any_complex, complex_node
+from xnorpp.packing.composed.places import COMPUTED
+from xnorpp.packing.composed.whole import truncated
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves import indexing
 from xnorpp.packing.obstacles import Refusal, remedy_for
@@ -28,6 +31,7 @@ from xnorpp.packing.operations import (
     moves,
     product,
     reduction,
+    rounding,
     shape,
     unfold,
     volume,
@@ -37,7 +41,7 @@ from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.sequences import attention, recurrent
 from xnorpp.packing.trace import Trace
 
-_IDENTITY = frozenset(("contiguous", "clone", "detach", "requires_grad_", "positive", "__get__"))
+_IDENTITY = frozenset(("contiguous", "clone", "detach", "requires_grad_", "positive", "__get__", "real"))
 _CASTS = frozenset(
     ("to", "type", "type_as", "float", "double", "half", "bfloat16", "bool", "int", "long", "short")
 )
@@ -47,7 +51,8 @@ _WHOLE = (torch.int32, torch.int64)
 _ANSWERS = frozenset(
     (
         *("gt", "greater", "lt", "less", "ge", "greater_equal", "le", "less_equal"),
-        *("eq", "ne", "not_equal", "any", "all", "count_nonzero", "logical_not"),
+        *("eq", "ne", "not_equal", "any", "all", "count_nonzero", "logical_not", "one_hot", "argmax"),
+        *("argmin", "argsort"),
     )
 )
 # The names of numpy's arguments, which torch's functions take too, and torch's own ones.
@@ -63,6 +68,7 @@ FUNCTIONS: Mapping[str, Handler] = {
     **activation.FUNCTIONS,
     **window.FUNCTIONS,
     **reduction.FUNCTIONS,
+    **rounding.FUNCTIONS,
     **shape.FUNCTIONS,
     **moves.FUNCTIONS,
     **indexing.FUNCTIONS,
@@ -87,15 +93,21 @@ def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Any) -> Node
     """The node for one call of a torch function, or one for each tensor that it returns."""
     plain = plain_name(name)
     args, kwargs = _in_order(plain, args, kwargs)
-    if name in _IDENTITY or name in _CASTS:
+    with_complex = any_complex(args, kwargs, result)
+    if not with_complex and (name in _IDENTITY or name in _CASTS):
         return _same(trace, name, args[0], result)
     made: Node | list[Node]
     handler = FUNCTIONS.get(plain)
-    if handler is None and plain not in COMPOSED:
+    if handler is None and plain not in COMPOSED and not with_complex:
         raise trace.fail("is not supported", remedy_for(plain))
     try:
+        if with_complex:
+            return complex_node(trace, plain, args, kwargs, result)
         if handler is None:
-            made = composed(trace, COMPOSED[plain], args, kwargs, result)
+            index = kwargs.get("index", args[2] if len(args) > 2 else None)
+            computed = plain in COMPUTED and trace.is_value(index)
+            function = (COMPUTED if computed else COMPOSED)[plain]
+            made = composed(trace, function, args, kwargs, result)
             _check_kind(trace, plain, args, kwargs, result)
             return made
         if plain in _PLACED or isinstance(result, list | tuple):
@@ -135,6 +147,8 @@ def _same(trace: Trace, name: str, input: Tensor, result: Tensor) -> Node:
         raise trace.fail("is not supported", remedy_for(name))
     if result.dtype == torch.bool and input.dtype != torch.bool:
         return composed_value(trace, torch.ne, (input, 0.0), result)
+    if input.is_floating_point() and result.dtype in _WHOLE:
+        return composed_value(trace, truncated, (input,), result)
     if result.dtype != input.dtype:
         _check_cast(trace, input.dtype, result.dtype)
     trace.follow(result, input)

@@ -25,6 +25,7 @@ from xnorpp.packing.operations import (
     choice,
     product,
     reduction,
+    rounding,
     volume,
     window,
 )
@@ -35,7 +36,7 @@ from xnorpp.packing.trace import Trace
 # Functions that look at the last axes alone: where the batch is merged with another axis, that is one more.
 _TRAILING = frozenset(
     name
-    for family in (activation, arithmetic, product, attention, reduction, choice)
+    for family in (activation, arithmetic, product, attention, reduction, choice, rounding)
     for name in (*family.FUNCTIONS, "pad")
     if name
     not in (

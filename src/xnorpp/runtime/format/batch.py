@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ def check_input(program: Program, x: Array) -> Array:
     x = np.asarray(x)
     if x.dtype == np.uint8:
         wanted, axes = (*rest, c), "(n, h, w, c) uint8" if rest else "(n, c) uint8"
-    elif x.dtype.kind == "f":
+    elif x.dtype.kind == "f" or (x.dtype.kind in "iu" and program.meta.get("whole_numbers") is True):
         wanted, axes = (c, *rest), "(n, c, h, w) float32" if rest else "(n, c) float32"
         x = x.astype(np.float32, copy=False)
     else:
@@ -29,6 +30,28 @@ def check_input(program: Program, x: Array) -> Array:
             f"`x` has shape {x.shape}; {axes} with {wanted}{free} after the batch axis is needed"
         )
     return x
+
+
+def join_inputs(program: Program, arrays: Sequence[Any]) -> tuple[Array, bool]:
+    """The batch of a program whose model takes several inputs, and whether these were of one image alone.
+
+    Each image has the numbers of all inputs one after the other; `meta["inputs"]` has their shapes.
+    """
+    recorded = program.meta.get("inputs")
+    shapes = [tuple(shape) for shape in recorded] if isinstance(recorded, list) else []
+    given = [np.asarray(array) for array in arrays]
+    if len(given) != len(shapes):
+        raise ValueError(f"{len(given)} inputs are given; the model takes {max(len(shapes), 1)}")
+    single = [array.shape for array in given] == shapes
+    given = [array[None] for array in given] if single else given
+    for number, (array, shape) in enumerate(zip(given, shapes)):
+        if array.dtype.kind not in "fiub":
+            raise ValueError(f"input {number} has dtype {array.dtype}; numbers are needed")
+        if array.shape != (len(given[0]), *shape):
+            wanted = ", ".join(map(str, ("n", *shape)))
+            raise ValueError(f"input {number} has shape {array.shape}; ({wanted}) with the same n is needed")
+    rows = [array.reshape(len(array), -1).astype(np.float32, copy=False) for array in given]
+    return np.concatenate(rows, 1), single
 
 
 def _fits(program: Program, x: Array) -> bool:

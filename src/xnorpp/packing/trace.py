@@ -38,7 +38,7 @@ from xnorpp.packing.calls import (
 )
 from xnorpp.packing.constants import Constants, RandomState
 from xnorpp.packing.graph import Array, Node, Trained
-from xnorpp.packing.moves.places import Places
+from xnorpp.packing.moves.places import Place, Places
 from xnorpp.packing.obstacles import (
     RANDOM_NUMBERS,
     VALUE_READ,
@@ -305,6 +305,22 @@ class Trace(Places, TorchFunctionMode):
         self.set_batch_axis(plain, self.batch_axis(tensor))
         self._remember(plain)
         return plain
+
+    def of_each_image(self, tensor: Tensor, place: Place) -> Tensor:
+        """A constant that was repeated for every image, for one: its images, where `place` has them, are an
+        axis of one element, and what they were merged with is an axis of its own."""
+        self.check_constant(tensor)
+        with _no_modes():
+            apart = self.plain_of(tensor, place)
+            first = apart.narrow(place.axis, 0, 1)
+            if apart.shape[place.axis] not in (1, self.batch) or not torch.equal(
+                first.expand_as(apart), apart
+            ):
+                raise self.fail(
+                    "has a constant that differs from image to image", "give every image the same"
+                )
+        self.add_constant(first)
+        return first
 
     def add_constant(self, tensor: Tensor) -> None:
         """A tensor that was computed from constants alone."""

@@ -36,6 +36,8 @@ _TRAILING = frozenset(
         "multi_head_attention_forward",
     )
 )
+# Functions whose arguments broadcast: a constant may have been repeated for every image.
+_BROADCAST = frozenset((*arithmetic.FUNCTIONS, *choice.FUNCTIONS))
 # Which argument names an axis.
 _DIM_AT = {
     **dict.fromkeys(("mean", "sum", "amax", "amin", "logsumexp", "var", "std"), 1),
@@ -100,6 +102,9 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
 
     def changed(value: Any, key: Any) -> Any:
         if isinstance(value, Tensor):
+            repeated = value.dim() == rank and len(value) == trace.batch * count and not trace.is_value(value)
+            if repeated and (name in _BROADCAST or (name in _LAST_AXES and name != "linear" and rank > 2)):
+                return trace.of_each_image(value, trace.place(values[0]))
             return trace.apart(value)
         if key != "dim" or not isinstance(value, int | list | tuple):
             return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -129,15 +130,13 @@ def narrow(trace: Trace, result: Tensor, input: Tensor, dim: int, start: Any, le
     return sliced(trace, source, axis, begin, begin + length)
 
 
-def _part(trace: Trace, tensor: Tensor, dim: int) -> Node:
+def _part(trace: Trace, tensor: Tensor, place: Place) -> Node:
     """A value, or a constant that is the same for every image."""
     if trace.is_value(tensor):
         return trace.node(tensor, anywhere=True)
-    constant = trace.constant(tensor)
-    if constant.shape[0] != trace.batch or (constant != constant[:1]).any():
-        raise trace.fail("joins a constant that differs from image to image", "give every image the same")
-    made = trace.emit("constant", [trace.input], constant.shape[1:], None, {"value": constant[0]})
-    trace.keep(made, None, lambda t: tensor)
+    value = trace.constant(trace.of_each_image(tensor, place)).squeeze(place.axis)
+    made = trace.emit("constant", [trace.input], value.shape, None, {"value": value})
+    trace.keep(made, None, lambda t: trace.plain_of(tensor, place).movedim(place.axis, 0))
     return made
 
 
@@ -145,7 +144,7 @@ def _alike(trace: Trace, tensors: Sequence[Tensor]) -> Place:
     """Where the images of all tensors are."""
     values = [t for t in tensors if trace.is_value(t)]
     found = {trace.place(t) for t in values}
-    if len(found) > 1 or (found != {Place()} and len(values) < len(tensors)):
+    if len(found) > 1:
         raise trace.fail("joins values whose batch axes differ", _BATCH)
     return found.pop()
 
@@ -180,7 +179,7 @@ def cat(trace: Trace, result: Tensor, tensors: Any, dim: int = 0, **kwargs: Any)
     place = _alike(trace, tensors)
     merged, batch = place.count, place.axis
     trace.set_place(result, place)
-    parts = [_part(trace, t, dim) for t in tensors]
+    parts = [_part(trace, t, place) for t in tensors]
     if merged or batch:
         return joined(trace, parts, dim - (dim > batch and not merged))
     moved = next((part for part in parts if part.op == "permute"), None)
@@ -200,14 +199,13 @@ def _moved_constant(trace: Trace, node: Node, inverse: list[int], axes: list[int
 
 
 def stack(trace: Trace, result: Tensor, tensors: Any, dim: int = 0) -> Node:
-    dim = dim % result.dim()
-    axis = max(dim - 1, 0)
-    alike = _alike(trace, tensors)
-    if alike.axis or alike.count > 1:
-        raise trace.fail("stacks values whose batch is not their first axis alone", _BATCH)
-    trace.set_batch_axis(result, 0 if dim else 1)
-    parts = [_part(trace, t, dim) for t in tensors]
-    if alike.count:  # single numbers, which already have an axis
+    dim, place = dim % result.dim(), _alike(trace, tensors)
+    before = dim <= place.axis
+    axis = dim if before or place.count > 1 else dim - 1
+    count = place.count if place.count > 1 else 0
+    trace.set_place(result, replace(place, axis=place.axis + before, count=count))
+    parts = [_part(trace, t, place) for t in tensors]
+    if place.count == 1:  # single numbers, which already have an axis
         return joined(trace, parts, 0)
     parts = [reshaped(trace, p, (*p.shape[:axis], 1, *p.shape[axis:])) for p in parts]
     return joined(trace, parts, axis)

@@ -202,11 +202,11 @@ def _mask(trace: Trace, mask: Tensor) -> Tensor:
     return mask
 
 
-def _projected(trace: Trace, tensor: Tensor, w: Array, b: Array | None) -> Node:
+def _projected(trace: Trace, tensor: Tensor, place: Place, w: Array, b: Array | None) -> Node:
     """A projection of tokens, (tokens, n, c): of a value, or of a constant, such as learned queries."""
     if trace.is_value(tensor):
         return _linear(trace, trace.node(tensor, anywhere=True), w, b)
-    own = of_one(trace, 2, trace.constant(tensor).swapaxes(0, 1))
+    own = trace.constant(trace.of_each_image(tensor, place)).squeeze(1)
     value = np.ascontiguousarray((own @ w.T + (0.0 if b is None else b)).astype(np.float32))
     return trace.emit("constant", [trace.input], value.shape, None, {"value": value})
 
@@ -228,7 +228,7 @@ def multi_head_attention(
     else:
         weights = np.split(trace.constant(in_proj_weight), 3)
     biases = [None] * 3 if in_proj_bias is None else np.split(trace.constant(in_proj_bias), 3)
-    places = {trace.place(t) if trace.is_value(t) else Place(1) for t in (query, key, value)}
+    places = {trace.place(t) for t in (query, key, value) if trace.is_value(t)}
     if any(trace.batch_axis(t) != 1 for t in (query, key, value) if trace.is_value(t)):
         raise trace.fail("attends over the batch, so that it mixes images", "set batch_first=True")
     if len(places) > 1:
@@ -238,7 +238,7 @@ def multi_head_attention(
         )
     heads = []
     for tensor, w, b in zip((query, key, value), weights, biases):
-        made = _axis_to_front(trace, _projected(trace, tensor, w, b))
+        made = _axis_to_front(trace, _projected(trace, tensor, min(places, key=str), w, b))
         *lead, tokens, width = made.shape
         parts = reshaped(trace, made, (*lead, tokens, num_heads, width // num_heads))
         rank = len(parts.shape)

@@ -60,7 +60,6 @@ _PARTS = "xnorpp.pack_submodules packs the modules around it"
 # The remedies of operations that are refused whatever the shape of their input is, ...
 _ALWAYS: dict[str, str] = {
     **dict.fromkeys((name.strip("_") for name in RANDOM), RANDOM_NUMBERS),
-    "conv_transpose3d": f"use nn.ConvTranspose2d on images; {_PARTS}",
     **dict.fromkeys(
         ("fractional_max_pool2d", "fractional_max_pool3d"),
         "use nn.MaxPool2d or nn.AdaptiveMaxPool2d, whose windows are fixed",

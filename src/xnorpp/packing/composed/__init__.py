@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
-from xnorpp.packing.composed import algebra, arrangement, cells, elementwise, reductions
+from xnorpp.packing.composed import algebra, arrangement, cells, elementwise, reductions, volumes
 from xnorpp.packing.graph import Node
 from xnorpp.packing.trace import Consequence, Trace
 
@@ -22,6 +22,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     **reductions.FUNCTIONS,
     **arrangement.FUNCTIONS,
     **cells.FUNCTIONS,
+    **volumes.FUNCTIONS,
 }
 
 

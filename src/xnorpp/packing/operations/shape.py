@@ -71,14 +71,49 @@ def interpolate(
     antialias: bool = False,
 ) -> Node:  # fmt: skip
     source = trace.node(input)
+    if len(source.shape) == 4:
+        settings = (mode, align_corners, recompute_scale_factor, antialias)
+        return _volume(trace, result, source, scale_factor, *settings)
     if len(source.shape) not in (2, 3):
         raise trace.fail("is not supported on values of this rank", "give it images, (n, c, h, w)")
     flat = len(source.shape) == 2
     image = reshaped(trace, source, (source.shape[0], 1, source.shape[1])) if flat else source
     wide = (source.shape[0], 1, result.shape[2]) if flat else shape_of(result)
+    scale = None
+    if scale_factor is not None and not recompute_scale_factor:
+        several = isinstance(scale_factor, list | tuple)
+        scale = [float(s) for s in (scale_factor if several else [scale_factor])]
+        scale = [1.0, *scale] if flat else scale * 2 if len(scale) == 1 else scale
+    made = _resized(trace, image, wide, scale, mode, align_corners, antialias)
+    return reshaped(trace, made, shape_of(result))
+
+
+def _volume(
+    trace: Trace, result: Tensor, source: Node, factor: Any, mode: str, align_corners: Any, recompute: Any,
+    antialias: bool,
+) -> Node:  # fmt: skip
+    """(c, depth, h, w): each plane as a channel of an image, then the planes as rows of one."""
+    channels, depth = source.shape[:2]
+    _, planes, rows, columns = shape_of(result)
+    scale: list[float] | None = None
+    if factor is not None and not recompute:
+        scale = [float(s) for s in (factor if isinstance(factor, list | tuple) else [factor] * 3)]
+    kind = "bilinear" if mode == "trilinear" else mode
+    flat = reshaped(trace, source, (channels * depth, *source.shape[2:]))
+    flat_shape, own = (channels * depth, rows, columns), scale and scale[1:]
+    made = _resized(trace, flat, flat_shape, own, kind, align_corners, antialias)
+    deep = reshaped(trace, made, (channels, depth, rows * columns))
+    deep_shape, own = (channels, planes, rows * columns), scale and [scale[0], 1.0]
+    made = _resized(trace, deep, deep_shape, own, kind, align_corners, antialias)
+    return reshaped(trace, made, shape_of(result))
+
+
+def _resized(
+    trace: Trace, image: Node, shape: tuple[int, ...], scale: list[float] | None, mode: str,
+    align_corners: Any, antialias: bool,
+) -> Node:  # fmt: skip
     if mode == "area":
-        made = adaptive_avg_pool2d(trace, wide, image)
-        return reshaped(trace, made, shape_of(result))
+        return adaptive_avg_pool2d(trace, shape, image)
     kind = "bilinear" if mode == "linear" else mode
     if kind not in ("nearest", "nearest-exact", "bilinear", "bicubic") or antialias:
         raise trace.fail(
@@ -86,18 +121,13 @@ def interpolate(
             "nearest-exact, bilinear, bicubic and area are",
             "leave `antialias` out" if antialias else "use mode='bilinear'",
         )
-    scale = None
-    if scale_factor is not None and not recompute_scale_factor:
-        several = isinstance(scale_factor, list | tuple)
-        scale = [float(s) for s in (scale_factor if several else [scale_factor])]
-        scale = [1.0, *scale] if flat else scale * 2 if len(scale) == 1 else scale
     attrs = {
-        "size": list(wide[1:]) if scale is None else None,
+        "size": list(shape[1:]) if scale is None else None,
         "scale": scale,
         "mode": kind,
         "align_corners": bool(align_corners),
     }
-    return reshaped(trace, trace.emit("upsample2d", [image], wide, attrs), shape_of(result))
+    return trace.emit("upsample2d", [image], shape, attrs)
 
 
 def pixel_shuffle(trace: Trace, result: Tensor, input: Any, upscale_factor: int) -> Node:

@@ -55,6 +55,9 @@ class Refusal(PackError):
 
 RANDOM_NUMBERS = "draw random numbers in training alone (if self.training), or make them a buffer"
 VALUE_READ = "decide by shapes or settings only, or make the decision outside of the model"
+OBSERVERS = (
+    "observers of a quantised model are switched off by model.apply(torch.ao.quantization.disable_observer)"
+)
 _PARTS = "xnorpp.pack_submodules packs the modules around it"
 
 # The remedies of operations that are refused whatever the shape of their input is, ...
@@ -89,6 +92,7 @@ _BY_SHAPE: dict[str, str] = {
         ("mean", "sum", "std", "var", "norm", "amin", "min"),
         "name the axes of one image, as in x.mean((2, 3)), or use nn.AdaptiveAvgPool2d(1)",
     ),
+    "fused_moving_avg_obs_fake_quant": OBSERVERS,
     **dict.fromkeys(("any", "all"), "name the axes of one image, as in mask.any((1, 2, 3))"),
     **dict.fromkeys(("prod", "cumprod"), "name one axis of an image, x.prod(1), of at most 64 numbers"),
     **dict.fromkeys(
@@ -99,7 +103,7 @@ _BY_SHAPE: dict[str, str] = {
         "give the recurrent layer the padded sequence, all steps of a fixed length",
     ),
     **dict.fromkeys(
-        ("sin", "cos", "atan", "floor", "round"),
+        ("sin", "cos", "atan"),
         f"compute it from the packed model's output, or replace it by nn.ReLU or nn.Hardtanh; {_PARTS}",
     ),
 }

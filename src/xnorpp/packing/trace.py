@@ -40,6 +40,7 @@ from xnorpp.packing.constants import Constants, RandomState
 from xnorpp.packing.graph import Array, Node, Trained
 from xnorpp.packing.moves.places import Place, Places
 from xnorpp.packing.obstacles import (
+    OBSERVERS,
     RANDOM_NUMBERS,
     VALUE_READ,
     Obstacle,
@@ -419,11 +420,11 @@ class Trace(Places, TorchFunctionMode):
 
     def fail(self, reason: str, remedy: str | None = None) -> Refusal:
         """The error for the operation that runs now; `remedy` defaults to the one of its function."""
-        name = self.operation.rpartition(".")[2]
-        obstacle = Obstacle(
-            self.modules[-1][0], self.operation, self._line(), reason, remedy or remedy_for(name)
-        )
-        return Refusal(obstacle)
+        remedy = remedy or remedy_for(self.operation.rpartition(".")[2])
+        path, module = self.modules[-1]
+        if type(module).__module__ == "torch.ao.quantization.observer":
+            remedy = OBSERVERS
+        return Refusal(Obstacle(path, self.operation, self._line(), reason, remedy))
 
     def _line(self) -> str:
         return source_line() or f"nn.{type(self.modules[-1][1]).__name__}"

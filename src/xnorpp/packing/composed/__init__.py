@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
-from xnorpp.packing.composed import algebra, arrangement, cells, elementwise, reductions, volumes
+from xnorpp.packing.composed import algebra, arrangement, cells, elementwise, quantised, reductions, volumes
 from xnorpp.packing.graph import Node
 from xnorpp.packing.trace import Consequence, Trace
 
@@ -23,6 +23,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     **arrangement.FUNCTIONS,
     **cells.FUNCTIONS,
     **volumes.FUNCTIONS,
+    **quantised.FUNCTIONS,
 }
 
 

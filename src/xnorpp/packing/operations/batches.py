@@ -26,7 +26,7 @@ from xnorpp.packing.trace import Trace
 _TRAILING = frozenset(
     name
     for family in (activation, arithmetic, product, reduction, choice)
-    for name in (*family.FUNCTIONS, "pad")
+    for name in (*family.FUNCTIONS, "pad", "round")
     if name
     not in (
         "batch_norm",

@@ -52,6 +52,9 @@ from xnorpp.packing.obstacles import (
 _CHANGED = " a tensor whose memory was changed in place through another view"
 _CLONE = "clone the tensor before the in-place operation"
 _ALWAYS_OTHERS = "uses random numbers, so that every run gives another result"
+_FIRST_RESULT = (
+    "use its first result alone; what needs the others, such as places, can follow the packed model"
+)
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 _no_modes = torch._C.DisableTorchFunction
 RANKS = range(1, 9)  # axes of a value of a program, without the batch
@@ -75,6 +78,7 @@ class Trace(Places, TorchFunctionMode):
         self.constants = Constants(model)
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
         self.stale: dict[int, tuple[Node, Tensor | None]] = {}
+        self.left_out: dict[int, str] = {}  # results that are not packed, and the function that gave them
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
         self.three_way: dict[int, tuple[Node, Node]] = {}  # torch.sign, and what it is the sign of
         self.norms: dict[int, Node] = {}  # batch norms
@@ -127,9 +131,16 @@ class Trace(Places, TorchFunctionMode):
                 elif part in self.constants:  # until now
                     self.constants.mark_changed(part)
                 self.bind(part, node)
+            self._leave_out(t for t in tensors_in(result) if not self.is_value(t))
         except Refusal as refusal:
             self.refuse(refusal, result, tracked)
         return result
+
+    def _leave_out(self, results: Iterable[Tensor]) -> None:
+        """Further results of a function, such as the places of a maximum, which depend on the input too."""
+        for t in results:
+            self.nodes[id(t)], self.left_out[id(t)] = Node("left out", [], ()), self.operation
+            self._remember(t)
 
     def _constant_before(self, name: str, args: Any) -> Tensor | None:
         """A copy of a constant, which a call is about to change by values; `x[..] += y` has changed the part
@@ -152,8 +163,7 @@ class Trace(Places, TorchFunctionMode):
         random = drawn or (name not in FRESH and self.constants.is_random(given))
         if random and name in READS:
             self.operation = self._operation_name(func, name)
-            reason = "reads random numbers, so that every run may take another path"
-            self._note(self.fail(reason, RANDOM_NUMBERS).obstacle)
+            self._note(self.fail("reads random numbers, so that runs may differ", RANDOM_NUMBERS).obstacle)
         for t in tensors_in(result):
             if name in UNSET:
                 t.zero_()
@@ -179,6 +189,9 @@ class Trace(Places, TorchFunctionMode):
         from xnorpp.packing.operations import plain_name, record
 
         remedy = remedy_for(plain_name(name))
+        left_out = next((self.left_out[id(t)] for t in tracked if id(t) in self.left_out), None)
+        if left_out is not None:
+            raise self.fail(f"uses a result of {left_out} that is not packed", _FIRST_RESULT)
         if not list(tensors_in(result)):
             raise self.fail(
                 "reads the values of the input, so the model's path would depend on the image", VALUE_READ
@@ -235,7 +248,10 @@ class Trace(Places, TorchFunctionMode):
             self.report("", "forward", "returns" + _CHANGED, _CLONE)
         outputs = {name: self.nodes[id(t)] for name, t in tensors.items() if id(t) in self.nodes}
         for name, t in tensors.items():
-            if id(t) in self.nodes and (self.batch_axis(t) or self.merged(t) > 1):
+            if id(t) in self.left_out:
+                reason = f"returns {name!r}, a result of {self.left_out[id(t)]} that is not packed"
+                self.report("", "forward", reason, _FIRST_RESULT)
+            elif id(t) in self.nodes and (self.batch_axis(t) or self.merged(t) > 1):
                 reason = f"returns {name!r}, whose first axis is not the batch"
                 self.report("", "forward", reason, "leave the batch axis first, and each image to itself")
         constant = [name for name in tensors if name not in outputs]

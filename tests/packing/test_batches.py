@@ -264,3 +264,56 @@ MIXED: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
 def test_batches_that_mix_images_are_refused(name: str) -> None:
     function, reason, remedy = MIXED[name]
     is_refused(Lambda(function), (6, 8, 9), reason, remedy)
+
+
+TOKEN, TABLE, ASKED = torch.randn(1, 1, 6), torch.randn(4, 5, 6), torch.randn(1, 3, 6)
+ATTEND = nn.MultiheadAttention(6, 2, batch_first=True).eval()
+
+
+def filled(y: Tensor) -> Tensor:
+    y = y * 1
+    y[:, 0] = 1.0
+    y[:, 1:3] = y[:, 2:4] * 2
+    return y
+
+
+REPEATED: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "a token before the others": lambda y, n: torch.cat([TOKEN.expand(len(y), -1, -1), y], 1),
+    "a token behind them": lambda y, n: torch.cat([y, TOKEN.repeat(len(y), 1, 1)], 1),
+    "features of places": lambda y, n: torch.cat([y, TABLE.repeat(n, 1, 1)], 2),
+    "added": lambda y, n: y + TABLE.repeat(n, 1, 1),
+    "a factor": lambda y, n: TABLE.repeat(n, 1, 1) * y,
+    "chosen": lambda y, n: torch.where(TABLE.repeat(n, 1, 1) > 0, y, 0.0),
+    "hidden": lambda y, n: y.masked_fill(TABLE.repeat(n, 1, 1) > 0, 0.0),
+    "a matrix": lambda y, n: TABLE.repeat(n, 1, 1) @ y.mT,
+    "queries": lambda y, n: torch.bmm(ASKED.repeat(len(y), 1, 1), y.mT),
+    "queries of attention": lambda y, n: F.scaled_dot_product_attention(ASKED.expand(len(y), -1, -1), y, y),
+    "queries of heads": lambda y, n: ATTEND(ASKED.expand(len(y), -1, -1), y, y)[0],
+    "stacked": lambda y, n: torch.stack([y, TABLE.repeat(n, 1, 1), y * 2], 1),
+    "put in": lambda y, n: filled(y),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_constants_that_are_repeated_for_frames(name: str) -> None:
+    def frames(x: Tensor) -> Tensor:
+        return REPEATED[name](x.flatten(0, 1), len(x)).unflatten(0, (len(x), -1))
+
+    model = Lambda(frames)
+    model.attend = ATTEND
+    agrees(model, images(4, 5, 6))
+
+
+def test_constants_that_are_repeated_for_frames_before_images() -> None:
+    def function(x: Tensor) -> Tensor:
+        y = x.transpose(0, 1).flatten(0, 1) + TABLE.repeat_interleave(len(x), 0)
+        return torch.cat([TOKEN.expand(len(y), -1, -1), y], 1).unflatten(0, (4, len(x)))[1]
+
+    agrees(function, images(4, 5, 6))
+
+
+def test_constants_that_differ_from_image_to_image_are_refused() -> None:
+    def function(x: Tensor) -> Tensor:
+        return (x.flatten(0, 1) + torch.arange(len(x) * 4).view(-1, 1, 1)).unflatten(0, (len(x), -1))
+
+    is_refused(Lambda(function), (4, 5, 6), "differs from image to image", "every image the same")

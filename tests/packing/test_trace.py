@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from xnorpp.nn import BinaryConv2d, BinaryLinear, sign
-from xnorpp.packing import PackError, pack_to_file, verify
+from xnorpp.packing import PackError, check_packable, pack_to_file, verify
 from xnorpp.packing import pack_program as pack
 from xnorpp.runtime.format.program import read
 from xnorpp.runtime.reference import run
@@ -301,3 +303,37 @@ def test_wrapped_models_are_unwrapped() -> None:
 def test_what_is_no_module_is_named() -> None:
     with pytest.raises(ValueError, match=r"`model` is str; an nn\.Module is needed"):
         pack("resnet18", 32)  # type: ignore[arg-type]
+
+
+def _chosen(x: Tensor) -> Tensor:
+    return torch.zeros_like(x).scatter_(1, x.max(1, keepdim=True)[1], 1.0) * x
+
+
+def _gathered(x: Tensor) -> Tensor:
+    return x.gather(1, torch.max(x, 1)[1][:, None])
+
+
+ATTENTION = nn.MultiheadAttention(6, 2, batch_first=True)
+FURTHER: dict[str, Callable[[Tensor], Any]] = {
+    "chosen": _chosen,
+    "gathered": _gathered,
+    "a number": lambda x: x + x.min(1)[1].float()[:, None],
+    "a table": lambda x: x + F.embedding(x.flatten(1).max(1)[1], torch.ones(30, 6))[:, None],
+    "returned": lambda x: tuple(x.max(1)),
+    "weights of attention": lambda x: (lambda y, w: y * w.mean((1, 2), keepdim=True))(*ATTENTION(x, x, x)),
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_results_of_a_function_are_no_constants(name: str) -> None:
+    """Of zeros, which a size stands for, they are the same for every image."""
+    (obstacle, *_) = check_packable(Lambda(FURTHER[name]), torch.zeros(2, 5, 6)).obstacles
+    assert re.search("a result of .* that is not packed", obstacle.reason)
+    assert "use its first result alone" in obstacle.remedy
+    with pytest.raises(PackError, match="that is not packed"):
+        pack(Lambda(FURTHER[name]), example=torch.zeros(2, 5, 6))
+
+
+def test_a_first_result_alone_packs() -> None:
+    for function in (lambda x: x.max(1)[0], lambda x: ATTENTION(x, x, x)[0]):
+        assert pack(Lambda(function), example=torch.zeros(2, 5, 6)).ops

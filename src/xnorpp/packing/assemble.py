@@ -62,6 +62,7 @@ def assemble(
         labels=None if labels is None else tuple(str(label) for label in labels),
         meta=dict(meta or {}),
         free_axes=free_axes,
+        scales=store.scales,
     )
     return store_int8(program) if real == "int8" else add_byte_filters(program), nodes
 
@@ -72,6 +73,7 @@ class _Store:
     def __init__(self, half: bool) -> None:
         self.half = half
         self.tensors: dict[str, Array] = {}
+        self.scales: dict[str, str] = {}  # of whole numbers, which all stand for themselves
         self._names: dict[object, str] = {}
 
     def name(self, node: Node, role: str, tensor: Array) -> str:
@@ -85,10 +87,13 @@ class _Store:
                 name = f"{base}.{count}"
             self._names[key] = name
             self.tensors[name] = stored
+            if stored.dtype == np.int8:
+                self.scales[name] = f"{name}.scale"
+                self.tensors[self.scales[name]] = np.ones(len(stored), np.float32)
         return self._names[key]
 
     def _stored(self, node: Node, role: str, tensor: Array) -> Array:
-        if tensor.dtype == np.uint8:
+        if tensor.dtype in (np.uint8, np.int8):
             return np.ascontiguousarray(tensor)
         with np.errstate(over="ignore"):
             single = np.ascontiguousarray(tensor, dtype=np.float32)

@@ -55,6 +55,9 @@ class Refusal(PackError):
 
 RANDOM_NUMBERS = "draw random numbers in training alone (if self.training), or make them a buffer"
 VALUE_READ = "decide by shapes or settings only, or make the decision outside of the model"
+OBSERVERS = (
+    "observers of a quantised model are switched off by model.apply(torch.ao.quantization.disable_observer)"
+)
 _PARTS = "xnorpp.pack_submodules packs the modules around it"
 
 # The remedies of operations that are refused whatever the shape of their input is, ...
@@ -93,6 +96,7 @@ _BY_SHAPE: dict[str, str] = {
         ("index_add", "index_copy", "index_fill", "index_reduce", "scatter", "scatter_add", "scatter_reduce"),
         "use an index along one axis that is the same for every image, with each place once where it puts",
     ),
+    "fused_moving_avg_obs_fake_quant": OBSERVERS,
     **dict.fromkeys(("any", "all"), "name the axes of one image, as in mask.any((1, 2, 3))"),
     **dict.fromkeys(("prod", "cumprod"), "name one axis of an image, x.prod(1), of at most 64 numbers"),
     **dict.fromkeys(

@@ -43,6 +43,7 @@ from xnorpp.packing.example import are_batches, input_nodes
 from xnorpp.packing.graph import Array, Node, Trained
 from xnorpp.packing.moves.places import Places
 from xnorpp.packing.obstacles import (
+    OBSERVERS,
     RANDOM_NUMBERS,
     VALUE_READ,
     Obstacle,
@@ -54,6 +55,9 @@ from xnorpp.packing.obstacles import (
 _CHANGED = " a tensor whose memory was changed in place through another view"
 _CLONE = "clone the tensor before the in-place operation"
 _ALWAYS_OTHERS = "uses random numbers, so that every run gives another result"
+_FIRST_RESULT = (
+    "use its first result alone; what needs the others, such as places, can follow the packed model"
+)
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 _no_modes = torch._C.DisableTorchFunction
 RANKS = range(1, 9)  # axes of a value of a program, without the batch
@@ -84,6 +88,7 @@ class Trace(Places, TorchFunctionMode):
         self.constants = Constants(model)
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
         self.stale: dict[int, tuple[Node, Tensor | None]] = {}
+        self.left_out: dict[int, str] = {}  # results that are not packed, and the function that gave them
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
         self.signs = Signs()
         self.levels: dict[int, tuple[Node, Any]] = {}  # what follows from one sign alone (`bits`)
@@ -139,9 +144,16 @@ class Trace(Places, TorchFunctionMode):
                 elif part in self.constants:  # until now
                     self.constants.mark_changed(part)
                 self.bind(part, node)
+            self._leave_out(t for t in tensors_in(result) if not self.is_value(t))
         except Refusal as refusal:
             self.refuse(refusal, result, tracked)
         return result
+
+    def _leave_out(self, results: Iterable[Tensor]) -> None:
+        """Further results of a function, such as the places of a maximum, which depend on the input too."""
+        for t in results:
+            self.nodes[id(t)], self.left_out[id(t)] = Node("left out", [], ()), self.operation
+            self._remember(t)
 
     def _constant_before(self, name: str, args: Any) -> Tensor | None:
         """A copy of a constant, which a call is about to change by values; `x[..] += y` has changed the part
@@ -164,8 +176,7 @@ class Trace(Places, TorchFunctionMode):
         random = drawn or (name not in FRESH and self.constants.is_random(given))
         if random and name in READS:
             self.operation = self._operation_name(func, name)
-            reason = "reads random numbers, so that every run may take another path"
-            self._note(self.fail(reason, RANDOM_NUMBERS).obstacle)
+            self._note(self.fail("reads random numbers, so that runs may differ", RANDOM_NUMBERS).obstacle)
         for t in tensors_in(result):
             if name in UNSET:
                 t.zero_()
@@ -191,6 +202,9 @@ class Trace(Places, TorchFunctionMode):
         from xnorpp.packing.operations import plain_name, record
 
         remedy = remedy_for(plain_name(name))
+        left_out = next((self.left_out[id(t)] for t in tracked if id(t) in self.left_out), None)
+        if left_out is not None:
+            raise self.fail(f"uses a result of {left_out} that is not packed", _FIRST_RESULT)
         if not list(tensors_in(result)):
             reason = "reads the values of the input, so the model's path would depend on the image"
             raise self.fail(reason, remedy if refused_for_any_shape(plain_name(name)) else VALUE_READ)
@@ -246,7 +260,10 @@ class Trace(Places, TorchFunctionMode):
             self.report("", "forward", "returns" + _CHANGED, _CLONE)
         outputs = {name: self.nodes[id(t)] for name, t in tensors.items() if id(t) in self.nodes}
         for name, t in tensors.items():
-            if id(t) in self.nodes and (self.batch_axis(t) or self.merged(t) > 1):
+            if id(t) in self.left_out:
+                reason = f"returns {name!r}, a result of {self.left_out[id(t)]} that is not packed"
+                self.report("", "forward", reason, _FIRST_RESULT)
+            elif id(t) in self.nodes and (self.batch_axis(t) or self.merged(t) > 1):
                 reason = f"returns {name!r}, whose first axis is not the batch"
                 ahead = "y.movedim(1, 0)" if self.batch_axis(t) == 1 else "the batch axis first"
                 self.report("", "forward", reason, f"return {ahead}, with each image to itself")
@@ -409,11 +426,11 @@ class Trace(Places, TorchFunctionMode):
 
     def fail(self, reason: str, remedy: str | None = None) -> Refusal:
         """The error for the operation that runs now; `remedy` defaults to the one of its function."""
-        name = self.operation.rpartition(".")[2]
-        obstacle = Obstacle(
-            self.modules[-1][0], self.operation, self._line(), reason, remedy or remedy_for(name)
-        )
-        return Refusal(obstacle)
+        remedy = remedy or remedy_for(self.operation.rpartition(".")[2])
+        path, module = self.modules[-1]
+        if type(module).__module__ == "torch.ao.quantization.observer":
+            remedy = OBSERVERS
+        return Refusal(Obstacle(path, self.operation, self._line(), reason, remedy))
 
     def _line(self) -> str:
         return source_line() or f"nn.{type(self.modules[-1][1]).__name__}"

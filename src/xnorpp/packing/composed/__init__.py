@@ -18,6 +18,7 @@ from xnorpp.packing.composed import (
     cells,
     elementwise,
     places,
+    quantised,
     reductions,
     scatter,
     volumes,
@@ -36,6 +37,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     **volumes.FUNCTIONS,
     **whole.FUNCTIONS,
     **places.FUNCTIONS,
+    **quantised.FUNCTIONS,
 }
 
 

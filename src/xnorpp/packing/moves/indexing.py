@@ -16,6 +16,7 @@ from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.composed import composed_value
 from xnorpp.packing.composed.places import gathered, own_rows, rows_of
 from xnorpp.packing.graph import Array, Node
+from xnorpp.packing.moves.places import Place
 from xnorpp.packing.moves.views import (
     as_image,
     batches_of,
@@ -265,8 +266,8 @@ def setitem(trace: Trace, result: Tensor, input: Tensor, index: Any, value: Any)
     """`x[..] = value`: what is put in, joined with what stays around it, or chosen by a mask."""
     if trace.is_value(index):
         return composed_value(trace, _masked, (input, index, value), result)
-    if trace.batch_axis(input) or trace.merged(input):
-        raise trace.fail("reads a tensor whose batch is not its first axis alone", _BATCH)
+    if trace.batch_axis(input):
+        raise trace.fail("reads a tensor whose batch is not its first axis", _BATCH)
     parts = _index(trace, input, index)
     if not _whole(parts[0]):
         raise trace.fail("chooses among images, which is not supported", _BATCH)
@@ -275,12 +276,21 @@ def setitem(trace: Trace, result: Tensor, input: Tensor, index: Any, value: Any)
     if any(part is None for part in parts) or sum(isinstance(part, np.ndarray) for part in parts) > 1:
         raise trace.fail("is supported with slices, whole numbers and one list", "use slices")
     trace.restored(input, value)
+    place = trace.place(input)
     sizes = tuple(input.shape[1:])
+    if place.count:  # all of the axis that goes with the batch
+        sizes, parts = (place.count, *sizes), [parts[0], slice(None), *parts[1:]]
     places = [np.atleast_1d(np.arange(n)[part]) for part, n in zip(parts[1:], sizes)]
-    old = trace.node(input) if trace.is_value(input) else _filled_with(trace, input, sizes, places)
+    old = (
+        trace.node(input, anywhere=True)
+        if trace.is_value(input)
+        else _filled_with(trace, input, sizes, places)
+    )
     if not all(map(len, places)):
         return old
-    piece = _piece(trace, value, [len(p) for p in places], [not isinstance(part, int) for part in parts[1:]])
+    piece = _piece(
+        trace, value, place, [len(p) for p in places], [not isinstance(part, int) for part in parts[1:]]
+    )
     spans = [span for p, n in zip(places, sizes) for span in _spans(p, n)]
     old = reshaped(trace, old, [size for size, _ in spans])
     piece = reshaped(trace, piece, [len(p) for _, p in spans])
@@ -333,7 +343,7 @@ def _put(trace: Trace, around: Node, piece: Node, axis: int, places: Array) -> N
     return joined(trace, row, axis)
 
 
-def _piece(trace: Trace, value: Any, shape: Sequence[int], stays: Sequence[bool]) -> Node:
+def _piece(trace: Trace, value: Any, place: Place, shape: Sequence[int], stays: Sequence[bool]) -> Node:
     """What is put in, with all axes of what it is put into; those of whole numbers are missing in it."""
     given = [n for n, stay in zip(shape, stays) if stay]
     if not trace.is_value(value):
@@ -346,7 +356,8 @@ def _piece(trace: Trace, value: Any, shape: Sequence[int], stays: Sequence[bool]
             c = c[0]
         whole = np.ascontiguousarray(np.broadcast_to(c, given).reshape(shape).astype(np.float32))
         return trace.emit("constant", [trace.input], tuple(shape), None, {"value": whole})
-    if trace.batch_axis(value) or trace.merged(value) > 1 or value.dim() != len(given) + 1:
+    own = trace.place(value) if trace.merged(value) != 1 else Place()
+    if own != place or value.dim() + bool(place.count) != len(given) + 1:
         raise trace.fail(
             f"puts shape {tuple(value.shape)} where {(trace.batch, *given)} is, which is not supported",
             "give what is put in as many axes, the batch first",

@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from xnorpp.packing.graph import Node
+from xnorpp.packing.moves.places import Place
 from xnorpp.packing.trace import Trace
 
 
@@ -159,3 +161,16 @@ def expanded(trace: Trace, node: Node, shape: Sequence[int]) -> Node:
     if shape == node.shape:
         return node
     return trace.emit("expand", [node], shape, {"shape": list(shape)})
+
+
+def of_each_image(trace: Trace, tensor: Tensor, place: Place) -> Tensor:
+    """A constant that was repeated for every image, for one: its images, where `place` has them, are an
+    axis of one element, and what they were merged with is an axis of its own."""
+    trace.check_constant(tensor)
+    with torch._C.DisableTorchFunction():
+        apart = trace.plain_of(tensor, place)
+        first = apart.narrow(place.axis, 0, 1)
+        if apart.shape[place.axis] not in (1, trace.batch) or not torch.equal(first.expand_as(apart), apart):
+            raise trace.fail("has a constant that differs from image to image", "give every image the same")
+    trace.add_constant(first)
+    return first

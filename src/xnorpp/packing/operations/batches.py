@@ -17,15 +17,13 @@ from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.composed import composed
 from xnorpp.packing.composed.filters import CONVOLUTIONS
 from xnorpp.packing.graph import Node
-from xnorpp.packing.moves.places import Place
-from xnorpp.packing.moves.views import channels_back, channels_first, reshaped
+from xnorpp.packing.moves.views import channels_back, channels_first, of_each_image, reshaped
 from xnorpp.packing.operations import (
     activation,
     arithmetic,
     choice,
     product,
     reduction,
-    rounding,
     volume,
     window,
 )
@@ -36,7 +34,7 @@ from xnorpp.packing.trace import Trace
 # Functions that look at the last axes alone: where the batch is merged with another axis, that is one more.
 _TRAILING = frozenset(
     name
-    for family in (activation, arithmetic, product, attention, reduction, choice, rounding)
+    for family in (activation, arithmetic, product, attention, reduction, choice)
     for name in (*family.FUNCTIONS, "pad")
     if name
     not in (
@@ -119,7 +117,9 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
     def changed(value: Any, key: Any) -> Any:
         if isinstance(value, Tensor):
             whole = name in _BROADCASTING and _BROADCASTING[name] <= value.dim() == result.dim()
-            return _constant_apart(trace, value, place) if whole else trace.apart(value)
+            if whole and not trace.is_value(value) and count > 1 and len(value) == trace.batch * count:
+                return of_each_image(trace, value, place)
+            return trace.apart(value)
         if key != "dim" or not isinstance(value, int | list | tuple):
             return value
         dims = [d % rank - rank for d in ([value] if isinstance(value, int) else value)]
@@ -128,16 +128,6 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
         return dims[0] if isinstance(value, int) else dims
 
     return handler(trace, trace.apart(result), *_each(name, changed, args), **_named(changed, kwargs))
-
-
-def _constant_apart(trace: Trace, tensor: Tensor, place: Place) -> Tensor:
-    """A value with images and what they are merged with as two axes; a constant too that was repeated so."""
-    if trace.is_value(tensor) or place.count < 2 or len(tensor) != trace.batch * place.count:
-        return trace.apart(tensor)
-    trace.check_constant(tensor)
-    plain = trace.plain_of(tensor.detach(), place)
-    trace.add_constant(plain)
-    return plain
 
 
 def _own_filters(trace: Trace, name: str, args: Any, kwargs: Any, result: Tensor) -> Node:

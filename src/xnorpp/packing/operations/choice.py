@@ -21,12 +21,12 @@ from xnorpp.packing.operations.activation import hardtanh, relu
 from xnorpp.packing.operations.arguments import Handler, affine, finite, shape_of
 from xnorpp.packing.operations.arithmetic import plus_constant, sub, times_constant
 from xnorpp.packing.operations.reduction import axes_of, emit_reduce
+from xnorpp.packing.operations.rounding import any_rounding
 from xnorpp.packing.trace import Trace
 
 _LARGEST = float(np.finfo(np.float32).max)
 _MOST_STEPS, _MOST = 3, 1e6  # of a rounding: those of two bits; a larger number is no limit
 _ROUNDINGS: dict[str, Any] = {"round": (np.rint, 0.5), "floor": (np.floor, 1.0), "ceil": (np.ceil, 0.0)}
-_CLAMPED = "clamp the numbers first, so that at most four whole numbers are left, or use xnorpp.nn.sign"
 _BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "softmax": (0.0, 1.0), "erf": (-1.0, 1.0)}
 _MOVED = ("reshape", "flatten", "permute", "slice", "max_pool2d", "global_avg_pool", "flip")
 
@@ -234,17 +234,18 @@ def extreme(function: str) -> Any:
 
 def _rounding(function: str) -> Handler:
     """`round`, `floor` and `ceil` of numbers between two limits, as a quantizer of one or two bits has them:
-    a step at each place where the whole number changes. `round` goes to the even one at its places."""
+    a step at each place where the whole number changes. `round` goes to the even one at its places. Any other
+    number is rounded by a large summand."""
 
     def handler(trace: Trace, result: Tensor, input: Any, decimals: int = 0) -> Node:
         source = trace.node(input)
         ends = _ends(source)
         if decimals or ends is None or np.abs(ends).max() > _MOST:
-            raise trace.fail("of numbers without limits is not supported", _CLAMPED)
+            return any_rounding(trace, function, result, input, decimals)
         rule, place = _ROUNDINGS[function]
         first, last = (int(rule(end)) for end in ends)
         if last - first > _MOST_STEPS:
-            raise trace.fail(f"to {last - first + 1} whole numbers is not supported", _CLAMPED)
+            return any_rounding(trace, function, result, input, decimals)
         made = affine(trace, source, np.zeros(1), np.array([float(first)]))
         for whole in range(first, last):
             shift = whole + place

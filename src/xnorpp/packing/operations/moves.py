@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves.places import Place
-from xnorpp.packing.moves.views import batches_of, expanded, joined, permuted, reshaped, sliced
+from xnorpp.packing.moves.views import batches_of, expanded, joined, of_each_image, permuted, reshaped, sliced
 from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.trace import Trace
 
@@ -130,20 +131,12 @@ def narrow(trace: Trace, result: Tensor, input: Tensor, dim: int, start: Any, le
 
 
 def _part(trace: Trace, tensor: Tensor, place: Place) -> Node:
-    """A value, or a constant that is the same for every image, with the batch where the values have it."""
+    """A value, or a constant that is the same for every image."""
     if trace.is_value(tensor):
         return trace.node(tensor, anywhere=True)
-    trace.check_constant(tensor)
-    tensor = tensor.detach()
-    if place.count and tensor.shape[place.axis] == trace.batch * place.count:
-        tensor = trace.plain_of(tensor, place)
-    tensor = tensor.movedim(place.axis, 0)
-    trace.add_constant(tensor)
-    constant = trace.constant(tensor)
-    if constant.shape[0] != trace.batch or (constant != constant[:1]).any():
-        raise trace.fail("joins a constant that differs from image to image", "give every image the same")
-    made = trace.emit("constant", [trace.input], constant.shape[1:], None, {"value": constant[0]})
-    trace.keep(made, None, lambda t: tensor)
+    value = trace.constant(of_each_image(trace, tensor, place)).squeeze(place.axis)
+    made = trace.emit("constant", [trace.input], value.shape, None, {"value": value})
+    trace.keep(made, None, lambda t: trace.plain_of(tensor, place).movedim(place.axis, 0))
     return made
 
 
@@ -206,14 +199,13 @@ def _moved_constant(trace: Trace, node: Node, inverse: list[int], axes: list[int
 
 
 def stack(trace: Trace, result: Tensor, tensors: Any, dim: int = 0) -> Node:
-    dim = dim % result.dim()
-    axis = max(dim - 1, 0)
-    alike = _alike(trace, tensors)
-    if alike.axis or alike.count > 1:
-        raise trace.fail("stacks values whose batch is not their first axis alone", _BATCH)
-    trace.set_batch_axis(result, 0 if dim else 1)
-    parts = [_part(trace, t, alike) for t in tensors]
-    if alike.count:  # single numbers, which already have an axis
+    dim, place = dim % result.dim(), _alike(trace, tensors)
+    before = dim <= place.axis
+    axis = dim if before or place.count > 1 else dim - 1
+    count = place.count if place.count > 1 else 0
+    trace.set_place(result, replace(place, axis=place.axis + before, count=count))
+    parts = [_part(trace, t, place) for t in tensors]
+    if place.count == 1:  # single numbers, which already have an axis
         return joined(trace, parts, 0)
     parts = [reshaped(trace, p, (*p.shape[:axis], 1, *p.shape[axis:])) for p in parts]
     return joined(trace, parts, axis)

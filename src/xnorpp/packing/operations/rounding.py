@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from xnorpp.packing.composed import composed_value, whole
 from xnorpp.packing.graph import Node
-from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.trace import Trace
 
 _LARGE = 1.5 * 2**23
@@ -29,4 +29,8 @@ def round_(trace: Trace, result: Tensor, input: Any, *, decimals: int = 0) -> No
     return trace.emit("sub", [sum, constant], node.shape)
 
 
-FUNCTIONS: dict[str, Handler] = {"round": round_}
+def any_rounding(trace: Trace, function: str, result: Tensor, input: Any, decimals: int = 0) -> Node:
+    """`round`, `floor` or `ceil` of numbers of any size."""
+    if function == "round":
+        return round_(trace, result, input, decimals=decimals)
+    return composed_value(trace, whole.FUNCTIONS[function], (input,), result)

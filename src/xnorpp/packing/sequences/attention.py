@@ -12,7 +12,7 @@ from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.places import Place
-from xnorpp.packing.moves.views import expanded, permuted, reshaped
+from xnorpp.packing.moves.views import expanded, of_each_image, permuted, reshaped
 from xnorpp.packing.operations.arguments import affine, of_one, shape_of
 from xnorpp.packing.operations.product import emit_linear, given_node
 from xnorpp.packing.trace import Trace
@@ -126,11 +126,11 @@ def _shown(trace: Trace, mask: Tensor, shape: Sequence[int] | None) -> Tensor:
     return shown
 
 
-def _projected(trace: Trace, tensor: Tensor, w: Array, b: Array | None) -> Node:
+def _projected(trace: Trace, tensor: Tensor, place: Place, w: Array, b: Array | None) -> Node:
     """A projection of tokens, (tokens, n, c): of a value, or of a constant, such as learned queries."""
     if trace.is_value(tensor):
         return emit_linear(trace, trace.node(tensor, anywhere=True), w, b)
-    own = of_one(trace, 2, trace.constant(tensor).swapaxes(0, 1))
+    own = trace.constant(of_each_image(trace, tensor, place)).squeeze(1)
     value = np.ascontiguousarray((own @ w.T + (0.0 if b is None else b)).astype(np.float32))
     return trace.emit("constant", [trace.input], value.shape, None, {"value": value})
 
@@ -151,7 +151,7 @@ def multi_head_attention(
     else:
         weights = np.split(trace.constant(in_proj_weight), 3)
     biases = [None] * 3 if in_proj_bias is None else np.split(trace.constant(in_proj_bias), 3)
-    places = {trace.place(t) if trace.is_value(t) else Place(1) for t in (query, key, value)}
+    places = {trace.place(t) for t in (query, key, value) if trace.is_value(t)}
     if any(trace.batch_axis(t) != 1 for t in (query, key, value) if trace.is_value(t)):
         raise trace.fail("attends over the batch, so that it mixes images", "set batch_first=True")
     if len(places) > 1:
@@ -161,7 +161,7 @@ def multi_head_attention(
         )
     heads = []
     for tensor, w, b in zip((query, key, value), weights, biases):
-        made = _axis_to_front(trace, _projected(trace, tensor, w, b))
+        made = _axis_to_front(trace, _projected(trace, tensor, min(places, key=str), w, b))
         *lead, tokens, width = made.shape
         parts = reshaped(trace, made, (*lead, tokens, num_heads, width // num_heads))
         rank = len(parts.shape)

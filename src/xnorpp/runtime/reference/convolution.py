@@ -114,9 +114,13 @@ def filter_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Se
 def _int_conv2d_bound(
     program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any
 ) -> F64:
-    """As a convolution whose input is off by half a step more, and by what goes beyond the limit."""
+    """As a convolution whose input is off by half a step more, or a whole one where rounding may have gone
+    the other way, and by what goes beyond the limit."""
     steps, limit = float(op.attrs["steps"]), float(op.attrs["limit"])
-    step = 0.5 / steps + np.maximum(np.abs(x[0].astype(np.float64)) - limit / steps, 0)
+    given = x[0].astype(np.float64)
+    parts = given * steps - np.floor(given * steps)
+    half = np.where(np.abs(parts - 0.5) <= e[0] * steps, 1.0, 0.5)
+    step = half / steps + np.maximum(np.abs(given) - limit / steps, 0)
     return filter_bound(program, op, node, x, [e[0] + step, *e[1:]], y)
 
 

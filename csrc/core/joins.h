@@ -30,4 +30,8 @@ using MoveChain = std::vector<MoveLink>;
 // One for each step, empty where it is none.
 std::vector<MoveChain> join_moves(const Program &program, std::vector<PlanStep> &steps);
 
+// The values as the engine stores them: where products of matrices, softmax and moves alone see the axes before the last two,
+// these are one. The shapes of steps and the chains follow.
+std::vector<Value> merge_axes(const Program &program, std::vector<PlanStep> &steps, std::vector<MoveChain> &chains);
+
 }  // namespace xnorpp

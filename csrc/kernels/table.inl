@@ -33,6 +33,7 @@ constexpr Kernels table(const char *name, DotTraits bits, ConvFunction conv_bits
         abs_mean,
         float_product,
         side_product,
+        softmax,
         run_curve,
         moments,
         channel_moments,

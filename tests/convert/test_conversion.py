@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 from xnorpp import Binarization, unbinarize
 from xnorpp.convert import binarize, real_state_dict, resize_scales
@@ -422,3 +423,24 @@ def test_a_layer_whose_weight_is_computed_is_left(norm: Callable[[nn.Module], nn
     report = binarize(nn.Sequential(*layers), example=torch.randn(2, 3, 12, 12))
     assert [row.changed for row in report.rows] == [False, False, True, False]
     assert "weight is computed" in report.rows[1].reason
+    assert "makes it a parameter" in report.rows[1].reason
+
+
+@pytest.mark.parametrize("norm", ["weight_norm", "spectral_norm", "orthogonal"])
+def test_the_remedy_of_a_parametrization_works(norm: str) -> None:
+    torch.manual_seed(0)
+    made = getattr(nn.utils.parametrizations, norm)(nn.Linear(8, 8))
+    model = nn.Sequential(nn.Linear(4, 8), made, nn.Linear(8, 8), nn.Linear(8, 2))
+    report = binarize(model, example=torch.randn(4, 4))
+    assert not report.rows[1].changed
+    assert "computed by a parametrization" in report.rows[1].reason
+    assert "nn.utils.parametrize.remove_parametrizations(layer, 'weight')" in report.rows[1].reason
+    nn.utils.parametrize.remove_parametrizations(model[1], "weight")
+    report = binarize(model, example=torch.randn(4, 4))
+    assert report.rows[1].changed
+
+
+def test_pruned_layers_have_a_remedy() -> None:
+    pruned = prune.random_unstructured(nn.Linear(8, 8), "weight", 0.5)
+    report = binarize(nn.Sequential(nn.Linear(4, 8), pruned, nn.Linear(8, 2)), example=torch.randn(4, 4))
+    assert "nn.utils.prune.remove(layer, 'weight')" in report.rows[1].reason

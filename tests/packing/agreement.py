@@ -39,13 +39,13 @@ def agrees(function: Callable[[Tensor], Any] | nn.Module, x: Tensor, rtol: float
     return packed
 
 
-def is_refused(model: nn.Module, shape: tuple[int, ...], reason: str, remedy: str) -> None:
+def is_refused(model: nn.Module, example: Any, reason: str, remedy: str) -> None:
     """The first obstacle has this operation with its reason (a pattern), and this in its remedy. The error's
     text has the line of the model too, in which a test may have the pattern itself."""
-    (obstacle, *_) = check_packable(model, shape).obstacles
+    (obstacle, *_) = check_packable(model, example).obstacles
     assert re.search(reason, f"{obstacle.operation} {obstacle.reason}"), str(obstacle)
     assert remedy in obstacle.remedy
     assert "\n" not in str(obstacle)
     with pytest.raises(PackError) as error:
-        pack_program(model, shape)
+        pack_program(model, example=example)
     assert str(error.value).startswith(str(obstacle))

@@ -202,14 +202,15 @@ def sequences() -> nn.Module:
 
 
 class Tokens(nn.Module):
-    """A convolutional stem, attention on the pixels, which may have a mask, a convolutional tail."""
+    """A convolutional stem, attention on the pixels, which may have a mask or added keys, and a convolutional
+    tail."""
 
-    def __init__(self, masked: bool = False) -> None:
+    def __init__(self, masked: bool = False, added: bool = False) -> None:
         super().__init__()
         self.masked = masked
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
         self.norm = nn.LayerNorm(8)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True, add_zero_attn=added)
         self.tail = nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
         self.fc = nn.Linear(8, 10)
 

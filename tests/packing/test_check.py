@@ -41,10 +41,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Expected]] =
     "mlp": (networks.mlp, (16,), []),
     "conv1d": (networks.sequences, (4, 16), []),
     "attention": (networks.Tokens, IMAGE, []),
-    "masked attention": (
-        lambda: networks.Tokens(masked=True),
+    "masked attention": (lambda: networks.Tokens(masked=True), IMAGE, []),
+    "added keys": (
+        lambda: networks.Tokens(added=True),
         IMAGE,
-        [("attention", "nn.MultiheadAttention", "leave the mask out")],
+        [("attention", "nn.MultiheadAttention", "leave `add_bias_kv`")],
     ),
     "reads values": (
         networks.ReadsValues,

@@ -96,6 +96,18 @@ FORMS: dict[str, Callable[[Tensor], Any]] = {
     "sequence reflected": lambda x: F.pad(x.flatten(2), (3, 4), mode="reflect"),
     "shuffled to pixels": lambda x: F.pixel_shuffle(x[:, :4], 2),
     "nearest of a fraction": lambda x: F.interpolate(x, scale_factor=(1.5, 2.3)),
+    **{
+        f"{mode} that adds nothing": lambda x, mode=mode: (
+            F.interpolate(x, scale_factor=(2.0, 1.1), mode=mode) + 1
+        )
+        for mode in ("nearest", "nearest-exact", "bilinear", "bicubic")
+    },
+    **{
+        f"{mode} of rows that adds nothing": lambda x, mode=mode: (
+            F.interpolate(x[:, 0], scale_factor=1.1, mode=mode) + 1
+        )
+        for mode in ("nearest", "nearest-exact", "linear")
+    },
     "bilinear to a size": lambda x: F.interpolate(x, size=(13, 5), mode="bilinear", align_corners=True),
     "bilinear, recomputed": lambda x: F.interpolate(
         x, scale_factor=1.7, mode="bilinear", recompute_scale_factor=True

@@ -93,6 +93,16 @@ INDEXES: dict[str, Forward] = {
     "gather of vectors": lambda x: mean(x).gather(1, torch.tensor([[3, 3, 0]]).repeat(len(x), 1)),
     "take_along_dim": lambda x: torch.take_along_dim(x, PLACES, 2) + x.take_along_dim(PLACES[:, :, :, :1], 2),
 }
+BY_IMAGE: dict[str, Forward] = {
+    "one place": lambda x: x[torch.arange(len(x)), torch.full((len(x),), 2)] * 2,
+    "from the end": lambda x: x[torch.arange(x.size(0)), -1, :, -2] * 2,
+    "of several axes": lambda x: x[torch.arange(len(x)), 1, torch.tensor([4] * len(x))] + 1,
+    "by a range": lambda x: x[range(len(x)), [1] * len(x)] * 2,
+    "images alone": lambda x: x[torch.arange(len(x))] * 2,
+    "several places": lambda x: x[torch.arange(len(x))[:, None], torch.tensor([[0, 4, 2]])] * 2,
+    "several places behind": lambda x: x[torch.arange(len(x))[:, None], :, [[6, 1]], 1:] * 2,
+    "of a merged batch": lambda x: x.flatten(0, 1)[torch.arange(len(x) * 6), -1].view(len(x), 6, 9) * 2,
+}
 ASSIGNMENTS: dict[str, Forward] = {
     "to a list": put((ALL, [0, 3]), lambda x: x[:, [1, 2]] * 2),
     "to a list in another order": put((ALL, [4, 0, 2]), lambda x: x[:, :3] * 3),
@@ -130,9 +140,9 @@ PARTS: dict[str, Forward] = {
 }
 
 
-@pytest.mark.parametrize("name", [*INDEXES, *ASSIGNMENTS, *PARTS])
+@pytest.mark.parametrize("name", [*INDEXES, *BY_IMAGE, *ASSIGNMENTS, *PARTS])
 def test_what_moves_numbers_gives_torchs(name: str) -> None:
-    agrees({**INDEXES, **ASSIGNMENTS, **PARTS}[name], images(*SHAPE))
+    agrees({**INDEXES, **BY_IMAGE, **ASSIGNMENTS, **PARTS}[name], images(*SHAPE))
 
 
 def test_a_mask_changes_nothing_else() -> None:
@@ -166,6 +176,8 @@ REFUSED: dict[str, tuple[Forward, str, str]] = {
     "computed places of a constant": (lambda x: x * MAP[0, (x > 9).long()[0, 0, 0]].sum(), IMAGES, BATCH),
     "computed bound": (lambda x: x * MAP[: (x > 9).any((1, 2, 3)).long()[0]].sum(), IMAGES, BATCH),
     "images": (lambda x: x[[0, 1]] * 2, IMAGES, BATCH),
+    "images in another order": (lambda x: x[torch.arange(len(x)).flip(0)] * 2, IMAGES, BATCH),
+    "a place for each image": (lambda x: x[torch.arange(len(x)), torch.arange(len(x))], IMAGES, BATCH),
     "images and channels": (lambda x: x[[0, 1], [0, 1]] * 2, IMAGES, BATCH),
     "lists apart": (lambda x: x[:, [0, 1], :, [2, 3]], "lists of numbers that are apart", "one at a time"),
     "bytes": (lambda x: x[:, CHANNELS.to(torch.uint8)], "index of bytes", "index.long()"),

@@ -86,7 +86,7 @@ def test_neighbours_in_a_subclass_of_sequential() -> None:
 
 
 def test_attention_in_the_middle() -> None:
-    model = with_binary_layers(networks.Tokens(masked=True), "stem.3", "tail.0", "tail.3")
+    model = with_binary_layers(networks.Tokens(added=True), "stem.3", "tail.0", "tail.3")
     hybrid, report = pack_submodules(model, torch.randn(3, *IMAGE))
     assert [part.name for part in report.packed] == ["stem", "tail"]
     assert isinstance(hybrid.stem, PackedModule)

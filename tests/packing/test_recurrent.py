@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from agreement import agrees, images
 from torch import Tensor, nn
 
 from xnorpp import check_packable
@@ -22,7 +23,7 @@ LENGTH, CHANNELS = 7, 5
 class Run(nn.Module):
     """A layer, and what is taken of what it returns."""
 
-    def __init__(self, layer: nn.Module, take: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    def __init__(self, layer: nn.Module, take: Callable[[nn.Module, Tensor], Any]) -> None:
         super().__init__()
         self.layer = layer
         self.take = take
@@ -87,12 +88,42 @@ def test_a_recurrent_layer_packs(name: str) -> None:
 
 def test_a_wrong_step_is_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """`verify` compares every state with the one in torch's output."""
-    from xnorpp.packing.operations import recurrent
+    from xnorpp.packing.sequences import recurrent
 
     model = Run(nn.LSTM(5, 6, batch_first=True), steps).eval()
     x = np.random.default_rng(0).standard_normal((2, LENGTH, CHANNELS)).astype(np.float32)
     monkeypatch.setattr(recurrent, "_sigmoid", recurrent._tanh)
     assert not verify(model, x).holds
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_every_state_of_every_layer_is_compared(kind: str) -> None:
+    """The bounds begin anew after each step: they had grown from layer to layer, beyond all numbers."""
+    torch.manual_seed(0)
+    layer = getattr(nn, kind)(5, 6, 2, batch_first=True, bidirectional=True)
+    model = Run(layer, lambda layer, x: tuple(t.transpose(0, 1) for t in _tensors(layer(x)[1]))).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3)
+    x = np.random.default_rng(0).standard_normal((2, 40, CHANNELS)).astype(np.float32)
+    found = verify(model, x)
+    assert found.holds
+    assert max(layer.bound for layer in found.layers) < 1e-3
+    assert len(found.layers) > 2 * 40
+
+
+def _tensors(state: Any) -> tuple[Tensor, ...]:
+    return state if isinstance(state, tuple) else (state,)
+
+
+def test_the_error_is_that_of_all_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xnorpp.packing.sequences import recurrent
+
+    model = Run(nn.LSTM(5, 6, batch_first=True), lambda layer, x: (x * 2, layer(x)[0])).eval()
+    x = np.random.default_rng(0).standard_normal((2, LENGTH, CHANNELS)).astype(np.float32)
+    assert verify(model, x).output_error < 1e-5
+    monkeypatch.setattr(recurrent, "_sigmoid", recurrent._tanh)
+    assert verify(model, x).output_error > 1e-3
 
 
 def test_a_binary_network_of_sound_with_a_recurrent_end() -> None:
@@ -120,14 +151,61 @@ def test_a_binary_network_of_sound_with_a_recurrent_end() -> None:
     assert verify(model, x).holds
 
 
-def start(layer: Any, x: Tensor) -> Tensor:
-    return layer(x, torch.ones(1, x.shape[0], 6))[0]
+def from_another(layers: Any, x: Tensor) -> Tensor:
+    """A decoder that starts from the last state of an encoder, as translations do."""
+    encoder, decoder = layers
+    return decoder(x.flip(1), encoder(x)[1])[0]
+
+
+def from_numbers(layer: Any, x: Tensor) -> Tensor:
+    return layer(x, torch.linspace(-1, 1, 12).view(2, 1, 6).expand(-1, len(x), -1).contiguous())[0]
+
+
+def from_a_mean(layer: Any, x: Tensor) -> Tensor:
+    """A state that is computed, and a memory of zeros."""
+    first = x.mean(1).unsqueeze(0)
+    return layer(x, (first, torch.zeros_like(first)))[1][1][0]
+
+
+def two(kind: Any, **settings: Any) -> nn.ModuleList:
+    return nn.ModuleList(kind(5, 6, batch_first=True, **settings) for _ in range(2))
+
+
+STARTS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "lstm from another": (lambda: two(nn.LSTM, num_layers=2, bidirectional=True), from_another),
+    "gru from another": (lambda: two(nn.GRU, num_layers=2), from_another),
+    "tanh from another": (lambda: two(nn.RNN, bidirectional=True), from_another),
+    "lstm with a projection": (
+        lambda: two(nn.LSTM, num_layers=2, proj_size=3, bidirectional=True),
+        from_another,
+    ),
+    "a projection without bias": (
+        lambda: nn.LSTM(5, 6, proj_size=3, bias=False, batch_first=True),
+        lambda layer, x: layer(x)[0],
+    ),
+    "gru from numbers": (lambda: nn.GRU(5, 6, 2, batch_first=True), from_numbers),
+    "relu from numbers": (
+        lambda: nn.RNN(5, 6, batch_first=True, nonlinearity="relu", bidirectional=True),
+        from_numbers,
+    ),
+    "lstm from a mean": (lambda: nn.LSTM(5, 5, batch_first=True), from_a_mean),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_given_states_and_projections(name: str) -> None:
+    torch.manual_seed(0)
+    build, take = STARTS[name]
+    agrees(Run(build(), take), images(LENGTH, CHANNELS))
+
+
+def differing(layer: Any, x: Tensor) -> Tensor:
+    return layer(x, torch.arange(6.0 * len(x)).view(1, -1, 6))[0]
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
-    "a given state": (lambda: nn.GRU(5, 6, batch_first=True), start, "start from zeros"),
+    "a state for each image": (lambda: nn.GRU(5, 6, batch_first=True), differing, "the same"),
     "the batch as steps": (lambda: nn.GRU(5, 6), steps, "batch_first"),
-    "a projection": (lambda: nn.LSTM(5, 6, proj_size=2, batch_first=True), steps, "proj_size"),
     "many steps": (lambda: nn.RNN(5, 6, 80, batch_first=True), steps, "512 are supported"),
 }
 

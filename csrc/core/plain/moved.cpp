@@ -60,18 +60,22 @@ Block block_of(const std::vector<Dim> &dims) {
         rest.erase(found);
         return dim;
     };
-    block.row = take(std::min_element(rest.begin(), rest.end(), [](const Dim &a, const Dim &b) { return a.to < b.to; }));
-    if (block.row.from == 1 && block.row.to == 1) {
-        block.way = Way::Rows;
-        return block;
-    }
-    const auto run = std::find_if(rest.begin(), rest.end(), [](const Dim &dim) { return dim.from == 1 && dim.to == 2; });
-    if (run != rest.end() && block.row.n == 2 && block.row.to == 1) {  // a shuffle of two groups
-        block.column = take(run), block.way = Way::Mixed;
-        return block;
-    }
+    const auto nearest = std::min_element(rest.begin(), rest.end(), [](const Dim &a, const Dim &b) { return a.to < b.to; });
     const auto side = std::find_if(rest.begin(), rest.end(), [](const Dim &dim) { return dim.from == 1 && dim.n >= 4; });
-    if (side != rest.end() && block.row.to == 1 && block.row.from > 0 && block.row.n >= 4) block.column = take(side), block.way = Way::Transposed;
+    const auto run = std::find_if(rest.begin(), rest.end(), [](const Dim &dim) { return dim.from == 1 && dim.to == 2; });
+    const auto take_both = [&](std::vector<Dim>::iterator row, std::vector<Dim>::iterator column) {
+        block.row = *row, block.column = *column;
+        rest.erase(std::max(row, column)), rest.erase(std::min(row, column));
+    };
+    if (nearest->to == 1 && nearest->from == 1) {
+        block.way = Way::Rows, block.row = take(nearest);
+    } else if (nearest->to == 1 && nearest->n == 2 && run != rest.end()) {  // a shuffle of two groups
+        block.way = Way::Mixed, take_both(nearest, run);
+    } else if (nearest->to == 1 && nearest->from > 0 && nearest->n >= 4 && side != rest.end()) {
+        block.way = Way::Transposed, take_both(nearest, side);
+    } else {  // the longest loop is the innermost
+        block.row = take(std::max_element(rest.begin(), rest.end(), [](const Dim &a, const Dim &b) { return a.n < b.n; }));
+    }
     return block;
 }
 

@@ -10,7 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from xnorpp.convert.analysis import constant_inputs
+from xnorpp.convert.encoders import set_fused_inference, set_nested_sequences
 from xnorpp.convert.flow import LAYERS, Flow, flow_of_graph, flow_of_run
+from xnorpp.convert.parametrized import computed_weight
 from xnorpp.convert.report import Report, ReportRow
 from xnorpp.convert.resize import InputSize, zeros_for
 from xnorpp.nn import (
@@ -110,6 +112,7 @@ def binarize(
             scale = new.binarization.scale_name
             reason = f"method {chosen.method}" + (f", scale {scale}" if scale else "")
         rows.append(ReportRow(path, type(layer).__name__, layer not in plan.reasons, reason + note))
+    set_nested_sequences(model)
     obstacles = () if example is None else check_packable(model, example).obstacles
     return Report(tuple(rows), obstacles)
 
@@ -327,13 +330,14 @@ class _Plan:
         kind = type(layer).__name__
         if isinstance(layer, BinaryLayer):
             return f"already a {kind} of method {layer.method}"
+        computed = computed_weight(layer)
+        if computed is not None:
+            return computed
         if type(layer) not in _BINARY:
             parents = [cls.__name__ for cls in _BINARY if isinstance(layer, cls)]
             if parents:
                 return f"{kind} is a subclass of {parents[0]}, whose forward may differ"
             return f"{kind} has no binary form"
-        if any(name not in layer._parameters for name in ("weight", "bias")):
-            return "its weight is computed anew in every run, as by nn.utils.weight_norm"
         if self.ran and layer not in self.reached:
             return "not reached in the dry run"
         if isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)):
@@ -360,18 +364,7 @@ def _set_module(model: nn.Module, path: str, new: nn.Module) -> None:
     owner = model.get_submodule(parent)
     setattr(owner, name, new)
     if isinstance(owner, nn.TransformerEncoderLayer):
-        _set_fused_inference(owner)
-
-
-def _set_fused_inference(layer: nn.TransformerEncoderLayer) -> None:
-    """torch's fused inference reads the weights of linear layers and never calls these: with binary ones the
-    layer would be real-valued in evaluation. The flag that allows it is taken away, and given back."""
-    if any(isinstance(part, BinaryLayer) for part in (layer.linear1, layer.linear2)):
-        layer.activation_relu_or_gelu = 0
-        return
-    relu = layer.activation is nn.functional.relu or isinstance(layer.activation, nn.ReLU)
-    gelu = layer.activation is nn.functional.gelu or isinstance(layer.activation, nn.GELU)
-    layer.activation_relu_or_gelu = 1 if relu else 2 if gelu else 0
+        set_fused_inference(owner)
 
 
 _OLD = {

@@ -1,9 +1,10 @@
 """Which layers read a model's input and which produce its outputs: from one run, or from its graph.
 
 A layer here is a convolution or linear. An input layer reads the model's input without another layer in
-between, an output layer produces an output in the same sense. Where several layers reach one output (a
-residual sum), only those count that no other of them depends on: every block of a residual network reaches
-the end through its shortcuts, but the last one depends on all the others.
+between, an output layer produces an output in the same sense. What has met weights that are of no layer, such
+as an embedding, a recurrent layer or learned positions, is the input no more. Where several layers reach one
+output (a residual sum), only those count that no other of them depends on: every block of a residual network
+reaches the end through its shortcuts, but the last one depends on all the others.
 """
 
 from __future__ import annotations
@@ -18,16 +19,25 @@ from torch.overrides import TorchFunctionMode
 
 from xnorpp.nn.controls import evaluating
 from xnorpp.nn.layers import BinaryLayer
-from xnorpp.packing.calls import tensors_in
+from xnorpp.packing.calls import LIKE, tensors_in
 
 LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear)
 
-Origin = nn.Module | None  # a layer; None is the model's input
+WEIGHTS = "weights"  # parameters that no layer has, such as learned positions, or a recurrent layer's
+Origin = nn.Module | str | None  # a layer, such weights, or None: the model's input
 Origins = frozenset[Origin]
 
 _ATTRIBUTE = "_xnorpp_origins"
 _INPUT: Origins = frozenset([None])
+_OTHER: Origins = frozenset([WEIGHTS])
 _NOTHING: Origins = frozenset()
+# Normalisation of torch's own changes the scale of a value and not what it is made of, and others take no
+# more than a type or a shape of a weight.
+_NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "prelu", *LIKE)
+_NORM_LAYERS = (
+    *(nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
+    nn.PReLU,
+)
 
 
 @dataclass
@@ -49,12 +59,12 @@ class Flow:
             if origins == _INPUT:
                 self.inputs.add(layer)
         for origin in origins:
-            if origin is not None:
+            if isinstance(origin, nn.Module):
                 self.sources[layer] |= {origin, *self.sources[origin]}
 
     def leave(self, origins: Origins) -> None:
         """The model returns what these origins produced."""
-        layers = {origin for origin in origins if origin is not None}
+        layers = {origin for origin in origins if isinstance(origin, nn.Module)}
         self.outputs |= {
             layer for layer in layers if not any(layer in self.sources[o] for o in layers - {layer})
         }
@@ -83,9 +93,12 @@ def flow_of_run(model: nn.Module, arguments: tuple[Any, ...]) -> Flow:
             hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
             hooks.append(module.register_forward_hook(after))
     given = list(tensors_in(arguments))
+    weights = list(model.parameters())
     try:
         for tensor in given:
             setattr(tensor, _ATTRIBUTE, _INPUT)
+        for tensor in weights:
+            setattr(tensor, _ATTRIBUTE, _OTHER)
         with evaluating(model), torch.no_grad(), _Following():
             result = model(*arguments)
         for tensor in tensors_in(result):
@@ -93,7 +106,7 @@ def flow_of_run(model: nn.Module, arguments: tuple[Any, ...]) -> Flow:
     finally:
         for hook in hooks:
             hook.remove()
-        for tensor in given:
+        for tensor in (*given, *weights):
             if hasattr(tensor, _ATTRIBUTE):
                 delattr(tensor, _ATTRIBUTE)
     if not flow.outputs:  # the result has no tensor that can be followed
@@ -106,7 +119,8 @@ class _Following(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        origins = _origins((args, kwargs))
+        name = getattr(func, "__name__", "")
+        origins = _origins(args[:1] if name in _NORMS else (args, kwargs))
         if origins:
             for tensor in tensors_in(result):
                 setattr(tensor, _ATTRIBUTE, origins)
@@ -141,6 +155,10 @@ def flow_of_graph(model: nn.Module) -> Flow | None:
             if isinstance(module, LAYERS):
                 flow.enter(module, found)
                 found = frozenset([module])
+            elif any(True for _ in module.parameters()) and not isinstance(module, _NORM_LAYERS):
+                found |= _OTHER
+        elif node.op == "get_attr":
+            found = _OTHER
         elif node.op == "output":
             for source in node.all_input_nodes:
                 flow.leave(origins[source])

@@ -62,7 +62,8 @@ def pack(
         model: Any `nn.Module` made of supported operations.
         input_size: The size of one image: a side, (h, w) or (c, h, w); c defaults to that of the first
             convolution.
-        example: Instead of `input_size`, a batch as the model takes it, or a size.
+        example: Instead of `input_size`, a batch as the model takes it, or a size. Where the model takes
+            bytes (uint8), a batch of bytes: they reach the model as they are.
         preprocess: How an image becomes an input, a `Preprocess` or a mapping with some of its fields; it
             travels in the file. Its `mean` and `std` normalise uint8 images, which are x / 255 without them.
         labels: The names of the outputs.
@@ -148,9 +149,16 @@ def pack_program(
     outputs, free = _graph(traced, model, inputs, any_size)
     if traced.alone:
         meta = {**(meta or {}), "scalars": list(traced.alone)}
-    shape = tuple(inputs[0].shape[1:])
+    shape = traced.shape
     settings = _settings(preprocess, shape)
     mean, std = (_channels(settings, key, shape[0]) for key in ("mean", "std"))
+    if traced.bytes:
+        if mean or std:
+            raise ValueError(
+                "`preprocess` has `mean` or `std`, and the model takes bytes, which it scales itself; give a "
+                "mapping without them, or an `example` of numbers"
+            )
+        std = (1 / 255,) * shape[0]  # bytes reach the model as they are, not as p / 255
     program, _ = assemble(
         outputs,
         shape,

@@ -34,9 +34,14 @@ class Constants:
         for module in model.modules():
             own = [*module.parameters(False), *module.buffers(False), *vars(module).values()]
             self._known.update(id(value) for value in own if isinstance(value, Tensor))
+        self._owned = frozenset(self._known)
 
     def __contains__(self, tensor: Tensor) -> bool:
         return id(tensor) in self._known or self.older.get(id(tensor)) is tensor
+
+    def is_computed(self, tensor: Tensor) -> bool:
+        """Whether the run made a constant, as `torch.arange(len(x))`, so that it may follow the batch."""
+        return id(tensor) in self._known and id(tensor) not in self._owned
 
     def add(self, tensor: Tensor) -> None:
         self._known.add(id(tensor))

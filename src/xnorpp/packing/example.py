@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from xnorpp.nn.controls import evaluating
+
 BATCH = 2  # images of a traced run; a reshape that mixes images changes this leading size and is noticed
 
 
@@ -44,17 +46,40 @@ def example_inputs(model: nn.Module, example: Any, name: str = "example") -> tup
 
 
 def as_weights_are(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The inputs on the device of the model's weights, real numbers and bytes in their type."""
+    """Copies of the inputs on the device of the model's weights, real numbers in their type.
+
+    Bytes stay bytes where the model takes them, as one that computes `x.float() / 255`; otherwise they are
+    numbers too. A model may change its inputs in place.
+    """
     tensors = [*model.parameters(), *model.buffers()]
-    like = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
-    if like is None:
-        return tuple(inputs)
+    like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.zeros(1))
+    bytes_too = not any(x.dtype == torch.uint8 for x in inputs) or not _runs(model, like, inputs)
     return tuple(
-        x.to(like.device, like.dtype)
-        if x.is_floating_point() or x.dtype == torch.uint8
-        else x.to(like.device)
+        x.detach().to(like.device, like.dtype if _is_real(x, bytes_too) else x.dtype, copy=True)
         for x in inputs
     )
+
+
+def _is_real(x: Tensor, bytes_too: bool) -> bool:
+    return x.is_floating_point() or (bytes_too and x.dtype == torch.uint8)
+
+
+def _runs(model: nn.Module, like: Tensor, inputs: Sequence[Tensor]) -> bool:
+    """Whether a model takes bytes as they are."""
+    given = [
+        x.detach().to(like.device, like.dtype if _is_real(x, False) else x.dtype, copy=True) for x in inputs
+    ]
+    try:
+        with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model(*given)
+    except Exception:  # whatever the user's model raises
+        return False
+    return True
+
+
+def channels_are_last(x: Tensor) -> bool:
+    """Whether an input is images as bytes, (n, h, w, c), as a packed model takes them too."""
+    return x.dtype == torch.uint8 and x.dim() == 4 and x.shape[3] <= 4 < x.shape[1]
 
 
 def is_batch(example: Any) -> bool:

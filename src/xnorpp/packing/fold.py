@@ -228,7 +228,7 @@ def _drop_identities(outputs: Outputs) -> Outputs:
             if "add" in node.tensors and np.any(node.tensors["add"] != 0):
                 kept["add"] = node.tensors["add"]
             source = node.inputs[0]
-            takes_integers = all(reader.op in ("affine", "sign", "mul") for reader in readers[id(original)])
+            takes_integers = all(_takes_integers(reader, original) for reader in readers[id(original)])
             if not kept and (source.op not in _INTEGER or (takes_integers and original not in outputs)):
                 return source
             node.tensors = kept
@@ -245,6 +245,13 @@ def _drop_identities(outputs: Outputs) -> Outputs:
         return node
 
     return _rewrite(outputs, rule)
+
+
+def _takes_integers(reader: Node, source: Node) -> bool:
+    """Whether an operation reads the whole numbers of a dot product as they are; of a product the first."""
+    if reader.op == "mul":
+        return reader.inputs[0] is source and reader.inputs[1] is not source
+    return reader.op in ("affine", "sign")
 
 
 def shared(outputs: Outputs, apart: bool = False) -> Outputs:

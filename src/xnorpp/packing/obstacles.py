@@ -60,7 +60,6 @@ _PARTS = "xnorpp.pack_submodules packs the modules around it"
 # The remedies of operations that are refused whatever the shape of their input is, ...
 _ALWAYS: dict[str, str] = {
     **dict.fromkeys((name.strip("_") for name in RANDOM), RANDOM_NUMBERS),
-    "conv_transpose3d": f"use nn.ConvTranspose2d on images; {_PARTS}",
     **dict.fromkeys(
         ("fractional_max_pool2d", "fractional_max_pool3d"),
         "use nn.MaxPool2d or nn.AdaptiveMaxPool2d, whose windows are fixed",
@@ -70,6 +69,7 @@ _ALWAYS: dict[str, str] = {
         ("addbmm", "addmv", "addr"),
         f"use torch.matmul, or torch.nn.functional.scaled_dot_product_attention for attention; {_PARTS}",
     ),
+    "nested_tensor_from_mask_left_aligned": "build nn.TransformerEncoder with enable_nested_tensor=False",
     **dict.fromkeys(("embedding", "embedding_bag"), f"feed the embedded values as the input; {_PARTS}"),
 }  # fmt: skip
 
@@ -89,6 +89,10 @@ _BY_SHAPE: dict[str, str] = {
     **dict.fromkeys(
         ("mean", "sum", "std", "var", "norm", "amin", "min"),
         "name the axes of one image, as in x.mean((2, 3)), or use nn.AdaptiveAvgPool2d(1)",
+    ),
+    **dict.fromkeys(
+        ("index_add", "index_copy", "index_fill", "index_reduce", "scatter", "scatter_add", "scatter_reduce"),
+        "use an index along one axis that is the same for every image, with each place once where it puts",
     ),
     **dict.fromkeys(("any", "all"), "name the axes of one image, as in mask.any((1, 2, 3))"),
     **dict.fromkeys(("prod", "cumprod"), "name one axis of an image, x.prod(1), of at most 64 numbers"),

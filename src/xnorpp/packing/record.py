@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 
 from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
 from xnorpp.nn.controls import evaluating
-from xnorpp.packing.calls import tensors_in
+from xnorpp.packing.bits.zeros import Signs, measured, trained_instead
+from xnorpp.packing.calls import Call, tensors_in
 from xnorpp.packing.example import as_weights_are
 from xnorpp.packing.graph import Node, PackError
 from xnorpp.packing.obstacles import Obstacle, Refusal
@@ -42,26 +44,34 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 class Outputs(dict[str, Node]):
-    """The nodes of a model's outputs by name; `alone` are those of one number without an axis, (n,)."""
+    """The nodes of a model's outputs by name; `alone` are those of one number without an axis, (n,), and
+    `signs` are the shares of zeros of its calls of torch.sign, and `rounded` tells by a node's serial how far
+    other tensors are from the value that stands for them."""
 
     alone: tuple[str, ...] = ()
+    signs: Sequence[float] = ()
+    rounded: Mapping[int, Tensor] = MappingProxyType({})
+    shape: tuple[int, ...] = ()  # of one input, channels first
+    bytes: bool = False  # whether the model takes bytes
 
 
-def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False) -> Outputs:
+def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False, signs: Sequence[float] = ()) -> Outputs:
     """Run `model` on these inputs and return the nodes of its outputs by name, or raise `PackError`."""
-    outputs, _ = trace_values(model, *inputs, keep=False, any_size=any_size)
+    outputs, _ = trace_values(model, *inputs, keep=False, any_size=any_size, signs=signs)
     return outputs
 
 
 def trace_values(
-    model: nn.Module, *inputs: Tensor, keep: bool = True, any_size: bool = False
+    model: nn.Module, *inputs: Tensor, keep: bool = True, any_size: bool = False, signs: Sequence[float] = ()
 ) -> tuple[Outputs, dict[int, Tensor]]:
     """Run `model`: the nodes of its outputs and, with `keep`, the value of every node by its serial."""
-    recorder = run_traced(model, *inputs, keep=keep, any_size=any_size)
+    recorder = run_traced(model, *inputs, keep=keep, any_size=any_size, signs=signs)
     if not recorder.outputs:
         raise first_of(recorder.obstacles)
     outputs = Outputs(recorder.outputs)
-    outputs.alone = recorder.alone
+    outputs.alone, outputs.signs = recorder.alone, recorder.signs.zeros
+    outputs.rounded = recorder.rounded
+    outputs.shape, outputs.bytes = recorder.input.shape, recorder.bytes
     return outputs, recorder.values or {}
 
 
@@ -76,21 +86,38 @@ def first_of(obstacles: Sequence[Obstacle]) -> PackError:
     )
 
 
-def run_traced(model: nn.Module, *inputs: Tensor, keep: bool = False, any_size: bool = False) -> Trace:
+def run_traced(
+    model: nn.Module, *inputs: Tensor, keep: bool = False, any_size: bool = False, signs: Sequence[float] = ()
+) -> Trace:
     """Run `model` under a trace, which has no outputs where there are obstacles.
 
-    It runs once, or twice where it uses a tensor that is not its own: whether that was there before is looked
-    up among all objects of the process, which takes longer than most traces.
+    It runs once; again where it uses a tensor that is not its own: whether that was there before is looked up
+    among all objects of the process, which takes longer than most traces. Where it calls torch.sign, it runs
+    on samples too, unless their shares of zeros are given, and again with what the samples showed.
     """
-    inputs = as_weights_are(model, inputs)
-    recorder = Trace(model, inputs, keep, any_size)
-    result = _run(recorder, model, inputs)
+    given = as_weights_are(model, inputs)
+    older: Mapping[int, Tensor] = {}
+    instead: Mapping[int, Tensor] = {}
+
+    def run(*others: Tensor) -> tuple[Trace, Any]:
+        own = tuple(x.clone() for x in others or given)  # the model may change them in place
+        recorder = Trace(model, own, keep and not others, any_size)
+        recorder.constants.older = older
+        recorder.signs = Signs(signs, instead if others else {})
+        for tensor in recorder.signs.instead.values():
+            recorder.add_constant(tensor)
+        return recorder, _run(recorder, model, own)
+
+    recorder, result = run()
+    if recorder.signs.met and not signs:
+        instead = trained_instead(model)
+        signs = measured(lambda sample: run(*as_weights_are(model, sample))[0].signs, given)
+        recorder, result = run()
     if recorder.constants.met_unknown:
-        recorder = Trace(model, inputs, keep, any_size)
         found = [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t is not inputs[0]]
-        recorder.constants.older = WeakValueDictionary({id(t): t for t in found})
+        older = WeakValueDictionary({id(t): t for t in found})
         del found
-        result = _run(recorder, model, inputs)
+        recorder, result = run()
     recorder.finish(result)
     return recorder
 
@@ -109,7 +136,7 @@ def _check_inputs(recorder: Trace, inputs: Sequence[Tensor]) -> None:
         remedy = "join the inputs into one tensor, or pack the modules that take one: xnorpp.pack_submodules"
         recorder.report("", "forward", f"takes {len(inputs)} inputs; one is needed", remedy)
         recorder.make_opaque(list(inputs[1:]), [])
-    if not inputs[0].is_floating_point():
+    if not inputs[0].is_floating_point() and not recorder.bytes:
         remedy = "make the first layer's output the input, and pack what follows"
         recorder.report("", "the input", f"is of type {inputs[0].dtype}; real numbers are needed", remedy)
         recorder.make_opaque([inputs[0]], [])
@@ -182,10 +209,21 @@ def _hooks(recorder: Trace, path: str, whole: bool) -> tuple[Any, Any]:
                 _record_whole(recorder, module, args, result)
         if not recorder.inside:
             recorder.modules.pop()
-            call = recorder.call_of(args, kwargs, result, source)
+            call = _call_of(recorder, args, kwargs, result, source)
             recorder.calls.setdefault(path, []).append(call)
 
     return before, after
+
+
+def _call_of(recorder: Trace, args: Any, kwargs: Any, result: Any, before: Node | None) -> Call:
+    """What a module was called with; `before` is the node that its input had."""
+    if len(args) != 1 or kwargs or not isinstance(args[0], Tensor) or not isinstance(result, Tensor):
+        return Call(None, False)
+    changed = recorder.nodes.get(id(args[0])) is not before
+    for t in (args[0], result):
+        if not recorder.is_value(t) or not recorder.fits(t):
+            return Call(None, changed)
+    return Call(tuple(args[0].shape[1:]), changed)
 
 
 def _record_whole(recorder: Trace, module: nn.Module, args: Any, result: Any) -> None:

@@ -53,7 +53,7 @@ class PackedModule(nn.Module):
             )
         given = x.detach().to("cpu", torch.float32).numpy()
         result = torch.from_numpy(np.asarray(self._model(given)))
-        return result.to(x.device, x.dtype)
+        return result.to(x.device, x.dtype if x.is_floating_point() else None)
 
     def get_extra_state(self) -> Tensor:
         """The packed file's bytes, as part of a `state_dict`."""

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from xnorpp.packing.bits.zeros import Signs
 from xnorpp.packing.calls import (
     FRESH,
     LIKE,
@@ -32,11 +33,13 @@ from xnorpp.packing.calls import (
     changes_first,
     function_name,
     is_empty,
+    keep_value,
     named_outputs,
     source_line,
     tensors_in,
 )
 from xnorpp.packing.constants import Constants, RandomState
+from xnorpp.packing.example import channels_are_last
 from xnorpp.packing.graph import Array, Node, Trained
 from xnorpp.packing.obstacles import (
     RANDOM_NUMBERS,
@@ -63,20 +66,25 @@ class Trace(TorchFunctionMode):
     ) -> None:
         super().__init__()
         x = inputs[0]
-        self.batch, self.dtype = x.shape[0], x.dtype
-        self.values: dict[int, Tensor] | None = {0: x} if keep else None  # a node's serial -> its value
+        self.batch, self.dtype = x.shape[0], torch.float32 if x.dtype == torch.uint8 else x.dtype
+        last = channels_are_last(x)
+        first = x.movedim(3, 1) if last else x
+        # A node's serial -> its value.
+        self.values: dict[int, Tensor] | None = {0: first.clone()} if keep else None
+        self.rounded: dict[int, Tensor] = {}  # how far other tensors of a node are from its value
         self.modules: list[tuple[str, nn.Module]] = [("", model)]  # those that run now, the innermost last
         self.inside = 0  # how many whole-taken layers we are in
-        self.input = Node("input", [], tuple(x.shape[1:]))
-        self.nodes: dict[int, Node] = {id(x): self.input}
+        self.input = Node("input", [], tuple(first.shape[1:]))
+        given = Node("permute", [self.input], tuple(x.shape[1:]), {"axes": [1, 2, 0]}) if last else self.input
+        self.nodes: dict[int, Node] = {id(x): given}
+        self.bytes = x.dtype == torch.uint8  # whether the model takes bytes
         self.alive: list[Any] = [x]  # keeps every tensor, so that no identity is used twice
         self.constants = Constants(model)
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
         self.stale: dict[int, tuple[Node, Tensor | None]] = {}
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
-        self.three_way: dict[int, tuple[Node, Node]] = {}  # torch.sign, and what it is the sign of
-        self.norms: dict[int, Node] = {}  # batch norms
-        self.levels: dict[int, tuple[Node, Any]] = {}  # what follows from one sign alone (`bits.py`)
+        self.signs = Signs()
+        self.levels: dict[int, tuple[Node, Any]] = {}  # what follows from one sign alone (`bits`)
         self.joined: dict[tuple[int, ...], Node] = {}  # concatenations by axis and parts (`views.py`)
         self._batch_axes: dict[int, int] = {}  # of tensors whose batch axis is not the first
         self._merged: dict[int, int] = {}  # of tensors whose batch axis is n*k: k, an axis of the value
@@ -93,6 +101,8 @@ class Trace(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self.signs.instead:
+            args, kwargs = self.signs.arguments(function_name(func), args, kwargs)
         if self.inside:
             return func(*args, **kwargs)
         tracked = [t for t in tensors_in((args, kwargs)) if self.is_value(t)]
@@ -180,9 +190,8 @@ class Trace(TorchFunctionMode):
 
         remedy = remedy_for(plain_name(name))
         if not list(tensors_in(result)):
-            raise self.fail(
-                "reads the values of the input, so the model's path would depend on the image", VALUE_READ
-            )
+            reason = "reads the values of the input, so the model's path would depend on the image"
+            raise self.fail(reason, remedy if refused_for_any_shape(plain_name(name)) else VALUE_READ)
         if any(id(t) in self.odd for t in tracked):
             if refused_for_any_shape(plain_name(name)):
                 raise self.fail("is not supported", remedy)
@@ -218,7 +227,7 @@ class Trace(TorchFunctionMode):
             self.nodes[id(t)] = Node("opaque", sources, tuple(t.shape[1:]), serial=self.serial)
             self._remember(t)
             self.stale.pop(id(t), None)
-            (self.odd.discard if self._fits(t) else self.odd.add)(id(t))
+            (self.odd.discard if self.fits(t) else self.odd.add)(id(t))
 
     def report(self, path: str, operation: str, reason: str, remedy: str, line: str | None = None) -> None:
         name = type(self.modules[0][1]).__name__
@@ -254,17 +263,7 @@ class Trace(TorchFunctionMode):
         self.outputs = {} if self.obstacles else outputs
         self.alone = tuple(name for name, t in tensors.items() if name in outputs and self.merged(t) == 1)
 
-    def call_of(self, args: Any, kwargs: Any, result: Any, before: Node | None) -> Call:
-        """What a module was called with; `before` is the node that its input had."""
-        if len(args) != 1 or kwargs or not isinstance(args[0], Tensor) or not isinstance(result, Tensor):
-            return Call(None, False)
-        changed = self.nodes.get(id(args[0])) is not before
-        for t in (args[0], result):
-            if not self.is_value(t) or not self._fits(t):
-                return Call(None, changed)
-        return Call(tuple(args[0].shape[1:]), changed)
-
-    def _fits(self, t: Tensor) -> bool:
+    def fits(self, t: Tensor) -> bool:
         """Whether a tensor has a shape and type that a program's values have."""
         return t.dim() - 1 in RANKS and t.shape[0] == self.batch and t.is_floating_point()
 
@@ -281,10 +280,9 @@ class Trace(TorchFunctionMode):
         self._remember(tensor)
         self.nodes[id(tensor)] = node
         self.stale.pop(id(tensor), None)
-        if self.values is not None and node.serial not in self.values:
+        if self.values is not None:
             with _no_modes():
-                kept = plain.detach().movedim(batch, 0).clone()
-                self.values[node.serial] = kept if kept.is_floating_point() else kept.float()
+                keep_value(self.values, self.rounded, node.serial, plain.detach().movedim(batch, 0))
 
     def keep(self, made: Node, source: Node | None, move: Callable[[Tensor], Tensor]) -> None:
         """The value of a node that the model has no tensor of: what `move` makes of its source's value."""

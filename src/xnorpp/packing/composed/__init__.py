@@ -12,7 +12,15 @@ from typing import Any
 from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
-from xnorpp.packing.composed import algebra, arrangement, cells, elementwise, reductions
+from xnorpp.packing.composed import (
+    algebra,
+    arrangement,
+    cells,
+    elementwise,
+    reductions,
+    scatter,
+    volumes,
+)
 from xnorpp.packing.graph import Node
 from xnorpp.packing.trace import Consequence, Trace
 
@@ -22,6 +30,8 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     **reductions.FUNCTIONS,
     **arrangement.FUNCTIONS,
     **cells.FUNCTIONS,
+    **scatter.FUNCTIONS,
+    **volumes.FUNCTIONS,
 }
 
 

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from xnorpp.packing.composed.elementwise import logaddexp
+
 _MOST_FACTORS = 64  # of a product along an axis
 _REAL = (None, torch.float32, torch.float64)
 
@@ -73,6 +75,21 @@ def _cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     return (input.movedim(dim, -1) @ ones).movedim(-1, dim)
 
 
+def _running(both: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """What a function makes of all numbers up to each: of two, of four, of eight and so on."""
+
+    def running(input: Tensor, dim: int) -> Tensor:
+        reach = 1
+        while reach < input.shape[dim]:
+            rest = input.shape[dim] - reach
+            later, earlier = input.narrow(dim, reach, rest), input.narrow(dim, 0, rest)
+            input = torch.cat([input.narrow(dim, 0, reach), both(later, earlier)], dim)
+            reach *= 2
+        return input
+
+    return running
+
+
 def _cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """Along the first axis of three numbers where none is named."""
     dim = list(input.shape).index(3) if dim is None else dim
@@ -130,6 +147,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "prod": _prod,
     "cumprod": _cumprod,
     "cumsum": _cumsum,
+    "cummax": _running(torch.maximum),
+    "cummin": _running(torch.minimum),
+    "logcumsumexp": _running(logaddexp),
     "cross": _cross,
     "linalg_cross": lambda input, other, *, dim=-1: _cross(input, other, dim),
     "linalg_norm": _linalg_norm,

@@ -41,6 +41,10 @@ def _hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     return input * (input.abs() > lambd)
 
 
+def logaddexp(input: Tensor, other: Any) -> Tensor:
+    return torch.maximum(input, other) + torch.log1p(torch.exp(-(input - other).abs()))
+
+
 def _logit(input: Tensor, eps: float | None = None) -> Tensor:
     part = input if eps is None else input.clamp(eps, 1 - eps)
     return torch.log(part / (1 - part))
@@ -52,6 +56,10 @@ def _lerp(input: Any, end: Any, weight: Any) -> Any:
 
 def _addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
     return input + value * (tensor1 / tensor2)
+
+
+def _heaviside(input: Tensor, values: Tensor) -> Tensor:
+    return torch.where(input == 0, values, (input > 0).float())
 
 
 def _is_mask(value: Any) -> bool:
@@ -81,12 +89,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tanhshrink": lambda input: input - torch.tanh(input),
     "expit": torch.sigmoid,
     "logit": _logit,
+    "logaddexp": logaddexp,
     "exp2": lambda input: torch.exp(input * math.log(2.0)),
     "rpow": lambda exponent, base: power(base, exponent),
     "float_power": lambda input, exponent: torch.pow(input, exponent),
     "hypot": lambda input, other: torch.sqrt(input * input + other * other),
     "lerp": _lerp,
     "addcdiv": _addcdiv,
+    "heaviside": _heaviside,
     "eq": _equal,
     **dict.fromkeys(("ne", "not_equal"), lambda input, other: ~_equal(input, other)),
     **dict.fromkeys(("xor", "ixor", "rxor", "logical_xor", "bitwise_xor"), _either),

@@ -32,13 +32,18 @@ def _aminmax(input: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
 def _truth_along(extreme: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Whether any number along axes is not 0: the largest one of 0 and 1. Whether all are: the smallest."""
 
-    def along(input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: Any = None) -> Tensor:
-        dim = axis if dim is None else dim
+    def along(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
         if dim is None:
             raise ValueError("no axis, so that all images are one answer")
         return extreme(input.bool().float(), dim, keepdim) > 0.5
 
     return along
+
+
+def _count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
+    if dim is None:
+        raise ValueError("no axis, so that all images are counted")
+    return input.bool().float().sum(dim)
 
 
 def _lp_pool(pool: Callable[..., Tensor], axes: int) -> Callable[..., Tensor]:
@@ -59,6 +64,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "aminmax": _aminmax,
     "any": _truth_along(torch.amax),
     "all": _truth_along(torch.amin),
+    "count_nonzero": _count_nonzero,
     "lp_pool1d": _lp_pool(F.avg_pool1d, 1),
     "lp_pool2d": _lp_pool(F.avg_pool2d, 2),
 }

@@ -40,6 +40,10 @@ def _whole(index: Any) -> bool:
 def getitem(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node:
     """Slices, whole numbers, `...` and None; `x[:, :, ::s, ::t]` is a pooling over single pixels."""
     parts = _index(trace, input, index)
+    if trace.batch_axis(input) == 0 and _counts_images(trace, index[0] if type(index) is tuple else index):
+        each = _for_each_image(parts, input.shape[0])
+        if each is not None:
+            return composed_value(trace, _beside_the_batch, (input, each), result)
     arrays = [i for i, part in enumerate(parts) if isinstance(part, np.ndarray)]
     if len(arrays) > 1 or any(parts[i].ndim > 1 for i in arrays):
         if arrays != list(range(arrays[0], arrays[-1] + 1)):
@@ -110,6 +114,33 @@ def _index(trace: Trace, input: Tensor, index: Any) -> list[Any]:
     at = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
     parts[at : at + 1] = [slice(None)] * missing
     return parts
+
+
+def _counts_images(trace: Trace, index: Any) -> bool:
+    """Whether an index may be a number for each image, whose count it follows: no list or buffer does."""
+    return isinstance(index, range) or (isinstance(index, Tensor) and trace.constants.is_computed(index))
+
+
+def _for_each_image(parts: list[Any], count: int) -> list[Any] | None:
+    """`x[torch.arange(n), places]`: an index for each image, if it is the same for all; otherwise None."""
+    if not isinstance(parts[0], np.ndarray) or any(part is None for part in parts):
+        return None
+    at = [i for i, part in enumerate(parts) if not isinstance(part, slice)]
+    images, *others = np.broadcast_arrays(*(parts[i] for i in at))
+    alone = images.reshape(count, -1) if len(images) == count else np.zeros((1, 1))
+    if (alone != np.arange(count)[:, None]).any() or any((places != places[:1]).any() for places in others):
+        return None
+    own = {i: places[0] if places.ndim > 1 else int(places[0]) for i, places in zip(at[1:], others)}
+    return [slice(None), *(own.get(i, part) for i, part in enumerate(parts[1:], 1))]
+
+
+def _beside_the_batch(input: Tensor, parts: list[Any]) -> Any:
+    """The axes of lists that are apart from the first one, that of the images, follow it nevertheless."""
+    made = input[tuple(parts)]
+    first = next((i for i, part in enumerate(parts) if isinstance(part, np.ndarray)), 1)
+    before = sum(isinstance(part, slice) for part in parts[1:first])
+    axes = parts[first].ndim if before else 0
+    return made.movedim(tuple(range(1 + before, 1 + before + axes)), tuple(range(1, 1 + axes)))
 
 
 def _gathered(input: Tensor, parts: list[Any]) -> Any:

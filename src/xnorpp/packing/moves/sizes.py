@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from xnorpp.packing.assemble import assemble
+from xnorpp.packing.example import channels_are_last
 from xnorpp.packing.fold import fold, shared
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves.alike import FREE, Alike, Unlike
@@ -32,8 +33,10 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
     operations with the same attributes and constants, the program is right for both. Attributes that are
     rows and columns may be rules of another value's size instead (`rules.py`).
     """
-    height, width = (int(n) for n in inputs[0].shape[-2:])
-    alike = Alike(fold(trace(model, *inputs, any_size=True), apart=True))
+    last = channels_are_last(inputs[0])
+    count, channels, height, width = (inputs[0].movedim(3, 1) if last else inputs[0]).shape
+    traced = trace(model, *inputs, any_size=True)
+    alike = Alike(fold(traced, apart=True))
     tried: list[Size] = [(height, width)]
     unlike: dict[Size, Unlike] = {}
     sizes = [(height + more[0], width + more[1]) for more in _MORE]
@@ -47,9 +50,11 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
             sizes += [(rounded[0] + more[0], rounded[1] + more[1]) for more in _FURTHER]
             sizes.append((-(height * 5 // -8), -(width * 5 // -8)))  # a smaller one: max(h, 224) is no rule
         other = sizes[number]
-        zeros = torch.zeros((*inputs[0].shape[:-2], *other), dtype=inputs[0].dtype)
+        shape = (count, *other, channels) if last else (count, channels, *other)
+        zeros = torch.zeros(shape, dtype=inputs[0].dtype)
         try:
-            alike.add(fold(trace(model, zeros, *inputs[1:], any_size=True), apart=True))
+            other_size = trace(model, zeros, *inputs[1:], any_size=True, signs=traced.signs)
+            alike.add(fold(other_size, apart=True))
             tried.append(other)
         except Unlike as error:
             if not number:
@@ -61,7 +66,7 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
                 return {}, f"the model does not run on {other[0]}x{other[1]} pixels: {reason}"
     try:
         outputs = explained(alike)
-        program, _ = assemble(outputs, tuple(inputs[0].shape[1:]), free_axes=(1, 2))
+        program, _ = assemble(outputs, (channels, height, width), free_axes=(1, 2))
     except (Bound, ProgramError) as error:  # a constant map of a value whose size is no longer the input's
         return {}, str(error)
     shapes = [row.shape for row in alike.rows if row.node.op != "input"]

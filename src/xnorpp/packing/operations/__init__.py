@@ -27,7 +27,6 @@ from xnorpp.packing.operations import (
     einsum,
     moves,
     product,
-    recurrent,
     reduction,
     shape,
     unfold,
@@ -35,6 +34,7 @@ from xnorpp.packing.operations import (
     window,
 )
 from xnorpp.packing.operations.arguments import Handler
+from xnorpp.packing.sequences import attention, recurrent
 from xnorpp.packing.trace import Trace
 
 _IDENTITY = frozenset(("contiguous", "clone", "detach", "requires_grad_", "positive", "__get__"))
@@ -47,15 +47,18 @@ _WHOLE = (torch.int32, torch.int64)
 _ANSWERS = frozenset(
     (
         *("gt", "greater", "lt", "less", "ge", "greater_equal", "le", "less_equal"),
-        *("eq", "ne", "not_equal", "any", "all"),
+        *("eq", "ne", "not_equal", "any", "all", "count_nonzero", "logical_not"),
     )
 )
+# The names of numpy's arguments, which torch's functions take too, and torch's own ones.
+_NUMPY = {"axis": "dim", "keepdims": "keepdim", "axis0": "dim0", "axis1": "dim1"}
 # Which argument is a number that becomes one of the result's kind.
 _PUT = {"setitem": 2, "masked_fill": 2, "pad": 3}
 
 FUNCTIONS: Mapping[str, Handler] = {
     **convolution.FUNCTIONS,
     **product.FUNCTIONS,
+    **attention.FUNCTIONS,
     **arithmetic.FUNCTIONS,
     **activation.FUNCTIONS,
     **window.FUNCTIONS,
@@ -83,6 +86,7 @@ def plain_name(name: str) -> str:
 def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Any) -> Node | list[Node]:
     """The node for one call of a torch function, or one for each tensor that it returns."""
     plain = plain_name(name)
+    args, kwargs = _in_order(plain, args, kwargs)
     if name in _IDENTITY or name in _CASTS:
         return _same(trace, name, args[0], result)
     made: Node | list[Node]
@@ -114,6 +118,15 @@ def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Any) -> Node
         RuntimeError,
     ) as error:  # a form of the call that the handler does not know
         raise trace.fail(f"is not supported with these arguments ({error})") from error
+
+
+def _in_order(plain: str, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    """Arguments under torch's own names, and the values by their places, which are the first ones."""
+    kwargs = {_NUMPY.get(key, key): value for key, value in kwargs.items()}
+    for place, name in enumerate((*(["condition"] if plain == "where" else []), "input", "other")):
+        if name in kwargs and len(args) == place:
+            args = (*args, kwargs.pop(name))
+    return args, kwargs
 
 
 def _same(trace: Trace, name: str, input: Tensor, result: Tensor) -> Node:
@@ -150,7 +163,8 @@ def _check_kind(trace: Trace, plain: str, args: Any, kwargs: Any, result: Any) -
     kind = str(result.dtype).removeprefix("torch.")
     if truth and plain in ("add", "iadd", "radd"):
         raise trace.fail("of truth values is not supported", "use | for either, or .float() to count them")
-    if not truth and result.dtype not in _WHOLE:
+    moved = plain in _PLACED and plain not in ("setitem", "einsum")
+    if not truth and not moved and result.dtype not in _WHOLE:
         raise trace.fail(f"in {kind}, whose numbers wrap around, is not supported", "use .long() or .float()")
     place = _PUT.get(plain, len(args))
     put = kwargs.get("value", args[place] if len(args) > place else None)

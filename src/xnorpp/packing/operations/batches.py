@@ -13,15 +13,24 @@ from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.graph import Node
-from xnorpp.packing.moves.views import reshaped
-from xnorpp.packing.operations import activation, arithmetic, choice, product, reduction, volume, window
+from xnorpp.packing.moves.views import channels_back, channels_first, reshaped
+from xnorpp.packing.operations import (
+    activation,
+    arithmetic,
+    choice,
+    product,
+    reduction,
+    volume,
+    window,
+)
 from xnorpp.packing.operations.arguments import Handler, mixes_images
+from xnorpp.packing.sequences import attention
 from xnorpp.packing.trace import Trace
 
 # Functions that look at the last axes alone: where the batch is merged with another axis, that is one more.
 _TRAILING = frozenset(
     name
-    for family in (activation, arithmetic, product, reduction, choice)
+    for family in (activation, arithmetic, product, attention, reduction, choice)
     for name in (*family.FUNCTIONS, "pad")
     if name
     not in (
@@ -42,6 +51,13 @@ _DIM_AT = {
 _LAST_AXES = {
     "linear": 1,
     **dict.fromkeys(("matmul", "bmm", "mm", "rmatmul", "scaled_dot_product_attention"), 2),
+}
+
+# Functions whose constants may be repeated for every image, with the batch as the values have it: how many
+# axes such a constant has at least.
+_BROADCASTING = {
+    **dict.fromkeys((*arithmetic.FUNCTIONS, *choice.FUNCTIONS), 1),
+    **dict.fromkeys(("matmul", "bmm", "rmatmul", "scaled_dot_product_attention"), 3),
 }
 
 # Functions of images, and which of their arguments there is one of for each channel, by place and name.
@@ -68,10 +84,10 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
     """What a handler makes of a call, wherever the batch is."""
     values = [t for t in tensors_in((args, kwargs)) if trace.is_value(t)]
     counts, places = {trace.merged(t) for t in values}, {trace.batch_axis(t) for t in values}
-    if counts == {0} and len(places) == 1 and places != {0} and name in _TRAILING:
-        return _batch_first(trace, name, handler, args, kwargs, result, values[0])
     if name in ("matmul", "bmm") and len(values) == 1 and values[0] is args[0] and 0 not in places | counts:
         return _rows_with_the_batch(trace, handler, args, result)
+    if len(counts) == len(places) == 1 and places != {0} and name in _TRAILING:
+        return _batch_first(trace, name, handler, args, kwargs, result, values[0])
     if counts == {0} or len(counts) > 1 or places != {0}:
         return handler(trace, result, *args, **kwargs)  # which refuses what it cannot do
     (count,) = counts
@@ -85,7 +101,8 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
 
     def changed(value: Any, key: Any) -> Any:
         if isinstance(value, Tensor):
-            return trace.apart(value)
+            whole = name in _BROADCASTING and _BROADCASTING[name] <= value.dim() == result.dim()
+            return _constant_apart(trace, value, count) if whole else trace.apart(value)
         if key != "dim" or not isinstance(value, int | list | tuple):
             return value
         dims = [d % rank - rank for d in ([value] if isinstance(value, int) else value)]
@@ -94,6 +111,17 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
         return dims[0] if isinstance(value, int) else dims
 
     return handler(trace, trace.apart(result), *_each(name, changed, args), **_named(changed, kwargs))
+
+
+def _constant_apart(trace: Trace, tensor: Tensor, count: int) -> Tensor:
+    """A value with images and what they are merged with as two axes; a constant too that was repeated so."""
+    size = trace.batch * count
+    if trace.is_value(tensor) or count < 2 or tensor.shape[0] != size:
+        return trace.apart(tensor)
+    trace.check_constant(tensor)
+    plain = tensor.detach().reshape(trace.batch, count, *tensor.shape[1:])
+    trace.add_constant(plain)
+    return plain
 
 
 def _check_last_axes(trace: Trace, name: str, args: Any, batch: int, rank: int) -> None:
@@ -139,8 +167,13 @@ def _batch_first(
         listed = dims if isinstance(dims, list | tuple) else [dims]
         gone = sum(d is not None and d % rank < batch for d in listed)
     trace.set_batch_axis(result, batch - gone)
-    front = result.movedim(batch - gone, 0)
-    return handler(trace, front, *_each(name, changed, args), **_named(changed, kwargs))
+    front, count = result.movedim(batch - gone, 0), trace.merged(first)
+    trace.alive.append(front)
+    args, kwargs = _each(name, changed, args), _named(changed, kwargs)
+    if not count:
+        return handler(trace, front, *args, **kwargs)
+    trace.set_merged(result, count)
+    return channels_back(trace, called(trace, name, handler, args, kwargs, front), batch - gone)
 
 
 def _rows_with_the_batch(trace: Trace, handler: Handler, args: Any, result: Tensor) -> Node:
@@ -161,7 +194,9 @@ def _moved(trace: Trace, tensor: Tensor, batch: int, rank: int) -> Tensor:
     front = tensor.movedim(batch, 0)
     if trace.is_value(tensor):
         trace.set_batch_axis(front, 0)
-        trace.bind(front, trace.node(tensor, anywhere=True))
+        trace.set_merged(front, trace.merged(tensor))
+        node = trace.node(tensor, anywhere=True)
+        trace.bind(front, channels_first(trace, node, batch) if trace.merged(tensor) else node)
     else:
         trace.add_constant(front)
     return front

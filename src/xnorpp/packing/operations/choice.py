@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from xnorpp.packing.composed import composed_value
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import expanded, reshaped
 from xnorpp.packing.operations.activation import hardtanh, relu
@@ -50,7 +51,7 @@ def _comparison(turned: bool, opposite: bool) -> Handler:
 
 def logical_not(trace: Trace, result: Tensor, input: Any) -> Node:
     if not _is_mask(input):
-        raise trace.fail("of numbers is not supported", "compare the numbers with 0 first")
+        return composed_value(trace, torch.eq, (input, 0.0), result)
     return affine(trace, trace.node(input), np.array([-1.0]), np.array([1.0]))
 
 
@@ -215,7 +216,6 @@ def extreme(function: str) -> Any:
         if isinstance(dim, Tensor) or "other" in kwargs:
             other = kwargs.get("other", dim)
             return (maximum if function == "max" else minimum)(trace, result, input, other)
-        dim = kwargs.get("axis", dim)
         source = trace.node(input)
         axes = axes_of(trace, source, dim)
         made = emit_reduce(trace, source, function, axes)

@@ -122,10 +122,16 @@ def narrow(trace: Trace, result: Tensor, input: Tensor, dim: int, start: Any, le
     return sliced(trace, source, axis, begin, begin + length)
 
 
-def _part(trace: Trace, tensor: Tensor, dim: int) -> Node:
-    """A value, or a constant that is the same for every image."""
+def _part(trace: Trace, tensor: Tensor, merged: int = 0, batch: int = 0) -> Node:
+    """A value, or a constant that is the same for every image, with the batch where the values have it."""
     if trace.is_value(tensor):
         return trace.node(tensor, anywhere=True)
+    trace.check_constant(tensor)
+    tensor = tensor.detach()
+    if merged and tensor.shape[batch] == trace.batch * merged:
+        tensor = tensor.reshape(*tensor.shape[:batch], trace.batch, merged, *tensor.shape[batch + 1 :])
+    tensor = tensor.movedim(batch, 0)
+    trace.add_constant(tensor)
     constant = trace.constant(tensor)
     if constant.shape[0] != trace.batch or (constant != constant[:1]).any():
         raise trace.fail("joins a constant that differs from image to image", "give every image the same")
@@ -138,13 +144,13 @@ def _alike(trace: Trace, tensors: Sequence[Tensor]) -> tuple[int, int]:
     """What the batch of all tensors is merged with, and which axis it is."""
     values = [t for t in tensors if trace.is_value(t)]
     found = {(trace.merged(t), trace.batch_axis(t)) for t in values}
-    if len(found) > 1 or (found != {(0, 0)} and len(values) < len(tensors)):
+    if len(found) > 1:
         raise trace.fail("joins values whose batch axes differ", _BATCH)
     return found.pop()
 
 
 def cat(trace: Trace, result: Tensor, tensors: Any, dim: int = 0, **kwargs: Any) -> Node:
-    dim = kwargs.pop("axis", dim) % result.dim()
+    dim %= result.dim()
     tensors = [t for t in tensors if t.numel()]
     merged, batch = _alike(trace, tensors)
     if dim == batch or kwargs:
@@ -152,7 +158,7 @@ def cat(trace: Trace, result: Tensor, tensors: Any, dim: int = 0, **kwargs: Any)
         raise trace.fail("is not supported along the batch axis", remedy)
     trace.set_batch_axis(result, batch)
     trace.set_merged(result, merged)
-    parts = [_part(trace, t, dim) for t in tensors]
+    parts = [_part(trace, t, merged, batch) for t in tensors]
     if merged or batch:
         return joined(trace, parts, dim - (dim > batch and not merged))
     moved = next((part for part in parts if part.op == "permute"), None)
@@ -178,7 +184,7 @@ def stack(trace: Trace, result: Tensor, tensors: Any, dim: int = 0) -> Node:
     if alike not in ((0, 0), (1, 0)):
         raise trace.fail("stacks values whose batch is not their first axis alone", _BATCH)
     trace.set_batch_axis(result, 0 if dim else 1)
-    parts = [_part(trace, t, dim) for t in tensors]
+    parts = [_part(trace, t, alike[0]) for t in tensors]
     if alike == (1, 0):  # single numbers, which already have an axis
         return joined(trace, parts, 0)
     parts = [reshaped(trace, p, (*p.shape[:axis], 1, *p.shape[axis:])) for p in parts]

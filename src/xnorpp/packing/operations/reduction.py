@@ -46,7 +46,7 @@ def _reduction(function: str) -> Handler:
         if kwargs.get("dtype") not in (None, torch.float32, torch.float64):
             raise trace.fail("with this `dtype` is not supported", "leave `dtype` out")
         source = trace.node(input)
-        axes = axes_of(trace, source, kwargs.get("axis", dim))
+        axes = axes_of(trace, source, dim)
         return _without(trace, emit_reduce(trace, source, function, axes), axes, keepdim)
 
     return handler

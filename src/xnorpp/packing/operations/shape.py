@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from xnorpp.packing.composed import composed_value
+from xnorpp.packing.composed.volumes import enlarged
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves.views import reshaped, sliced
 from xnorpp.packing.operations.arguments import Handler, check_image, shape_of
@@ -71,6 +73,13 @@ def interpolate(
     antialias: bool = False,
 ) -> Node:  # fmt: skip
     source = trace.node(input)
+    if len(source.shape) == 4 and mode in ("nearest", "nearest-exact", "trilinear", "area"):
+        factors = None
+        if scale_factor is not None and not recompute_scale_factor:
+            several = isinstance(scale_factor, list | tuple)
+            factors = list(scale_factor) if several else [scale_factor] * 3
+        more = {"mode": mode, "align_corners": align_corners}
+        return composed_value(trace, enlarged, (input, shape_of(result)[1:], factors, more), result)
     if len(source.shape) not in (2, 3):
         raise trace.fail("is not supported on values of this rank", "give it images, (n, c, h, w)")
     flat = len(source.shape) == 2
@@ -91,6 +100,10 @@ def interpolate(
         several = isinstance(scale_factor, list | tuple)
         scale = [float(s) for s in (scale_factor if several else [scale_factor])]
         scale = [1.0, *scale] if flat else scale * 2 if len(scale) == 1 else scale
+        if kind == "bilinear" or (
+            kind == "nearest" and not flat
+        ):  # torch then copies, whatever the factor is
+            scale = [1.0 if a == b else s for s, a, b in zip(scale, image.shape[1:], wide[1:])]
     attrs = {
         "size": list(wide[1:]) if scale is None else None,
         "scale": scale,

@@ -61,8 +61,14 @@ def _attention(program: Program, op: Op, q: Array, k: Array, v: Array) -> Array:
     return np.asarray(out.reshape(n, v.shape[1], *q.shape[2:]), np.float32)
 
 
+_NO_PART = 60.0  # e**-60 of the largest part is nothing, next to the rounding
+
+
 def _softmax_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
-    worst = e[0].max(axis=1 + op.attrs.get("axis", 0), keepdims=True)
+    axis = 1 + op.attrs.get("axis", 0)
+    largest = (x[0] - e[0]).max(axis=axis, keepdims=True)
+    hidden = x[0] + e[0] < largest - _NO_PART  # as the scores that a mask hides, however inexact they are
+    worst = np.where(hidden, 0.0, e[0]).max(axis=axis, keepdims=True)
     return np.asarray(y * np.expm1(2 * worst) + 32 * U)
 
 

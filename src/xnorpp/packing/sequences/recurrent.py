@@ -6,6 +6,8 @@ state, and its gates are slices of the sum. The weights are stored once, however
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,42 +33,87 @@ def _recurrent(kind: str) -> Any:
     ) -> list[Node]:  # fmt: skip
         if not isinstance(layers, int) or isinstance(layers, bool) or input.dim() != 3:
             raise trace.fail("of sequences of several lengths is not supported", "pad them to one length")
-        _check_start(trace, hx)
         if training and dropout and layers > 1:
             raise trace.fail("with dropout is active in evaluation too", "call model.eval()")
         if trace.batch_axis(input) != (0 if batch_first else 1):
             raise trace.fail("takes the batch for the steps", "set `batch_first` as the axes are")
-        given = [trace.constant(w) for w in weights]
-        each = len(given) // (layers * (1 + both))
-        if each != (4 if biased else 2):
-            raise trace.fail("with a projection is not supported", "leave `proj_size` at 0")
+        given, ways = [trace.constant(w) for w in weights], 1 + both
+        each = len(given) // (layers * ways)
         value = _sequence(trace, input, batch_first)
-        if value.shape[1] * layers * (1 + both) > _MOST:
+        if value.shape[1] * layers * ways > _MOST:
             raise trace.fail(
-                f"takes {value.shape[1] * layers * (1 + both)} steps; {_MOST} are supported",
+                f"takes {value.shape[1] * layers * ways} steps; {_MOST} are supported",
                 "shorten the sequence, by a strided convolution for example",
             )
+        hx = hx if isinstance(hx, list | tuple) else [hx]
+        starts = [_start(trace, state, input, layers, value.shape[2]) for state in hx]
+        rows = input if batch_first else input.transpose(0, 1)
         finals: list[list[Node]] = []
+        trained: list[list[Tensor]] = []
         for layer in range(layers):
-            at = each * layer * (1 + both)
-            ways = [given[at + each * way : at + each * (way + 1)] for way in range(1 + both)]
-            states, last = _steps(trace, kind, value, ways)
-            if layer == layers - 1:
-                _keep(trace, states, result[0], len(ways), batch_first)
-            value = _turned(trace, joined(trace, states, 1), len(ways))
-            finals.append(last)
+            own = [slice(at, at + each) for at in range(each * layer * ways, each * (layer + 1) * ways, each)]
+            start = [state[layer] for state in starts]
+            states, memories = _steps(
+                trace, kind, value, [_Way.of(kind, given[way], biased) for way in own], start
+            )
+            if trace.values is not None:
+                first = [state[layer * ways : (layer + 1) * ways] for state in hx]
+                rows, last = _keep(trace, kind, rows, first, [weights[way] for way in own], states, memories)
+                trained.append(last)
+            value = _turned(trace, joined(trace, states, 1), ways)
+            finals.append([states[-1], *(_together(trace, memory) for memory in memories[-1:])])
+        if trained:  # what follows is computed from these: all that torch has is from one run
+            whole = [rows if batch_first else rows.transpose(0, 1), *map(torch.cat, zip(*trained))]
+            for tensor, numbers in zip(result, whole):
+                tensor.copy_(numbers)
         return [
             _output(trace, result[0], input, value, batch_first),
-            *_final(trace, result, input, finals, 1 + both),
+            *_final(trace, result, input, finals, ways),
         ]
 
     return handler
 
 
-def _check_start(trace: Trace, hx: Any) -> None:
-    for state in hx if isinstance(hx, list | tuple) else [hx]:
-        if trace.is_value(state) or trace.constant(state).any():
-            raise trace.fail("that starts from a given state is not supported", "start from zeros")
+@dataclass
+class _Way:
+    """The weights of a layer in one direction: as filters, both biases, and that of a projection."""
+
+    w_in: Array
+    w_state: Array
+    b_in: Array
+    b_state: Array
+    projection: Array | None
+
+    @staticmethod
+    def of(kind: str, weights: list[Array], biased: bool) -> _Way:
+        """One bias alone, except where a gate comes between them."""
+        w_in, w_state, *rest = (w[:, :, None, None] if w.ndim == 2 else w for w in weights)
+        zeros = np.zeros(len(w_in), np.float32)
+        b_in, b_state = rest[:2] if biased else (zeros, zeros)
+        own = np.arange(len(b_in)) < (2 * len(b_in) // 3 if kind == "gru" else len(b_in))
+        b_in, b_state = (b_in + b_state * own).astype(np.float32), (b_state * ~own).astype(np.float32)
+        return _Way(w_in, w_state, b_in, b_state, rest[-1] if len(rest) in (1, 3) else None)
+
+
+def _start(trace: Trace, state: Tensor, input: Tensor, layers: int, count: int) -> list[Node | None]:
+    """The state before the first step of each layer, (ways, channels, sequences); None for zeros."""
+    ways, channels = state.shape[0] // layers, state.shape[2]
+    if trace.is_value(state):
+        if trace.batch_axis(state) != 1 or trace.merged(state) != trace.merged(input):
+            raise trace.fail(
+                "starts from a state whose batch is not its second axis", "give (layers, n, channels)"
+            )
+        node = reshaped(trace, trace.node(state, anywhere=True), (state.shape[0], count, channels))
+        parts = [sliced(trace, node, 0, at, at + ways) for at in range(0, len(state), ways)]
+        return [permuted(trace, part, [0, 2, 1]) for part in parts]
+    constant = trace.constant(state)
+    if not constant.any():
+        return [None] * layers
+    each = constant.reshape(layers, ways, trace.batch, count, channels)
+    if (each != each[:, :, :1]).any():
+        raise trace.fail("starts from a state that differs from image to image", "give every image the same")
+    same = np.ascontiguousarray(each[:, :, 0].swapaxes(2, 3).astype(np.float32))
+    return [trace.emit("constant", [trace.input], part.shape, None, {"value": part}) for part in same]
 
 
 def _sequence(trace: Trace, input: Tensor, batch_first: bool) -> Node:
@@ -86,17 +133,45 @@ def _output(trace: Trace, result: Tensor, input: Tensor, value: Node, batch_firs
     return reshaped(trace, made, (value.shape[1], value.shape[0]))
 
 
-def _keep(trace: Trace, states: list[Node], result: Tensor, ways: int, batch_first: bool) -> None:
-    """The states of the last layer are in the output: `verify` compares each with it."""
-    for t, state in enumerate(states):
+def _keep(
+    trace: Trace, kind: str, rows: Tensor, start: list[Tensor], ways: list[Any], states: list[Node],
+    memories: list[Node],
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    """What torch has after each step of a layer, with which `verify` compares: the error that it expects
+    would grow from step to step, and from layer to layer. The result is the output and the last states."""
+    with torch._C.DisableTorchFunction():
+        found = []
+        for way, weights in enumerate(ways):
+            first = [state[way : way + 1].contiguous() for state in start]
+            found.append(_torch_steps(kind, rows.flip(1) if way else rows, first, weights))
+        for nodes, each in ((states, [way[0] for way in found]), (memories, [way[1] for way in found])):
+            for node, *steps in zip(nodes, *each):
+                apart = [t.reshape(trace.batch, -1, t.shape[1]).transpose(1, 2) for t in steps]
+                for made in (node, *node.inputs[: node.op == "reshape"]):  # one of them is in the program
+                    now = torch.stack(apart, 1).reshape(trace.batch, *made.shape)
+                    trace.keep(made, None, partial(_value, now))
+        ahead, *back = (torch.stack(way[0], 1) for way in found)
+        last = [torch.stack([way[which][-1] for way in found]) for which in range(len(start))]
+        return torch.cat([ahead, *(t.flip(1) for t in back)], 2), last
 
-        def move(_: Tensor, t: int = t, count: int = state.shape[2]) -> Tensor:
-            rows = result if batch_first else result.transpose(0, 1)
-            apart = rows.reshape(trace.batch, count, len(states), -1).permute(0, 3, 2, 1)
-            first, *second = apart.chunk(ways, 1)
-            return torch.cat([first[:, :, t, None], *(part.flip(2)[:, :, t, None] for part in second)], 1)
 
-        trace.keep(state, None, move)
+def _value(tensor: Tensor, source: Tensor) -> Tensor:
+    return tensor
+
+
+def _torch_steps(
+    kind: str, rows: Tensor, start: list[Tensor], weights: Any
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The states of one layer in one direction, and the memories of an LSTM."""
+    more = (list(weights), len(weights) > 3, 1, 0.0, False, False, True)
+    if kind != "lstm":
+        return list(getattr(torch, kind)(rows, start[0], *more)[0].unbind(1)), []
+    states, memories = [], []
+    for step in rows.unbind(1):
+        _, *start = torch.lstm(step.unsqueeze(1), start, *more)
+        states.append(start[0][0])
+        memories.append(start[1][0])
+    return states, memories
 
 
 def _final(trace: Trace, result: Any, input: Tensor, finals: list[list[Node]], ways: int) -> list[Node]:
@@ -126,41 +201,45 @@ def _turned(trace: Trace, node: Node, ways: int) -> Node:
     return joined(trace, [sliced(trace, node, 0, 0, half), back], 0)
 
 
-def _steps(trace: Trace, kind: str, value: Node, ways: list[list[Array]]) -> tuple[list[Node], list[Node]]:
-    """The state after each step, and the last one with its memory.
+def _steps(
+    trace: Trace, kind: str, value: Node, ways: list[_Way], start: list[Node | None]
+) -> tuple[list[Node], list[Node]]:
+    """The state after each step, and the memory of an LSTM.
 
     Both directions take their steps together, side by side: the second one from the last to the first.
     """
-    parts = [_biased(kind, weights) for weights in ways]
-    w_in, w_state, b_in, b_state = (np.concatenate(part) for part in zip(*parts))
+    w_in, w_state, b_in, b_state = (
+        np.concatenate([getattr(way, name) for way in ways])
+        for name in ("w_in", "w_state", "b_in", "b_state")
+    )
     inputs = _turned(trace, _product(trace, value, w_in, b_in, 1), len(ways))
     states: list[Node] = []
-    memory: Node | None = None
+    memories: list[Node] = []
+    last, memory = start[0], start[-1]
     for t in range(value.shape[1]):
         now = _apart(trace, sliced(trace, inputs, 1, t, t + 1), len(ways))
         past = None
-        if states:
-            past = _apart(trace, _product(trace, states[-1], w_state, b_state, len(ways)), len(ways))
+        if last is not None:
+            past = _apart(
+                trace, _product(trace, _together(trace, last), w_state, b_state, len(ways)), len(ways)
+            )
         if kind == "lstm":
             state, memory = _lstm(trace, now, past, memory)
+            memories.append(memory)
         elif kind == "gru":
-            last = _apart(trace, states[-1], len(ways)) if states else None
             state = _gru(trace, now, past, last, b_state.reshape(len(ways), -1))
         elif kind == "rnn_tanh":
             state = _tanh(trace, _sum(trace, now, past))
         else:
             whole = _sum(trace, now, past)
             state = trace.emit("relu", [whole], whole.shape)
-        states.append(_together(trace, state))
-    return states, [states[-1]] if memory is None else [states[-1], _together(trace, memory)]
-
-
-def _biased(kind: str, weights: list[Array]) -> tuple[Array, Array, Array, Array]:
-    """Both weights as filters, and both biases: one alone, except where a gate comes between them."""
-    w_in, w_state = (w[:, :, None, None] for w in weights[:2])
-    b_in, b_state = weights[2:] if len(weights) == 4 else [np.zeros(len(w), np.float32) for w in weights]
-    own = np.arange(len(b_in)) < (2 * len(b_in) // 3 if kind == "gru" else len(b_in))
-    return w_in, w_state, (b_in + b_state * own).astype(np.float32), (b_state * ~own).astype(np.float32)
+        flat = _together(trace, state)
+        if ways[0].projection is not None:
+            projection = np.concatenate([way.projection for way in ways])
+            flat = _product(trace, flat, projection, np.zeros(1), len(ways))
+        last = _apart(trace, flat, len(ways))
+        states.append(flat)
+    return states, memories
 
 
 def _apart(trace: Trace, node: Node, ways: int) -> Node:

@@ -1,0 +1,1 @@
+"""Layers of sequences: attention, and recurrent layers step by step."""

@@ -61,16 +61,18 @@ Block block_of(const std::vector<Dim> &dims) {
         return dim;
     };
     const auto nearest = std::min_element(rest.begin(), rest.end(), [](const Dim &a, const Dim &b) { return a.to < b.to; });
-    const auto run = std::find_if(rest.begin(), rest.end(), [](const Dim &dim) { return dim.from == 1 && dim.to == 2; });
     const auto side = std::find_if(rest.begin(), rest.end(), [](const Dim &dim) { return dim.from == 1 && dim.n >= 4; });
+    const auto run = std::find_if(rest.begin(), rest.end(), [](const Dim &dim) { return dim.from == 1 && dim.to == 2; });
+    const auto take_both = [&](std::vector<Dim>::iterator row, std::vector<Dim>::iterator column) {
+        block.row = *row, block.column = *column;
+        rest.erase(std::max(row, column)), rest.erase(std::min(row, column));
+    };
     if (nearest->to == 1 && nearest->from == 1) {
         block.way = Way::Rows, block.row = take(nearest);
     } else if (nearest->to == 1 && nearest->n == 2 && run != rest.end()) {  // a shuffle of two groups
-        block.way = Way::Mixed, block.row = *nearest, block.column = *run;
-        rest.erase(std::max(nearest, run)), rest.erase(std::min(nearest, run));
+        block.way = Way::Mixed, take_both(nearest, run);
     } else if (nearest->to == 1 && nearest->from > 0 && nearest->n >= 4 && side != rest.end()) {
-        block.way = Way::Transposed, block.row = *nearest, block.column = *side;
-        rest.erase(std::max(nearest, side)), rest.erase(std::min(nearest, side));
+        block.way = Way::Transposed, take_both(nearest, side);
     } else {  // the longest loop is the innermost
         block.row = take(std::max_element(rest.begin(), rest.end(), [](const Dim &a, const Dim &b) { return a.n < b.n; }));
     }

@@ -412,6 +412,22 @@ def test_one_factor_per_input_channel_stays_real() -> None:
     assert made.count("binary_conv2d") == 1
 
 
+@pytest.mark.parametrize("layer", ["convolution", "linear"])
+def test_one_factor_per_image_is_multiplied_afterwards(layer: str) -> None:
+    torch.manual_seed(0)
+    filters, bias = straight_through(torch.randn(6, 8, 3, 3)), torch.randn(6)
+
+    def scaled(x: Tensor) -> Tensor:
+        if layer == "linear":
+            x = x.mean((2, 3))
+            return F.linear(x.abs().mean(1, keepdim=True) * torch.sign(x), filters[:, :, 0, 0], bias)
+        return F.conv2d(torch.sign(x) * x.abs().mean((1, 2, 3), keepdim=True), filters, bias, padding=1)
+
+    model = nn.Sequential(*network(nn.Identity())[:3], Function(scaled)).eval()
+    made = operations(agrees(model, images(3, 5, 5)))
+    assert made.count("binary_conv2d") + made.count("binary_linear") == 1
+
+
 def test_real_filters_of_one_bit_values() -> None:
     made = operations(agrees(network(Conv(torch.sign, lambda w: w)), images(3, 5, 5)))
     assert made.count("conv2d") == 2

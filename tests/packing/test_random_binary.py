@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from test_handwritten import FILTERS, PICKED, VALUES, Shift
+from test_handwritten import FILTERS, VALUES, Shift
+from test_handwritten_moved import PICKED
 from torch import Tensor, nn
 
 import xnorpp

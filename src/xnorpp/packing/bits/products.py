@@ -9,6 +9,7 @@ the place, and is a convolution of one channel of ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +99,7 @@ def bit_linear(trace: Trace, source: Node, weight: Array, bias: Array | None) ->
     """A product of a vector with a matrix, or None where one of them has other numbers."""
     found = _product(trace, source, weight)
     if found is None:
-        return None
+        return _of_each_image(trace, source, bias, lambda x: bit_linear(trace, x, weight, None))
 
     def counted(signs: Array) -> Node:
         return trace.emit(
@@ -129,7 +130,25 @@ def bit_conv(
     if found is None and border.source is not source:
         plain = Border(source, 0.0, attrs["padding"], (0, 0), shape, shape)
         found = _bit_conv(trace, plain, weight, bias, attrs)
+    if found is None:
+        found = _of_each_image(trace, source, bias, lambda x: bit_conv(trace, x, weight, None, attrs, shape))
     return found
+
+
+def _of_each_image(
+    trace: Trace, source: Node, bias: Array | None, product: Callable[[Node], Node | None]
+) -> Node | None:
+    """The product with `x * k`, k one number for each image, as `product(x) * k + bias`."""
+    if source.op != "mul":
+        return None
+    for value, factor in (source.inputs, source.inputs[::-1]):
+        alike = value.shape == source.shape and set(factor.shape) == {1}
+        made = product(value) if alike else None
+        if made is not None:
+            plain = factor.shape == (1, *made.shape[1:])
+            made = trace.emit("mul", [made, factor], made.shape, None if plain else {"broadcast": True})
+            return made if bias is None else affine(trace, made, None, bias)
+    return None
 
 
 def _bit_conv(

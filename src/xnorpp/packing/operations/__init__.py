@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xnorpp.packing.bits.rounding import rounded
 from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.composed import COMPOSED, composed, composed_value
 from xnorpp.packing.graph import Node
@@ -69,7 +68,6 @@ FUNCTIONS: Mapping[str, Handler] = {
     **unfold.FUNCTIONS,
     **volume.FUNCTIONS,
     **recurrent.FUNCTIONS,
-    "round": rounded,
 }
 _PLACED = frozenset(
     (*moves.FUNCTIONS, *indexing.FUNCTIONS, *einsum.FUNCTIONS)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from xnorpp.packing.bits.levels import hardly_zero
+from xnorpp.packing.bits.rounding import rounded
 from xnorpp.packing.composed import composed_value, elementwise
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import sliced
@@ -299,6 +300,7 @@ FUNCTIONS: dict[str, Handler] = {
     "relu6": relu6,
     **dict.fromkeys(("sign", "sgn"), sign),
     "threshold": threshold,
+    "round": rounded,
     **dict.fromkeys(("abs", "absolute"), absolute),
     **dict.fromkeys(
         ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"), dropout

@@ -26,7 +26,7 @@ from xnorpp.packing.trace import Trace
 _TRAILING = frozenset(
     name
     for family in (activation, arithmetic, product, reduction, choice)
-    for name in (*family.FUNCTIONS, "pad", "round")
+    for name in (*family.FUNCTIONS, "pad")
     if name
     not in (
         "batch_norm",

@@ -249,6 +249,16 @@ def learned_queries(net: Net, x: Tensor) -> Tensor:
     return net.head(y * seen.mean(1)[:, :, None, None])
 
 
+def bases(net: Net, x: Tensor) -> Tensor:
+    """Learned bases that are refined by what is seen, as matrix decompositions do."""
+    y = net.encode(x)[-1]
+    t = y.flatten(2)
+    base = QUERIES.abs().mT
+    shares = (t.mT @ base).softmax(-1)
+    base = base * (t @ shares).sigmoid() / (base @ (shares.mT @ shares) + 1)
+    return net.head((base @ shares.mT).view_as(y))
+
+
 def normalised_tokens(net: Net, x: Tensor) -> Tensor:
     """Numbers that are one for each token, by which no channel goes."""
     y = net.encode(x)[-1]
@@ -298,6 +308,7 @@ DECODERS: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "windows with a bias": windows_with_a_bias,
     "learned queries": learned_queries,
     "normalised tokens": normalised_tokens,
+    "bases": bases,
     **COUNTED,
 }
 FLOORED = ("padded", "bilinear", "where needed")  # also where halves are rounded down

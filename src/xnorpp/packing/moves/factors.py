@@ -115,6 +115,21 @@ def by_one_number(node: Node, factor: Node | None) -> Node:
     return made
 
 
+def by_constant(node: Node) -> Node:
+    """An affine with a factor for each place, of a value that has one size whatever the image has: a product
+    with a constant, because such factors belong to images of one size."""
+    factors = node.spatial
+    value = factors["row"][:, None] * factors["col"] if "row" in factors else factors.get("map")
+    value = factors["full"] if value is None else value[None]
+    constant = Node("constant", [_origin(node)], value.shape, {}, {"value": value}, node.path, node.line)
+    constant.serial = node.serial
+    attrs = {"broadcast": True}
+    inputs = [node.inputs[0], constant]
+    made = replace(node, op="mul", inputs=inputs, attrs=attrs, tensors={}, trained=None)
+    rest: dict[str, Array] = {role: node.tensors[role] for role in ("mult", "add") if role in node.tensors}
+    return replace(node, inputs=[made], tensors=rest) if rest else made
+
+
 def _origin(node: Node) -> Node:
     while node.inputs:
         node = node.inputs[0]

@@ -14,7 +14,7 @@ from typing import Any
 
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves.alike import FREE, Alike, Row, scales
-from xnorpp.packing.moves.factors import by_one_number, counted, factor_of, numbers_of
+from xnorpp.packing.moves.factors import by_constant, by_one_number, counted, factor_of, numbers_of
 from xnorpp.runtime.errors import XnorppError
 
 Rule = list[int]  # add, over, times, plus
@@ -53,6 +53,8 @@ def explained(alike: Alike) -> tuple[dict[str, Node], dict[int, Row]]:
         new = replace(node, op=op, attrs=attrs, inputs=inputs, serial=place)
         if scales(node):
             new = _scaled(alike, row, place, new, made)
+        elif node.op == "affine" and node.spatial and len({row.shape(g) for g in range(alike.graphs)}) == 1:
+            new = by_constant(new)
         made[id(row)] = new
         rows[id(new)] = row
     return {name: made[id(row)] for name, row in alike.outputs.items()}, rows

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import xnorpp
+from xnorpp.shipped import shipped_path
 
 
 def _run(code: str) -> str:
@@ -32,6 +33,21 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 def test_importing_the_package_loads_neither_torch_nor_numpy() -> None:
     code = "import sys, xnorpp; print([m for m in ('torch', 'numpy', 'PIL') if m in sys.modules])"
+    assert _run(code) == "[]"
+
+
+def test_a_loaded_model_answers_without_modules_that_only_other_calls_need() -> None:
+    """Each of them is some 100 kB of the memory of a small service."""
+    code = (
+        "import sys, numpy\n"
+        "given = set(sys.modules)\n"
+        "import xnorpp.runtime\n"
+        f"model = xnorpp.runtime.load({str(shipped_path('cifar10-resnet20'))!r}, threads=1)\n"
+        "model(numpy.zeros((1, 32, 32, 3), numpy.uint8))\n"
+        "wanted = ('PIL', 'concurrent', 'hashlib', 'logging', 'pathlib', 'torch', 'urllib')\n"
+        "wanted += ('xnorpp.runtime.decode', 'xnorpp.runtime.plan', 'xnorpp.runtime.reference')\n"
+        "print([name for name in wanted if name in sys.modules and name not in given])"
+    )
     assert _run(code) == "[]"
 
 

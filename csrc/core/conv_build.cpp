@@ -86,10 +86,9 @@ void check_scratch(const ConvSpec &s, size_t bytes) {
                                 std::to_string(s.c) + " channels needs more memory than the engine allows");
 }
 
-void take_weights(ConvStore &store, Budget &budget, size_t bytes) {
-    budget.take(2 * bytes);  // once more where the engine gathers them
-    store.weights = Buffer(bytes);
-    store.conv.weights = store.weights.as();
+void plan_weights(ConvStore &store, Budget &budget, size_t bytes) {
+    budget.take(bytes);
+    store.weight_bytes = bytes;
 }
 
 ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Source source, bool quad = false, bool eight = false,
@@ -143,7 +142,7 @@ ConvStore lay_out(const Kernels &kernels, Budget &budget, const ConvSpec &s, Sou
     k.panel_bytes = (size_t)k.total_units * t.weight_bytes;
     const size_t panels = (size_t)s.groups * k.blocks_per_group * k.panel_bytes;
     const size_t more = (quad ? quad_panel_bytes() : 0) + (eight ? eight_panel_bytes() : 0) + (tiles ? stem_panel_bytes() : 0);
-    take_weights(store, budget, panels + (size_t)k.blocks_per_group * more);
+    plan_weights(store, budget, panels + (size_t)k.blocks_per_group * more);
     return store;
 }
 
@@ -172,7 +171,7 @@ ConvStore lay_out_matrix(Budget &budget, const ConvSpec &s, const Conv &geometry
     k.segments = store.segments.data();
     k.segment_count = (int)store.segments.size();
     k.panel_bytes = (size_t)k.total_units * kPlaneUnit * kBlock / 8 + kBlock * sizeof(int32_t);
-    take_weights(store, budget, (size_t)k.blocks * k.panel_bytes);
+    plan_weights(store, budget, (size_t)k.blocks * k.panel_bytes);
     return store;
 }
 
@@ -201,7 +200,7 @@ ConvStore lay_out_grouped(Budget &budget, const ConvSpec &s) {
     check_scratch(s, row * grouped_ring(k) * sizeof(float));
     k.row_units = (int)row;
     k.panel_bytes = (size_t)s.kh * s.kw * k.fan * kBlock * sizeof(float);
-    take_weights(store, budget, (size_t)k.blocks * k.panel_bytes);
+    plan_weights(store, budget, (size_t)k.blocks * k.panel_bytes);
     return store;
 }
 
@@ -247,7 +246,8 @@ ConvFunction function_of(const Kernels &kernels, Source source) {
 ConvStore build_bit_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, const uint8_t *weight) {
     ConvStore store = lay_out_bits(kernels, budget, s);
     Conv &k = store.conv;
-    (store.source == Source::Matrix ? kernels.matrix->pack : kernels.pack_bits.function)(k, weight, store.weights.as());
+    const auto pack = store.source == Source::Matrix ? kernels.matrix->pack : kernels.pack_bits.function;
+    store.pack = [pack, weight](const Conv &conv, char *to) { pack(conv, weight, to); };
     const bool one = s.pad_value != 0;
     const auto rows = cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, one, store.row_case);
     const auto cols = cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, one, store.col_case);
@@ -275,11 +275,12 @@ ConvStore build_bit_conv(const Kernels &kernels, Budget &budget, const ConvSpec 
     return store;
 }
 
-ConvStore build_float_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, const float *weight, const float *bias) {
+ConvStore build_float_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, std::function<std::vector<float>()> weight, const float *bias) {
     const bool grouped = is_grouped(s);
     ConvStore store = grouped ? lay_out_grouped(budget, s) : lay_out(kernels, budget, s, Source::Float);
     Conv &k = store.conv;
-    (grouped ? kernels.pack_grouped : kernels.pack_float)(k, weight, store.weights.as());
+    const auto pack = grouped ? kernels.pack_grouped : kernels.pack_float;
+    store.pack = [pack, weight = std::move(weight)](const Conv &conv, char *to) { pack(conv, weight().data(), to); };
     cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, true, store.row_case);
     cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, true, store.col_case);
     k.row_case = store.row_case.data(), k.col_case = store.col_case.data(), k.col_cases = 1;
@@ -392,11 +393,14 @@ ConvStore build_image_conv(const Kernels &kernels, Budget &budget, const ConvSpe
                 store.offset.as<int32_t>()[(r * cols.size() + c) * k.channels_padded + o] =
                     (int32_t)(255.0 * mean.inside(rows[r], cols[c])) + p.rest[o];
     }
-    if (quad) kernels.pack_image_quad(k, quads.data(), store.weights.as());
-    if (eight) kernels.pack_image_eight(k, eights.data(), store.weights.as());
-    if (tiles) kernels.matrix->pack_stem(k, p.taps, store.weights.as());
-    if (pairs) kernels.pack_image_pair(k, products.data(), store.weights.as());
-    else kernels.pack_image(k, p.taps, store.weights.as());
+    const std::vector<int16_t> own(p.taps, p.taps + (size_t)s.o * inputs);
+    store.pack = [&kernels, own, quads, eights, products](const Conv &conv, char *to) {
+        if (conv.quad) kernels.pack_image_quad(conv, quads.data(), to);
+        if (conv.eight) kernels.pack_image_eight(conv, eights.data(), to);
+        if (conv.tiles) kernels.matrix->pack_stem(conv, own.data(), to);
+        if (products.empty()) kernels.pack_image(conv, own.data(), to);
+        else kernels.pack_image_pair(conv, products.data(), to);
+    };
     return store;
 }
 
@@ -416,13 +420,17 @@ ConvStore build_whole_conv(const Kernels &kernels, Budget &budget, const ConvSpe
         std::memcpy(store.scale.as<float>() + k.channels_padded, bias, (size_t)s.o * 4);
         k.bias = k.scale + k.channels_padded;
     }
-    (bytes ? kernels.pack_bytes : kernels.pack_image.function)(k, p.taps, store.weights.as());
-    const size_t inputs = (size_t)s.c * s.kh * s.kw;
-    for (int o = 0; o < s.o && bytes; o++) {  // what numbers that are 128 higher add; like the sums modulo 2^32
-        int64_t sum = 0;
-        for (size_t i = 0; i < inputs; i++) sum += p.taps[(size_t)o * inputs + i];
-        store.offset.as<int32_t>()[o] = (int32_t)(uint32_t)(uint64_t)(-128 * sum);
-    }
+    const auto pack = bytes ? kernels.pack_bytes : kernels.pack_image.function;
+    store.pack = [bytes, pack, taps = p.taps, offset = store.offset.as<int32_t>()](const Conv &conv, char *to) {
+        const std::vector<int16_t> own = taps();
+        pack(conv, own.data(), to);
+        const size_t inputs = own.size() / (size_t)conv.o;
+        for (size_t o = 0; o < (size_t)conv.o && bytes; o++) {  // what numbers that are 128 higher add; like the sums modulo 2^32
+            int64_t sum = 0;
+            for (size_t i = 0; i < inputs; i++) sum += own[o * inputs + i];
+            offset[o] = (int32_t)(uint32_t)(uint64_t)(-128 * sum);
+        }
+    };
     return store;
 }
 

@@ -1,5 +1,6 @@
-// Prepares a convolution once, at load: geometry, weight panels, border cases.
+// Prepares a convolution once, at load: geometry, border cases, and how its weight panels are written.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "memory.h"
@@ -11,7 +12,15 @@ struct ConvStore {
     Source source = Source::Float;
     std::vector<Segment> segments;
     std::vector<uint16_t> row_case, col_case;
-    Buffer weights, base, scale, offset;  // an image's: scale and bias, shift; of floats: the bias
+    Buffer base, scale, offset;  // an image's: scale and bias, shift; of floats: the bias
+    // Weight panels are written where they stay, one convolution after the other: nothing is in memory twice, and what a
+    // function of filters gives is freed before the next one's is made. `to` is zero, with a line of slack behind it.
+    size_t weight_bytes = 0;
+    std::function<void(const Conv &, char *to)> pack;
+    void take_weights(char *to) {
+        pack(conv, to);
+        conv.weights = to, pack = nullptr;
+    }
 };
 
 inline bool is_binary(Source source) { return source == Source::Bits || source == Source::Matrix; }
@@ -20,10 +29,10 @@ struct ConvSpec {
     int c, h, w, o, kh, kw, sh, sw, ph, pw, dh, dw, groups, pad_value, in_stride;
 };
 
-// Bits: weight uint8 [o][kh][kw][ceil((c/groups)/8)].
+// Filters are read when `take_weights` is called. Bits: weight uint8 [o][kh][kw][ceil((c/groups)/8)].
 ConvStore build_bit_conv(const Kernels &, Budget &, const ConvSpec &, const uint8_t *weight);
 // Floats: weight [o][c/groups][kh][kw], bias [o] or null.
-ConvStore build_float_conv(const Kernels &, Budget &, const ConvSpec &, const float *weight, const float *bias);
+ConvStore build_float_conv(const Kernels &, Budget &, const ConvSpec &, std::function<std::vector<float>()> weight, const float *bias);
 // Whole-numbered filters over the bytes of an image, as runtime/stem.py makes them: taps [o][c][kh][kw], each tap's
 // part of the mean [o][kh][kw], what is left of it [o], and the factor [o].
 struct ImageSpec {
@@ -31,12 +40,12 @@ struct ImageSpec {
     const int32_t *mean, *rest;
     const float *scale;
 };
-// A uint8 image; groups 1, no dilation along a row; bias [o] or null.
+// A uint8 image; groups 1, no dilation along a row; bias [o] or null. The filters are read at once.
 ConvStore build_image_conv(const Kernels &, Budget &, const ConvSpec &, const ImageSpec &, const float *bias);
 // Floats that are rounded to whole numbers (Conv::steps, limit): taps [o][c][kh][kw], factor [o], bias [o] or null; groups 1,
 // no dilation along a row.
 struct WholeSpec {
-    const int16_t *taps;
+    std::function<std::vector<int16_t>()> taps;
     const float *scale;
     float steps, limit;
 };

@@ -2,6 +2,7 @@
 
 #include "../kernels/dispatch.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -111,28 +112,23 @@ void Engine::finish(int input, std::vector<int> outputs, size_t arena_bytes, std
     }
     budget_.take(arena_bytes_);
     for (int i = 0; i < threads_; i++) budget_.take(scratch_bytes_);
-    gather_weights();
+    pack_weights();
     for (size_t i = 0; i < steps_.size(); i++) splits_.push_back(split_of(i));
     splits_.push_back({values_[(size_t)input].h, By::Row, values_[(size_t)input].h});
     give_context(take_context());
 }
 
-// All weight panels side by side in one block, in the order of the steps. One that has large pages of its own stays there:
-// a copy would be in memory twice at the moment that needs the most.
-void Engine::gather_weights() {
-    std::vector<ConvStore *> stores;
+// All weight panels side by side in one block, in the order of the steps. The largest are written first: real filters are
+// floats in memory for that moment, and the pages of the others are not yet taken.
+void Engine::pack_weights() {
+    std::vector<std::pair<ConvStore *, size_t>> stores;
     size_t bytes = 0;
     for (Step &step : steps_)
         for (ConvStore *conv : {step.image.get(), step.conv.get()})
-            if (conv && !conv->weights.has_pages()) stores.push_back(conv), bytes += round_up(conv->weights.size(), kLine) + kLine;
+            if (conv) stores.emplace_back(conv, bytes), bytes += round_up(conv->weight_bytes, kLine) + kLine;  // a line of slack behind each
     weights_ = Buffer(bytes);
-    char *to = weights_.as();
-    for (ConvStore *conv : stores) {
-        std::memcpy(to, conv->weights.as(), conv->weights.size());
-        conv->conv.weights = to;
-        to += round_up(conv->weights.size(), kLine) + kLine;  // a line of slack behind each
-        conv->weights = Buffer();
-    }
+    std::stable_sort(stores.begin(), stores.end(), [](const auto &a, const auto &b) { return a.first->weight_bytes > b.first->weight_bytes; });
+    for (const auto &[conv, place] : stores) conv->take_weights(weights_.as() + place);
 }
 
 size_t Engine::scratch_bytes(size_t index) const {
@@ -194,7 +190,7 @@ size_t Engine::memory() const {
     }
     for (const Step &step : steps_) {
         for (const auto *conv : {step.conv.get(), step.image.get()})
-            if (conv) bytes += conv->weights.size() + conv->base.size() + conv->offset.size() + conv->scale.size();
+            if (conv) bytes += conv->base.size() + conv->offset.size() + conv->scale.size();
         bytes += step.limits.size() + step.turn.size() + step.toward.size();
         for (const StageSpec &s : step.stages) bytes += s.a.size() + s.b.size() + s.map.size() + s.full.size() + s.flip.size();
     }

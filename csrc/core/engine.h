@@ -154,7 +154,7 @@ class Engine {
     void run_plain(const Call &call, size_t index, int thread, Pieces &pieces) const;
     void run_single(const Call &call, size_t index, int thread, Pieces &pieces) const;
     size_t scratch_bytes(size_t index) const;
-    void gather_weights();
+    void pack_weights();
     bool fuses_pool(size_t index) const;
 
     const Kernels &kernels_;

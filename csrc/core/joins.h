@@ -20,4 +20,18 @@ struct Joins {
 // nothing to do. `multiple` is what the channels before a part must be a multiple of: kernels write whole vectors.
 Joins join_parts(const Program &program, std::vector<PlanStep> &steps, int64_t multiple);
 
+// Moves that follow one another as one copy: each step of a move reads from where its chain begins, and a move whose result
+// nobody reads any more has nothing left to do.
+struct MoveLink {
+    int op;       // -1: a reshape
+    Shape shape;  // of what it makes
+};
+using MoveChain = std::vector<MoveLink>;
+// One for each step, empty where it is none.
+std::vector<MoveChain> join_moves(const Program &program, std::vector<PlanStep> &steps);
+
+// The values as the engine stores them: where products of matrices, softmax and moves alone see the axes before the last two,
+// these are one. The shapes of steps and the chains follow.
+std::vector<Value> merge_axes(const Program &program, std::vector<PlanStep> &steps, std::vector<MoveChain> &chains);
+
 }  // namespace xnorpp

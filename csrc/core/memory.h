@@ -72,7 +72,6 @@ class Buffer {
         return (T *)data_;
     }
     size_t size() const { return bytes_; }
-    bool has_pages() const { return mapped_ > 0; }  // of its own, not the heap's
 
   private:
     void swap(Buffer &other) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "joins.h"
+#include "plain/moved.h"
 #include "program/operations.h"
 #include "program/plan.h"
 #include "program/stem.h"
@@ -26,29 +27,31 @@ class Builder {
     Builder(Engine &engine, const Program &p, std::vector<PlanStep> steps) : engine_(engine), p_(p), steps_(std::move(steps)) {}
 
     void build(const Limits &limits) {
+        chains_ = join_moves(p_, steps_);
+        values_ = merge_axes(p_, steps_, chains_);
         const bool tight = only_filters_read_input(p_, steps_);
         const Joins joins = join_parts(p_, steps_, 16);
         const auto stride = [&](int v) {
-            return v == 0 && tight ? (int)p_.values[0].channels() : stride_of(p_.values[(size_t)joins.root(v)]);
+            return v == 0 && tight ? (int)values_[0].channels() : stride_of(values_[(size_t)joins.root(v)]);
         };
-        std::vector<bool> passing(p_.values.size());  // between a convolution and its pool: never in the arena
+        std::vector<bool> passing(values_.size());  // between a convolution and its pool: never in the arena
         for (const PlanStep &step : steps_)
             if (step.joins_pool) passing[(size_t)step.writes[0]] = true;
         const MemoryPlan plan = plan_memory(p_, steps_, [&](int v) -> int64_t {
             if (passing[(size_t)v]) return 64;
-            const Extent e = extent_of(p_.values[(size_t)v].shape);
-            return (int64_t)e.h * e.w * stride(v) * (p_.values[(size_t)v].kind == Kind::Bits ? 1 : 4);
+            const Extent e = extent_of(values_[(size_t)v].shape);
+            return (int64_t)e.h * e.w * stride(v) * (values_[(size_t)v].kind == Kind::Bits ? 1 : 4);
         }, 64, &joins, engine_.threads() > 1 ? Places::Centred : Places::Lowest, kFewRows * engine_.threads());
         if ((uint64_t)plan.arena > limits.memory_bytes)
             throw beyond_limit("at least " + std::to_string(plan.arena) + " bytes of memory", "memory_bytes", limits.memory_bytes);
-        ids_.assign(p_.values.size(), -1);
+        ids_.assign(values_.size(), -1);
         for (size_t v = 0; v < ids_.size(); v++)
             if (plan.offset[v] >= 0) {
-                const Extent e = extent_of(p_.values[v].shape);
-                ids_[v] = engine_.add_value({p_.values[v].kind == Kind::Bits, e.c, e.h, e.w, stride((int)v), (size_t)plan.offset[v]});
+                const Extent e = extent_of(values_[v].shape);
+                ids_[v] = engine_.add_value({values_[v].kind == Kind::Bits, e.c, e.h, e.w, stride((int)v), (size_t)plan.offset[v]});
             }
         bool bytes = false;
-        for (const PlanStep &step : steps_) add(step), bytes |= step.bytes;
+        for (size_t i = 0; i < steps_.size(); i++) add(steps_[i], chains_[i]), bytes |= steps_[i].bytes;
         std::vector<int> outputs;
         for (const Output &output : p_.outputs) outputs.push_back(id(output.value));
         engine_.finish(id(0), outputs, (size_t)plan.arena, bytes ? std::vector<float>() : table());
@@ -76,7 +79,7 @@ class Builder {
     void filter(const PlanStep &from, Step &step) const {
         const Operation &o = op(from);
         const Tensor &weight = *p_.tensor(o, "weight");
-        const bool bits = p_.values[(size_t)from.source].kind == Kind::Bits;
+        const bool bits = values_[(size_t)from.source].kind == Kind::Bits;
         const ConvSpec s = geometry(o, input(step), bits);
         step.kind = StepKind::Conv;
         step.feeds_pool = from.joins_pool;
@@ -87,7 +90,7 @@ class Builder {
         const Tensor *bias = p_.tensor(o, "bias");
         const std::vector<float> summand = bias ? floats_of(*bias) : std::vector<float>();
         const float *b = bias ? summand.data() : nullptr;
-        step.conv = std::make_unique<ConvStore>(build_float_conv(engine_.kernels(), engine_.budget(), s, real_filters(p_, o).data(), b));
+        step.conv = std::make_unique<ConvStore>(build_float_conv(engine_.kernels(), engine_.budget(), s, [this, &o] { return real_filters(p_, o); }, b));
         if (from.bytes) {
             const ByteFilters f = byte_filters(p_, from);
             const ImageSpec spec{f.taps.data(), f.mean.data(), f.rest.data(), f.scale.data()};
@@ -100,7 +103,7 @@ class Builder {
         const WholeFilters f = whole_filters(p_, o);
         const Tensor *bias = p_.tensor(o, "bias");
         const std::vector<float> summand = bias ? floats_of(*bias) : std::vector<float>();
-        const WholeSpec spec{f.taps.data(), f.scale.data(), f.steps, f.limit};
+        const WholeSpec spec{[this, &o] { return whole_taps(p_, o); }, f.scale.data(), f.steps, f.limit};
         step.kind = StepKind::Conv;
         step.conv = std::make_unique<ConvStore>(
             build_whole_conv(engine_.kernels(), engine_.budget(), geometry(o, input(step), false), spec, bias ? summand.data() : nullptr));
@@ -136,17 +139,27 @@ class Builder {
         for (size_t i = 0; i < row.read(o.inputs.size()); i++) {
             const int input = o.inputs[i];
             step.inputs.push_back(id(input));
-            step.views.push_back(view_of(p_.values[(size_t)input], engine_.value(id(input)).stride));
+            step.views.push_back(view_of(values_[(size_t)input], engine_.value(id(input)).stride));
         }
         const int stride = (int)round_up((size_t)step.c, 16);
-        step.views.push_back(view_of(p_.values[(size_t)o.output], stride));
-        step.plain = row.make({p_, o, engine_.kernels(), engine_.budget()});
+        step.views.push_back(view_of(values_[(size_t)o.output], stride));
+        step.plain = row.make({p_, o, engine_.kernels(), engine_.budget(), values_});
         const int pixels = step.h * step.w, wanted = step.plain.grain ? step.plain.grain : kPiece / stride;
         step.plain.grain = std::max(1, std::min(pixels, wanted));
     }
 
+    // A copy, for a whole chain of moves.
+    void moved(const PlanStep &from, const MoveChain &chain, Step &step) const {
+        step.kind = StepKind::Plain;
+        step.inputs = {step.in};
+        step.views = {view_of(values_[(size_t)from.source], input(step).stride), view_of({Kind::F32, from.shape}, (int)round_up((size_t)step.c, 16))};
+        Moved places(step.views[0]);
+        for (const MoveLink &link : chain) link.op < 0 ? places.reshape(link.shape) : places.apply(p_.ops[(size_t)link.op], link.shape);
+        step.plain = places.copy(step.views[1], engine_.kernels());
+    }
+
   private:
-    void add(const PlanStep &from);
+    void add(const PlanStep &from, const MoveChain &chain);
 
     // What each byte stands for, in every channel; one column where all channels are alike.
     std::vector<float> table() const {
@@ -171,7 +184,7 @@ class Builder {
         const Tensor *tensor = p_.tensor(o, role);
         if (!tensor) return std::vector<float>(count, missing);
         std::vector<float> values = floats_of(*tensor);
-        if (values.size() == 1) values.assign(count, values[0]);  // one slope for all channels
+        if (values.size() != count) values.assign(count, values[0]);  // one number for all channels
         return values;
     }
 
@@ -202,14 +215,17 @@ class Builder {
         const Tensor &tensor = *p_.tensor(o, "value");
         const std::vector<float> from = floats_of(tensor);
         const Shape &shape = p_.values[(size_t)o.output].shape;
-        spread = extent_of(tensor.shape).h == 1 && extent_of(tensor.shape).w == 1 ? Spread::Channel : Spread::Each;
+        // The axes that are channels here, and those that are pixels.
+        const size_t lead = values_[(size_t)o.output].shape.size() == shape.size() ? 1 : shape.size() - 2;
+        spread = std::all_of(tensor.shape.begin() + (std::ptrdiff_t)lead, tensor.shape.end(), [](int64_t n) { return n == 1; }) ? Spread::Channel : Spread::Each;
         const size_t stride = round_up((size_t)step.c, 16), pixels = spread == Spread::Channel ? 1 : (size_t)step.h * step.w;
         std::vector<float> to(pixels * stride);
         for (size_t pixel = 0; pixel < pixels; pixel++)
             for (size_t c = 0; c < (size_t)step.c; c++) {
-                size_t at = 0, rest = pixel;
-                size_t place[8] = {c};
-                for (size_t axis = shape.size(); axis-- > 1; rest /= (size_t)shape[axis]) place[axis] = rest % (size_t)shape[axis];
+                size_t at = 0, rest = pixel, channel = c;
+                size_t place[8] = {};
+                for (size_t axis = shape.size(); axis-- > lead; rest /= (size_t)shape[axis]) place[axis] = rest % (size_t)shape[axis];
+                for (size_t axis = lead; axis-- > 0; channel /= (size_t)shape[axis]) place[axis] = channel % (size_t)shape[axis];
                 for (size_t axis = 0; axis < shape.size(); axis++)
                     at = at * (size_t)tensor.shape[axis] + (tensor.shape[axis] == 1 ? 0 : place[axis]);
                 to[pixel * stride + c] = from[at];
@@ -275,7 +291,9 @@ class Builder {
     Engine &engine_;
     const Program &p_;
     std::vector<PlanStep> steps_;
-    std::vector<int> ids_;  // of values in the engine
+    std::vector<MoveChain> chains_;  // of each step
+    std::vector<Value> values_;      // as they are stored
+    std::vector<int> ids_;           // of values in the engine
 };
 
 struct Producer {
@@ -304,7 +322,7 @@ const Producer kProducers[] = {
 // Operations that are moves of an epilogue: `Builder::stage` has a case for each.
 const char *const kMoves[] = {"affine", "relu", "prelu", "hardtanh", "add", "mul", "sign", "sub", "div", "offset"};
 
-void Builder::add(const PlanStep &from) {
+void Builder::add(const PlanStep &from, const MoveChain &chain) {
     const char *kind = from.kind(p_);
     const auto *row = std::find_if(std::begin(kProducers), std::end(kProducers), [&](const Producer &p) { return !std::strcmp(p.op, kind); });
     // Softmax along an axis is a plain function; of a vector it has its own step.
@@ -316,7 +334,8 @@ void Builder::add(const PlanStep &from) {
     const Extent e = extent_of(from.shape);
     step.in = id(from.source);
     step.c = e.c, step.h = e.h, step.w = e.w;
-    if (other) plain(from, step, *other);
+    if (!chain.empty()) moved(from, chain, step);
+    else if (other) plain(from, step, *other);
     else (this->*row->build)(from, step);
     for (const Move &move : from.epilogue) stage(move, step);
     if (step.kind == StepKind::Pointwise && from.epilogue.empty()) step.kind = StepKind::Nothing;  // a concatenation in place

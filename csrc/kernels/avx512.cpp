@@ -195,10 +195,11 @@ constexpr auto runs_of(int n, std::integer_sequence<int, I...>) {
 
 }  // namespace
 
+#include "norm.inl"
 #include "product.inl"
 #include "conv.inl"
-#include "real_pointwise.inl"
-#include "real_grouped.inl"
+#include "real/pointwise.inl"
+#include "real/grouped.inl"
 #include "stem/whole.inl"
 #include "stem/image_pair.inl"
 #include "stem/image_quad.inl"

@@ -115,6 +115,18 @@ struct Pool {
     bool max, include_pad, box;
 };
 
+// Products of matrices side by side, one in each channel: out[i][j] = sum over k of a[i][k]*b[k][j], in order. Channels are a
+// multiple of 16; the steps are from one row, one column and one summand to the next.
+struct SideProduct {
+    int channels, rows, columns;
+    int64_t inner, a_row, a_inner, b_inner, b_column, out_row, out_column;
+};
+
+// What a normalisation subtracts, and multiplies by: 1/sqrt(variance + eps).
+struct Moments {
+    float mean, factor;
+};
+
 // Fixed facts about an inner kernel that the engine needs to lay out memory.
 struct DotTraits {
     int unit_bytes;      // of a prepared row
@@ -162,7 +174,7 @@ struct Kernels {
     Entry<PackFunction<float>> pack_grouped;
     Entry<ConvFunction> conv_bits, conv_float, conv_image, conv_image_pair;
     Entry<ConvFunction> conv_whole;    // floats rounded to 16 bits, panels of pack_image
-    Entry<ConvFunction> conv_grouped;  // real, with many groups of few filters (real_grouped.inl)
+    Entry<ConvFunction> conv_grouped;  // real, with many groups of few filters (real/grouped.inl)
     // One row of a pool into `row` (stride as the input's). `in` points at row 0; `ring` > 0: rows live in a ring of so many.
     Entry<void (*)(const Pool &, const float *in, int stride, int ring, int y, float *row)> pool_row;
     // A stem of Source::ImagePair together with its max pool (stem/pooled.inl): rows y0..y1 into lines of maxima, and row y of
@@ -174,9 +186,15 @@ struct Kernels {
     // out[i][j] = sum over k of a[i][k]*b[k][j], i < rows, k < inner, j < columns; steps are from one row to the next, and
     // columns, steps of b and of out are multiples of 16.
     Entry<void (*)(const float *a, int a_step, const float *b, int b_step, int rows, int inner, int columns, float *out, int out_step)> product;
-    // out[c] = sum over k of a[k*a_step + c]*b[k*b_step + c], in order; channels are a multiple of 16.
-    Entry<void (*)(const float *a, int64_t a_step, const float *b, int64_t b_step, int64_t inner, int channels, float *out)> side_product;
+    Entry<void (*)(const SideProduct &, const float *a, const float *b, float *out)> side_product;
+    // exp(x - most)/sum in each of `lanes` columns, a multiple of 16, of `size` rows that lie `far` apart.
+    Entry<void (*)(float *rows, int64_t far, int64_t size, int lanes)> softmax;
     Entry<void (*)(int which, float parameter, float *values, int n)> curve;  // n a multiple of 16
+    // Normalisation (norm.inl): the moments of rows of n numbers that lie `stride` apart, those of each of their channels, and
+    // each group of n numbers of each row by its own moments.
+    Entry<Moments (*)(const float *x, size_t stride, int rows, int n, bool centre, double eps)> moments;
+    Entry<void (*)(const float *x, size_t stride, int rows, int channels, bool centre, double eps, float *mean, float *factor)> channel_moments;
+    Entry<void (*)(const float *x, size_t stride, int rows, int groups, int n, bool centre, double eps, float *to, size_t to_stride)> normalise;
     // The epilogue over pixels first..first+n whose registers start as src[i*stride + channel].
     Entry<void (*)(const Epilogue &, const float *src, int stride, int first, int n)> finish;
     // to[j*to_stride + i] = from[i*from_stride + j] for i < rows, j < columns.

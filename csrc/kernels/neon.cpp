@@ -146,11 +146,12 @@ struct BitDot {
 }  // namespace
 
 #include "curves.inl"
+#include "norm.inl"
 #include "product.inl"
 #include "epilogue.inl"
 #include "conv.inl"
-#include "real_pointwise.inl"
-#include "real_grouped.inl"
+#include "real/pointwise.inl"
+#include "real/grouped.inl"
 #include "stem/whole.inl"
 #include "stem/image_pair.inl"
 #include "stem/image_quad.inl"

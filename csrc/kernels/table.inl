@@ -33,7 +33,11 @@ constexpr Kernels table(const char *name, DotTraits bits, ConvFunction conv_bits
         abs_mean,
         float_product,
         side_product,
+        softmax,
         run_curve,
+        moments,
+        channel_moments,
+        normalise,
         finish_pixels,
         transpose,
     };

@@ -251,11 +251,12 @@ struct BitDot {
 }  // namespace
 
 #include "../kernels/curves.inl"
+#include "../kernels/norm.inl"
 #include "../kernels/product.inl"
 #include "../kernels/epilogue.inl"
 #include "../kernels/conv.inl"
-#include "../kernels/real_pointwise.inl"
-#include "../kernels/real_grouped.inl"
+#include "../kernels/real/pointwise.inl"
+#include "../kernels/real/grouped.inl"
 #include "../kernels/stem/whole.inl"
 #include "../kernels/stem/image_pair.inl"
 #include "../kernels/stem/image_quad.inl"

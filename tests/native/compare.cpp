@@ -68,6 +68,12 @@ Case draw_case() {
     return c;
 }
 
+// A convolution with its weight panels.
+struct Built : ConvStore {
+    explicit Built(ConvStore store) : ConvStore(std::move(store)), weights(weight_bytes) { take_weights(weights.as()); }
+    Buffer weights;
+};
+
 // v*map, v*mult + add, prelu, + residual, store, sign: as one fused line or as stages.
 Output run(const Kernels &kernels, const Case &c, const ConvStore &store, const void *in) {
     const size_t pixels = (size_t)c.oh * c.ow, stride = round_up((size_t)c.s.o, 16);
@@ -219,9 +225,9 @@ void compare_whole(const Kernels &kernels, Case &c, const char *in, const float 
     for (auto &v : filters) v = (int16_t)draw(-128, 127);
     const Buffer scale = reals((size_t)s.o);
     const float limit = draw(0, 2) ? (float)draw(1, 127) : (float)std::min(32767, (int)(INT32_MAX / (128 * inputs)));
-    const WholeSpec spec{filters.data(), scale.as<float>(), limit / 2, limit};
+    const WholeSpec spec{[&] { return filters; }, scale.as<float>(), limit / 2, limit};
     Budget budget(SIZE_MAX);
-    const auto build = [&](const Kernels &k) { return build_whole_conv(k, budget, s, spec, draw(0, 1) ? bias : nullptr); };
+    const auto build = [&](const Kernels &k) { return Built(build_whole_conv(k, budget, s, spec, draw(0, 1) ? bias : nullptr)); };
     const auto seed = rng;
     const Output a = run(*generic_kernels(), c, build(*generic_kernels()), in);
     rng = seed;
@@ -248,11 +254,11 @@ void compare_bits(const Kernels &kernels, Case &c) {
     s.in_stride = (int)words;
     const float factor = c.map.as<float>()[0];
     if (draw(0, 3) == 0) c.map.as<float>()[0] = 3e38f;  // whose double is no number
-    const Output a = run(plain, c, build_bit_conv(plain, budget, s, weight.data()), bits.as());
-    const Output b = run(kernels, c, build_bit_conv(kernels, budget, s, weight.data()), bits.as());
+    const Output a = run(plain, c, Built(build_bit_conv(plain, budget, s, weight.data())), bits.as());
+    const Output b = run(kernels, c, Built(build_bit_conv(kernels, budget, s, weight.data())), bits.as());
     if (a.floats != b.floats || a.bits != b.bits) fail(kernels, "bits", c);
     c.map.as<float>()[0] = factor;
-    compare_endings(kernels, c, build_bit_conv(plain, budget, s, weight.data()), build_bit_conv(kernels, budget, s, weight.data()), bits.as());
+    compare_endings(kernels, c, Built(build_bit_conv(plain, budget, s, weight.data())), Built(build_bit_conv(kernels, budget, s, weight.data())), bits.as());
 }
 
 // Rows of more than sixteen pixels, pixels of up to seventeen words, kernels up to 5x5 and strides up to 3: what AVX-512's
@@ -285,8 +291,9 @@ void compare(const Kernels &kernels) {
     c.plain = draw(0, 1), c.threads = draw(0, 1);
     fit(c);
     const Buffer x = reals(pixels * (size_t)stride), w = reals((size_t)s.o * (size_t)(s.c / s.groups) * (size_t)s.kh * (size_t)s.kw), bias = reals((size_t)s.o);
-    const Output fa = run(plain, c, build_float_conv(plain, budget, s, w.as<float>(), bias.as<float>()), x.as());
-    const Output fb = run(kernels, c, build_float_conv(kernels, budget, s, w.as<float>(), bias.as<float>()), x.as());
+    const auto filters = [&] { return std::vector<float>(w.as<float>(), w.as<float>() + w.size() / 4); };
+    const Output fa = run(plain, c, Built(build_float_conv(plain, budget, s, filters, bias.as<float>())), x.as());
+    const Output fb = run(kernels, c, Built(build_float_conv(kernels, budget, s, filters, bias.as<float>())), x.as());
     if (!close(fa, fb)) fail(kernels, "floats", c);
     if (s.groups == 1) compare_whole(kernels, c, x.as(), bias.as<float>());
     c.plain = false;
@@ -312,7 +319,7 @@ void compare(const Kernels &kernels) {
         Buffer image(area * (size_t)s.c);
         for (size_t i = 0; i < area * (size_t)s.c; i++) image.as<uint8_t>()[i] = (uint8_t)draw(0, 255);
         const ImageSpec spec{filters.data(), means.data(), rest.data(), scale.as<float>()};
-        const auto build = [&](const Kernels &k) { return build_image_conv(k, budget, s, spec, bias.as<float>()); };
+        const auto build = [&](const Kernels &k) { return Built(build_image_conv(k, budget, s, spec, bias.as<float>())); };
         const Output pa = run(plain, c, build(plain), image.as()), pb = run(kernels, c, build(kernels), image.as());
         if (pa.floats != pb.floats || pa.bits != pb.bits)
             fail(kernels, "image", c);

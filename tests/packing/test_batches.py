@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from agreement import agrees, images
+import torch.nn.functional as F
+from agreement import agrees, images, is_refused
 from networks import Lambda
 from torch import Tensor, nn
 
@@ -136,26 +137,130 @@ def test_masks_of_scores_are_large_numbers(name: str) -> None:
     agrees(MASKS[name], images(4, 6))
 
 
-def test_two_images_through_one_network() -> None:
-    """Parts joined along the batch are refused; the remedy packs."""
-    encode = nn.Sequential(BinaryConv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 4 * 5, 6)).eval()
+torch.manual_seed(4)
+ENCODE = nn.Sequential(
+    BinaryConv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.MaxPool2d(2)
+).eval()
+GRU = nn.GRU(4, 5, batch_first=True).eval()
 
-    def joined(x: Tensor) -> Tensor:
-        first, second = encode(torch.cat([x[:, :3], x[:, 3:]])).chunk(2)
-        return (first - second).abs()
 
-    def beside(x: Tensor) -> Tensor:
-        both = encode(torch.stack([x[:, :3], x[:, 3:]], 1).flatten(0, 1)).unflatten(0, (-1, 2))
-        return (both[:, 0] - both[:, 1]).abs()
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x[:, :3], x[:, 3:]
 
-    class Pair(nn.Module):
-        def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-            super().__init__()
-            self.encode, self.function = encode, function
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.function(x)
+def sliced(x: Tensor) -> Tensor:
+    y = ENCODE(torch.cat(halves(x), dim=0))
+    n = y.shape[0] // 2
+    return y[:n] - y[n:]
 
-    (obstacle, *_) = check_packable(Pair(joined), (6, 6, 7)).obstacles
-    assert "torch.stack([a, b], 1).flatten(0, 1)" in obstacle.remedy
-    agrees(Pair(beside), images(6, 6, 7))
+
+def viewed(x: Tensor) -> Tensor:
+    y = ENCODE(torch.cat(halves(x)))
+    y = y.view(2, len(x), *y.shape[1:])
+    return y[0] + 2 * y[1]
+
+
+def beside(x: Tensor) -> Tensor:
+    both = ENCODE(torch.stack(halves(x), 1).flatten(0, 1)).unflatten(0, (-1, 2))
+    return (both[:, 0] - both[:, 1]).abs()
+
+
+def frames_first(x: Tensor) -> Tensor:
+    clip = x.unflatten(1, (2, 3)).transpose(0, 1)
+    y = ENCODE(clip.reshape(-1, *clip.shape[2:]))
+    return y.view(2, -1, *y.shape[1:]).permute(1, 2, 0, 3, 4).flatten(1)
+
+
+def three(x: Tensor) -> Tensor:
+    y = ENCODE(torch.cat([*halves(x), x[:, 1:4]]))
+    first, second = y[: 2 * len(x)].chunk(2)
+    return torch.cat([y[2 * len(x) :], first - second], 1)
+
+
+def windows_of_two_images(x: Tensor) -> Tensor:
+    y = F.interpolate(ENCODE(torch.cat(halves(x))), (4, 6))
+    t = y.view(len(y), 4, 2, 2, 2, 3).permute(0, 2, 4, 3, 5, 1).reshape(len(y) * 4, 6, 4)
+    t = GRU((t @ t.mT).softmax(-1) @ t)[0]
+    first, second = t.view(len(y), 2, 2, 2, 3, 5).permute(0, 5, 1, 3, 2, 4).reshape(-1, 5, 4, 6).chunk(2)
+    return first - second
+
+
+def turned_around(x: Tensor) -> Tensor:
+    first, second = ENCODE(torch.cat(halves(x))).chunk(2)
+    both = torch.cat([torch.cat([first, second]), torch.cat([second, first])], 1).mean((2, 3))
+    return both.view(2, len(x), -1)[0]
+
+
+def one_factor(x: Tensor) -> Tensor:
+    y = ENCODE(torch.cat(halves(x))) * x.mean((1, 2, 3), keepdim=True).repeat(2, 1, 1, 1)
+    return y.split([len(x), len(x)])[1]
+
+
+def single_numbers(x: Tensor) -> Tensor:
+    first, second = ENCODE(torch.cat(halves(x))).mean((1, 2, 3)).chunk(2)
+    return (first - second)[:, None]
+
+
+def products(x: Tensor) -> Tensor:
+    first, second = ENCODE(torch.cat(halves(x))).flatten(2).chunk(2)
+    return torch.einsum("nci,ncj->nij", first, second)
+
+
+def changed_in_place(x: Tensor) -> Tensor:
+    y = ENCODE(torch.cat(halves(x)))
+    y[y > 0.5] = 0.5
+    return y.chunk(2)[1]
+
+
+TWO_IMAGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "chunk": lambda x: torch.sub(*ENCODE(torch.cat(halves(x))).chunk(2)).abs(),
+    "stack": lambda x: ENCODE(torch.stack(halves(x)).flatten(0, 1)).unflatten(0, (2, -1)).mean(0),
+    "frames in a loop": lambda x: torch.stack([ENCODE(f) for f in x.unflatten(1, (2, 3)).unbind(1)]).mean(0),
+    "joined after it": lambda x: torch.cat([ENCODE(f) for f in halves(x)]).unflatten(0, (2, -1))[1],
+    "changed in place": changed_in_place,
+    **{
+        function.__name__: function
+        for function in (
+            *(sliced, viewed, beside, frames_first, three, windows_of_two_images, turned_around),
+            *(one_factor, single_numbers, products),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("name", TWO_IMAGES)
+def test_two_images_through_one_network(name: str) -> None:
+    model = Lambda(TWO_IMAGES[name])
+    model.encode, model.gru = ENCODE, GRU
+    agrees(model, images(6, 8, 9))
+
+
+def windows(x: Tensor) -> Tensor:
+    return x.unflatten(2, (2, 4)).transpose(1, 2).flatten(0, 1)
+
+
+MIXED: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
+    "windows and images": (
+        lambda x: torch.cat([windows(x[:, :3]), x[:, 3:, :4]])[: 2 * len(x)],
+        "joins values of different kinds along the batch axis",
+        "torch.stack([a, b], 1).flatten(0, 1)",
+    ),
+    "in two orders": (
+        lambda x: (windows(x) * x.mean((2, 3), keepdim=True).repeat(2, 1, 1, 1)).unflatten(0, (-1, 2)),
+        "images are in another order",
+        "x.repeat_interleave(times, 0)",
+    ),
+    "half a batch": (lambda x: torch.cat(halves(x))[: 3 * len(x) // 2], "chooses among images", "batch axis"),
+    "one image": (lambda x: torch.cat(halves(x))[1:], "chooses among images", "batch axis"),
+    "not taken apart": (
+        lambda x: ENCODE(torch.cat(halves(x))),
+        "whose first axis is not the batch",
+        "batch axis",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_batches_that_mix_images_are_refused(name: str) -> None:
+    function, reason, remedy = MIXED[name]
+    is_refused(Lambda(function), (6, 8, 9), reason, remedy)

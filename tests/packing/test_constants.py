@@ -217,3 +217,23 @@ def test_threads_pack_functions_of_torchscript_side_by_side() -> None:
         thread.join()
     assert all("unknown origin" in error or "TorchScript" in error for error in errors)
     assert torch.jit.ScriptFunction.__call__ is before
+
+
+LARGER = torch.rand(6, 7, 9) + 0.5
+ENLARGED: dict[str, Forward] = {
+    "product": lambda y: y * LARGER,
+    "quotient": lambda y: y / LARGER,
+    "divided": lambda y: LARGER / (y.abs() + 1),
+    "sum": lambda y: y + LARGER,
+    "difference": lambda y: LARGER - y,
+    "one more axis": lambda y: y[:, None] / LARGER,
+    "addcmul": lambda y: torch.addcmul(y, y, LARGER),
+    "addcmul to a constant": lambda y: torch.addcmul(LARGER, y, y),
+    "addcmul of constants": lambda y: torch.addcmul(y, LARGER, LARGER, value=2),
+    "addcdiv": lambda y: torch.addcdiv(y, y, LARGER),
+}
+
+
+@pytest.mark.parametrize("name", ENLARGED)
+def test_a_constant_that_is_larger_than_the_value(name: str) -> None:
+    agrees(lambda x: ENLARGED[name](x.mean((2, 3), keepdim=True)), images(*SHAPE))

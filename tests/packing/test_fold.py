@@ -13,6 +13,7 @@ from xnorpp.nn import BinaryConv2d, ChannelShift, RPReLU
 from xnorpp.packing import pack_program as pack
 from xnorpp.packing import verify
 from xnorpp.packing.threshold import float_at, integer_threshold, real_threshold
+from xnorpp.runtime import PackedModel
 
 CHANNELS = 5
 
@@ -283,3 +284,27 @@ def test_k_of_xnor_net_packs_as_operations(groups: int) -> None:
     program = pack(model, (4, 7, 7))
     assert "mul" in {op.op for op in program.ops}
     assert verify(model, np.random.default_rng(0).standard_normal((2, 4, 7, 7)).astype(np.float32)).holds
+
+
+class Gated(nn.Module):
+    """A count of bits times a value, in any order."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self.order, self.layer = order, BinaryConv2d(4, 4, 3, padding=1, bias=False, scale=None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if self.order == "itself":
+            return y * y
+        return y * torch.sigmoid(x) if self.order == "first" else torch.sigmoid(x) * y
+
+
+@pytest.mark.parametrize("order", ["first", "second", "itself"])
+def test_a_product_with_a_count_of_bits_in_any_order(order: str) -> None:
+    torch.manual_seed(0)
+    model, x = Gated(order).eval(), np.random.default_rng(0).standard_normal((2, 4, 7, 6)).astype(np.float32)
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(PackedModel(pack(model, (4, 7, 6)))(x), wanted, rtol=1e-5, atol=1e-5)
+    assert verify(model, x).holds

@@ -243,7 +243,7 @@ REFUSED: dict[str, tuple[Forward, str]] = {
         "mixes images",
     ),
     "images by images": (lambda x: x.mean((2, 3)) @ x.mean((2, 3)).t(), "each image by every other"),
-    "the batch again": (lambda x: x.repeat(2, 1, 1, 1), "repeats the whole batch"),
+    "the batch again": (lambda x: x.repeat(2, 1, 1, 1), "first axis is not the batch"),
     "diagonal": (lambda x: torch.einsum("nchh->nch", x[..., :7]), "letter twice"),
     "chosen by values": (lambda x: x[x > 0], "index"),
     "images put in": (lambda x: x.clone().index_fill_(0, torch.tensor([0]), 0.0), "index_fill"),

@@ -46,10 +46,26 @@ def polynomial(x: Tensor) -> Tensor:
     return out.detach() - third.detach() + third
 
 
+def swish(x: Tensor) -> Tensor:
+    """The derivative of a swish, written twice."""
+
+    def smooth(x: Tensor) -> Tensor:
+        return 2 * torch.sigmoid(5 * x) * (1 + 5 * x * (1 - torch.sigmoid(5 * x))) - 1
+
+    return (x.sign() - smooth(x)).detach() + smooth(x)
+
+
 def by_masks(x: Tensor) -> Tensor:
     out = x.clone()
     out[x > 0] = 1
     out[x <= 0] = -1
+    return out
+
+
+def by_masks_of_itself(x: Tensor) -> Tensor:
+    out = x.clone()
+    out[out >= 0] = 1
+    out[out < 0] = -1
     return out
 
 
@@ -67,7 +83,10 @@ def data(x: Tensor) -> Tensor:
 VALUES: dict[str, Binarize] = {
     "function": Sign.apply,
     "polynomial": polynomial,
+    "swish": swish,
     "masks": by_masks,
+    "masks of itself": by_masks_of_itself,
+    "the larger one": lambda x: torch.max(torch.sign(x), torch.tensor(-1.0)),
     "zeros": of_zeros,
     "data": data,
     "at least 0": lambda x: torch.where(x >= 0, torch.ones_like(x), -torch.ones_like(x)),
@@ -75,9 +94,17 @@ VALUES: dict[str, Binarize] = {
     "truth values": lambda x: (x > 0).float() * 2 - 1,
     "of a tangent": lambda x: torch.tanh(3 * x) + (x.sign() - torch.tanh(3 * x)).detach(),
     "around x": lambda x: x + (x.sign() - x).detach(),
+    "around x, summed first": lambda x: (x.sign() + x) - x.detach(),
+    "x less itself": lambda x: x.sign().detach() + (x - x.detach()),
+    "x less itself first": lambda x: x - x.detach() + x.sign().detach(),
+    "x times 0": lambda x: x.detach().sign() + 0 * x,
     "clipped": lambda x: (x.clamp(-1, 1).sign() - x.clamp(-1, 1)).detach() + x.clamp(-1, 1),
     "twice": lambda x: torch.sign(torch.sign(x) + 0.1),
     "in place": lambda x: x.clone().sign_(),
+    "by its size": lambda x: x / x.abs(),
+    "a step": lambda x: 2 * torch.heaviside(x, torch.zeros(1)) - 1,
+    "0 becomes 1": lambda x: x.sign() + (x == 0).float(),
+    "0 becomes 1 later": lambda x: torch.where(x.sign() == 0, torch.ones_like(x), x.sign()),
     "0 and 1": lambda x: (x > 0).float(),
     "from 2 to 5": lambda x: 3 * (x >= 0).float() + 2,
     "scaled": lambda x: 0.37 * torch.sign(x / 0.37),
@@ -111,6 +138,24 @@ FILTERS: dict[str, Binarize] = {
     "moved": moved,
     "0 and 1": lambda w: (w > 0).float(),
 }
+
+
+class Function(nn.Module):
+    def __init__(self, function: Binarize) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class Shift1d(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(channels, 1) * 0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.bias
 
 
 class Shift(nn.Module):
@@ -188,6 +233,80 @@ def test_padding_before_a_convolution(value: float) -> None:
     assert made.count("conv2d") == 1 + (value == 0.5)
 
 
+@pytest.mark.parametrize("sides", [(0, 1, 0, 1), (1, 0, 2, 0), (0, 3, 2, 1)])
+@pytest.mark.parametrize("settings", [{}, {"stride": 2}, {"stride": 3, "padding": 1}, {"dilation": 2}])
+@pytest.mark.parametrize("values", ["function", "from 2 to 5"])
+def test_uneven_padding_before_a_convolution(
+    sides: tuple[int, ...], settings: dict[str, int], values: str
+) -> None:
+    """As "same" padding of other frameworks has it; the values 2 and 5 are padded with neither."""
+    layer = Conv(lambda x: F.pad(VALUES[values](x), sides), straight_through, **{"padding": 0, **settings})
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), Shift(8), layer, nn.PReLU(8)).eval()
+    made = operations(agrees(model, images(3, 11, 9)))
+    assert made.count("binary_conv2d") == 1
+    assert made.count("conv2d") == (2 if values == "from 2 to 5" else 1)
+
+
+def test_a_sequence_is_padded_before_a_causal_convolution() -> None:
+    filters = straight_through(torch.randn(8, 8, 3, 1)).squeeze(3)
+    model = nn.Sequential(
+        nn.Conv1d(3, 8, 3), nn.BatchNorm1d(8), Shift1d(8),
+        Function(lambda x: F.conv1d(F.pad(torch.sign(x), (4, 0)), filters, dilation=2)),
+    )  # fmt: skip
+    made = operations(agrees(model, images(3, 11)))
+    assert made.count("binary_conv2d") == made.count("conv2d") == 1
+
+
+PICKED: dict[str, Binarize] = {
+    "replicated": lambda x: F.pad(torch.sign(x), (1, 1, 1, 1), mode="replicate"),
+    "reflected": lambda x: F.pad(0.3 * torch.sign(x), (2, 1, 1, 2), mode="reflect"),
+    "circular": lambda x: F.pad(torch.sign(x), (1, 1, 1, 1), mode="circular"),
+    "uneven, of a number": lambda x: F.pad(torch.sign(x), (0, 1, 2, 1), value=-1.0),
+    "largest": lambda x: F.max_pool2d(torch.sign(x), 2, 1),
+    "largest of 0 and 1": lambda x: F.max_pool2d((x > 0).float(), 3, 2, 1),
+    "two parts": lambda x: torch.cat([torch.sign(x[:, :4]), torch.where(x[:, 4:] >= 0.1, 1.0, -1.0)], 1),
+    "shuffled": lambda x: F.channel_shuffle(torch.sign(x), 2),
+    "pixels": lambda x: F.pixel_unshuffle(F.pixel_shuffle(torch.sign(x), 2), 2),
+    "turned": lambda x: torch.sign(x).flip(2),
+    "rolled": lambda x: torch.sign(x).roll(1, 3),
+    "larger": lambda x: F.interpolate(torch.sign(x), scale_factor=2),
+    "cut": lambda x: torch.sign(x)[:, :, 1:-1, 1:],
+    "ReLU of a sign": lambda x: torch.relu(torch.sign(x)),
+    "clipped sign": lambda x: F.hardtanh(torch.sign(x)),
+}
+
+
+@pytest.mark.parametrize("name", PICKED)
+def test_numbers_picked_from_two_are_two(name: str) -> None:
+    torch.manual_seed(0)
+    layer = Conv(PICKED[name], straight_through)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), Shift(8), layer, nn.PReLU(8)).eval()
+    made = operations(agrees(model, images(3, 9, 8)))
+    assert made.count("binary_conv2d") == made.count("conv2d") == 1
+
+
+@pytest.mark.parametrize("values", ["function", "scaled", "0 and 1", "from 2 to 5"])
+@pytest.mark.parametrize("filters", ["straight through", "moved"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"stride": 2, "padding": 1, "output_padding": 1}, {"groups": 2, "stride": 3}]
+)
+def test_transposed_convolutions_are_bits(values: str, filters: str, settings: dict[str, int]) -> None:
+    torch.manual_seed(0)
+    groups = settings.get("groups", 1)
+    weight = FILTERS[filters](torch.randn(6, 8 // groups, 3, 3))  # of an ordinary one
+    weight = weight.view(groups, 6 // groups, 8 // groups, 3, 3).transpose(1, 2).reshape(8, -1, 3, 3)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), Shift(8),
+        Function(lambda x: F.conv_transpose2d(VALUES[values](x), weight, torch.ones(6), **settings)),
+        nn.PReLU(6),
+    ).eval()  # fmt: skip
+    made = operations(agrees(model, images(3, 6, 5)))
+    assert "binary_conv2d" in made
+    sums = filters == "moved" and groups > 1  # of each group
+    assert made.count("conv2d") == 1 + sums + (values in ("0 and 1", "from 2 to 5"))
+
+
 class Heads(nn.Module):
     """A layer of another kind on an image of 8 channels."""
 
@@ -204,6 +323,14 @@ class Heads(nn.Module):
             return F.linear(torch.sign(x.flatten(2).transpose(1, 2)), w).transpose(1, 2).view_as(x)
         if self.kind == "product":
             return (torch.sign(x).permute(0, 2, 3, 1) @ w.t()).permute(0, 3, 1, 2)
+        if self.kind == "matrix first":
+            return (w @ torch.sign(x).flatten(2)).view_as(x)
+        if self.kind == "matrix of each image":
+            return torch.bmm(w.expand(len(x), 8, 8), torch.sign(x).flatten(2)).view_as(x)
+        if self.kind == "einsum":
+            return torch.einsum("nchw,oc->nohw", torch.sign(x), w)
+        if self.kind == "einsum, turned":
+            return torch.einsum("oc,nchw->nwho", w, torch.sign(x)).permute(0, 3, 2, 1)
         if self.kind == "moved":
             signs = torch.sign(x).flatten(1)
             return F.linear(signs[:, :8] * 1.0, w).view(-1, 8, 1, 1) + x
@@ -215,7 +342,21 @@ class Heads(nn.Module):
         return F.conv_transpose2d(torch.sign(x), filters, groups=groups)[..., : x.shape[-1]]
 
 
-@pytest.mark.parametrize("kind", ["linear", "tokens", "product", "sequence", "dense", "grouped"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "linear",
+        "tokens",
+        "product",
+        "sequence",
+        "dense",
+        "grouped",
+        "matrix first",
+        "matrix of each image",
+        "einsum",
+        "einsum, turned",
+    ],
+)
 def test_other_layers_are_bits_too(kind: str) -> None:
     torch.manual_seed(0)
     made = operations(agrees(network(Heads(kind)), images(3, 5, 5)))
@@ -241,8 +382,6 @@ def test_real_filters_of_one_bit_values() -> None:
 
 
 ZEROS: dict[str, Binarize] = {
-    "ReLU": torch.relu,
-    "clipped": lambda x: x.clamp(0, 1),
     "padded": lambda x: F.pad(x, (1, 1, 1, 1)),
     "dead zone": lambda x: F.hardshrink(x),
     "whole numbers": lambda x: F.conv2d(torch.sign(x), torch.ones(8, 8, 2, 2)),

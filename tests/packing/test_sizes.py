@@ -189,6 +189,91 @@ def stacked(net: Net, x: Tensor) -> Tensor:
     return net.head(both.sum(0) + F.interpolate(first, size=size))
 
 
+def channels_by_pixels(net: Net, x: Tensor) -> Tensor:
+    """Attention of channels, whose scores grow with the number of pixels."""
+    y = net.encode(x)[-1]
+    t = y.flatten(2)
+    seen = ((t @ t.mT) * (y.shape[2] * y.shape[3]) ** -0.5).softmax(-1) @ t
+    return net.head(seen.view_as(y))
+
+
+def attention_of_channels(net: Net, x: Tensor) -> Tensor:
+    y = net.encode(x)[-1]
+    t = y.flatten(2)[:, None]
+    return net.head(F.scaled_dot_product_attention(t, t, t).view_as(y))
+
+
+def averages(net: Net, x: Tensor) -> Tensor:
+    y = net.stem(x)
+    rows, columns = y.shape[2:]
+    gate = y.sum((2, 3), keepdim=True) / (rows * columns) + y.sum(3, keepdim=True) / columns
+    return net.head(y * gate.sigmoid() / torch.tensor(float(rows * columns)).sqrt())
+
+
+def energy(net: Net, x: Tensor) -> Tensor:
+    """SimAM: a variance over all pixels but one."""
+    y = net.stem(x)
+    off = (y - y.mean((2, 3), keepdim=True)).square()
+    variance = off.sum((2, 3), keepdim=True) / (y.shape[2] * y.shape[3] - 1)
+    return net.head(y * (off / (4 * (variance + 1e-4)) + 0.5).sigmoid())
+
+
+def before_signs(net: Net, x: Tensor) -> Tensor:
+    return net.head(net.down[0](net.stem(x) * 30 / x.shape[2]))
+
+
+BIAS = torch.randn(2, 16, 16)
+QUERIES = torch.randn(5, 8)
+
+
+def windows_with_a_bias(net: Net, x: Tensor) -> Tensor:
+    y = net.stem(x)
+    rows, columns = y.shape[2:]
+    y = F.pad(y, (0, -columns % 4, 0, -rows % 4))
+    n, c, h, w = y.shape
+    t = (
+        y.view(n, c, h // 4, 4, w // 4, 4)
+        .permute(0, 2, 4, 3, 5, 1)
+        .reshape(-1, 16, 2, c // 2)
+        .transpose(1, 2)
+    )
+    t = ((t @ t.mT + BIAS).softmax(-1) @ t).transpose(1, 2)
+    y = t.reshape(n, h // 4, w // 4, 4, 4, c).permute(0, 5, 1, 3, 2, 4).reshape(n, c, h, w)
+    return net.head(y[:, :, :rows, :columns])
+
+
+def learned_queries(net: Net, x: Tensor) -> Tensor:
+    y = net.encode(x)[-1]
+    t = y.flatten(2).transpose(1, 2)
+    seen = (QUERIES.expand(len(x), -1, -1) @ t.mT).softmax(-1) @ t
+    return net.head(y * seen.mean(1)[:, :, None, None])
+
+
+def normalised_tokens(net: Net, x: Tensor) -> Tensor:
+    """Numbers that are one for each token, by which no channel goes."""
+    y = net.encode(x)[-1]
+    t = y.flatten(2).transpose(1, 2)
+    mean, var = t.mean(-1, keepdim=True), t.var(-1, keepdim=True, unbiased=False)
+    t = (t - mean) / torch.sqrt(2 * var + 1e-5)
+    return net.head(t.transpose(1, 2).reshape(y.shape))
+
+
+def grid_of_windows(net: Net, x: Tensor) -> Tensor:
+    """Runs where four windows divide the image alone."""
+    y = net.stem(x)
+    n, c, h, w = y.shape
+    t = y.view(n, c, 4, h // 4, 4, w // 4).permute(0, 3, 5, 2, 4, 1).reshape(-1, 16, c)
+    t = (t @ t.mT).softmax(-1) @ t
+    return net.head(t.view(n, h // 4, w // 4, 4, 4, c).permute(0, 5, 3, 1, 4, 2).reshape(n, c, h, w))
+
+
+COUNTED: dict[str, Callable[[Net, Tensor], Tensor]] = {
+    "channels by pixels": channels_by_pixels,
+    "attention of channels": attention_of_channels,
+    "averages": averages,
+    "energy": energy,
+    "before signs": before_signs,
+}
 DECODERS: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "nearest": decoder(interpolated),
     "bilinear": decoder(lambda y, skip: interpolated(y, skip, mode="bilinear")),
@@ -210,6 +295,10 @@ DECODERS: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "attention": attention,
     "windows of attention": windows_of_attention,
     "stacked": stacked,
+    "windows with a bias": windows_with_a_bias,
+    "learned queries": learned_queries,
+    "normalised tokens": normalised_tokens,
+    **COUNTED,
 }
 FLOORED = ("padded", "bilinear", "where needed")  # also where halves are rounded down
 
@@ -233,8 +322,20 @@ def test_one_file_for_every_size(name: str, stride: str) -> None:
         if (rows, columns) == (17, 23):
             np.testing.assert_allclose(reference.run(packed.program, x), goal, rtol=1e-4, atol=2e-5)
             one = pack(net, (3, rows, columns), any_size=False)  # the same numbers as a file of this size
-            np.testing.assert_array_equal(packed(x), one(x))
+            if name in COUNTED:  # 1 / (h*w) was rounded otherwise
+                np.testing.assert_allclose(packed(x), one(x), rtol=1e-5, atol=1e-6)
+            else:
+                np.testing.assert_array_equal(packed(x), one(x))
             assert verify(net, x).holds
+
+
+def test_sizes_that_are_multiples_alone() -> None:
+    net = Net(grid_of_windows).eval()
+    packed = pack(net, (3, 32, 48), any_size=True)
+    for size in ((32, 48), (20, 40), (64, 36)):
+        x = np.random.default_rng(0).standard_normal((2, 3, *size)).astype(np.float32)
+        with torch.no_grad():
+            np.testing.assert_allclose(packed(x), net(torch.from_numpy(x)).numpy(), rtol=1e-4, atol=1e-5)
 
 
 def pooled_whole(net: Net, x: Tensor) -> Tensor:
@@ -292,6 +393,10 @@ def large_ones_halved(net: Net, x: Tensor) -> Tensor:
     return y if x.shape[3] < 200 else F.interpolate(y, scale_factor=0.5)
 
 
+def by_a_limit(net: Net, x: Tensor) -> Tensor:
+    return net.head(net.stem(x)) / min(x.shape[2], 40)
+
+
 def of_places(net: Net, x: Tensor) -> Tensor:
     y = net.stem(x)
     return net.head(y + torch.linspace(0, 1, y.shape[3]))
@@ -306,6 +411,7 @@ def of_places(net: Net, x: Tensor) -> Tensor:
         (at_most_160, "sizes that follow from no other"),
         (large_ones_halved, "bound to the size of the image"),
         (pooled_by_half, "bound to the size of the image"),
+        (by_a_limit, "multiplies by 0.0.*, which follow from no value's size"),
         (of_places, "bound to 32x32 pixels; leave it out, or give a larger example"),
     ],
 )

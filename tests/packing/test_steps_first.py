@@ -97,9 +97,15 @@ def test_recurrent_layers_with_the_steps_first() -> None:
     agrees(Reader(), images(5, 8))
 
 
-def test_what_takes_sequences_needs_the_images_first() -> None:
+def test_sequences_at_every_step() -> None:
+    torch.manual_seed(0)
     build = each(lambda z, layer: layer(z)[0], lambda: nn.GRU(8, 2, batch_first=True))
-    is_refused(build(), images(5, 6, 8), "steps times images", "transpose")
+    agrees(build(), images(5, 6, 8))
+    build = each(lambda z, layer: layer(z, z, z)[0], lambda: nn.MultiheadAttention(8, 2, batch_first=True))
+    agrees(build(), images(5, 6, 8))
+
+
+def test_an_output_with_the_steps_first_is_refused() -> None:
     is_refused(nn.Sequential(nn.Linear(8, 8), Turned()), images(5, 8), "not the batch", "y.movedim(1, 0)")
 
 

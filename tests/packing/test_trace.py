@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[Forward, str]] = {
     "a constant among others": (lambda x: (x * 2, torch.ones(2, 3)), "returns '1', which does not depend"),
     "unknown origin": (lambda x: x + from_dlpack(to_dlpack(x)), "unknown origin"),
     "view changed": (lambda x: _changed_view(x * 2), "in place"),
-    "chunk of the batch": (lambda x: x.chunk(2, 0)[0], "along the batch axis"),
+    "chunk of the batch": (lambda x: x.chunk(2, 0)[0], "chooses among images"),
     "bool": (lambda x: x * 2 if torch.equal(x, x) else x, "values of the input"),
     "unchanged": (lambda x: x.contiguous(), "unchanged"),
 }

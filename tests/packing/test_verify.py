@@ -7,11 +7,13 @@ import importlib
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from networks import Lambda
-from torch import nn
+from torch import Tensor, nn
 
 from xnorpp.nn import BinaryConv2d, BinaryLinear
 from xnorpp.packing import verify
+from xnorpp.packing.operations import arithmetic
 
 fold = importlib.import_module("xnorpp.packing.fold")  # the module; the package's attribute is its function
 
@@ -161,3 +163,22 @@ def test_a_sign_of_a_value_that_the_trained_network_does_not_have() -> None:
 
     x = np.random.default_rng(3).standard_normal((64, 5, 1, 3)).astype(np.float32)
     assert verify(Lambda(run), x).holds
+
+
+def _estimator(x: Tensor) -> Tensor:
+    """Its sum has other numbers than -1 and +1 by the rounding of numbers up to 100."""
+    smooth = torch.exp(x)
+    return F.max_pool2d((torch.sign(x + 0.1) - smooth) + smooth * 1, 2)
+
+
+def test_the_rounding_of_an_estimator_comes_in() -> None:
+    model = nn.Sequential(Lambda(lambda x: _estimator(x * 2)), nn.Conv2d(3, 4, 3)).eval()
+    x = np.random.default_rng(0).standard_normal((3, 3, 9, 8)).astype(np.float32)
+    assert verify(model, x).holds
+
+
+def test_an_estimator_of_another_sum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arithmetic, "_same", lambda a, b: True)
+    model = nn.Sequential(Lambda(lambda x: (torch.sign(x + 0.1) - x) + x.tanh()), nn.Conv2d(3, 4, 3)).eval()
+    x = np.random.default_rng(0).standard_normal((3, 3, 9, 8)).astype(np.float32)
+    assert not verify(model, x).holds

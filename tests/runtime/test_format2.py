@@ -153,6 +153,22 @@ def test_a_scale_that_is_bound_to_a_size_does_not_allow_any() -> None:
         b.program(y, free_axes=(1, 2))
 
 
+def test_constants_of_several_axes_allow_any_size_where_they_are_for_no_places() -> None:
+    b = Builder((2, 4, 4))
+    places = b.emit("offset", "input", tensors={"value": np.ones((1, 4, 4), np.float32)})
+    with pytest.raises(ProgramError, match="`value` is bound to one size"):
+        b.program(places, free_axes=(1, 2))
+    b = Builder((2, 4, 4))
+    pixels = b.emit("reshape_to", "input", "input", attrs={"shape": [2, 1, -1]})
+    queries = b.emit("constant", "input", tensors={"value": np.arange(6, dtype=np.float32).reshape(2, 3, 1)})
+    seen = b.emit("matmul", queries, pixels)
+    value = np.arange(6, dtype=np.float32).reshape(2, 3, 1)
+    program = b.program(b.emit("offset", seen, tensors={"value": value}), free_axes=(1, 2))
+    x = np.random.default_rng(0).standard_normal((1, 2, 5, 7)).astype(np.float32)
+    wanted = value * x.reshape(1, 2, 1, 35) + value
+    np.testing.assert_allclose(load(program)(x), wanted, rtol=1e-6)
+
+
 def test_what_version_1_cannot_say_is_refused() -> None:
     for option in ({"temperature": 1.0}, {"free_axes": (1,)}, {"more_outputs": {"m": "dense"}}):
         with pytest.raises(ProgramError, match="use version 2"):

@@ -9,7 +9,7 @@ import pytest
 
 from xnorpp.runtime import cpu, load
 from xnorpp.runtime.format.program import Op, Program
-from xnorpp.runtime.plan import UNITS_A_THREAD, threads_worth, work_per_image
+from xnorpp.runtime.limits import UNITS_A_THREAD, threads_worth, work_per_image
 
 
 def network(size: int, channels: int = 64) -> Program:

@@ -1,4 +1,5 @@
 // Linear layers, products of two values, softmax along an axis, and attention.
+#include <algorithm>
 #include <cmath>
 
 #include "../plain/walk.h"
@@ -89,21 +90,39 @@ PlainStep flat_product(const PlainSite &site) {
     }};
 }
 
-// (.., n, k) x (.., k, m): the axes before the last two lie side by side, the first one as channels.
+// (.., n, k) x (.., k, m): the axes before the last two lie side by side, the first one as channels. A piece is some rows of one
+// product, so that what is read serves several of them.
 PlainStep batched_product(const PlainSite &site) {
+    constexpr int64_t kRows = 4, kMost = 1 << 17;  // numbers of a piece
     const Kernels &kernels = site.kernels;
-    return {[&kernels](const PlainCall &call, int first, int count, float *to) {
+    const Shape &shape = site.output().shape;
+    const int64_t columns = shape.back(), rows = shape[shape.size() - 2], wide = columns * (int64_t)round_up((size_t)shape[0], 16);
+    PlainStep step;
+    if (wide > kMost) step.grain = 0;
+    else step.grain = (int)(columns * std::max<int64_t>(1, std::min({rows, kRows * std::max<int64_t>(1, 1024 / wide), kMost / wide})));
+    step.run = [&kernels, rows, columns](const PlainCall &call, int first, int count, float *to) {
         const View &a = call.in[0], &b = call.in[1], &out = call.out;
         const size_t rank = out.rank;
-        int64_t left[kMostRank] = {}, right[kMostRank] = {};
-        for (size_t axis = 1; axis + 2 < rank; axis++) left[axis] = a.step[axis], right[axis] = b.step[axis];
-        left[rank - 2] = a.step[rank - 2], right[rank - 1] = b.step[rank - 1];
-        Walk x(out, left, first), y(out, right, first);
-        const int64_t inner = a.size[rank - 1], xs = a.step[rank - 1], ys = b.step[rank - 2];
-        const int channels = (int)round_up((size_t)out.c, 16);
-        for (int i = 0; i < count; i++, x.next(), y.next())
-            kernels.side_product(a.data + x.place(), xs, b.data + y.place(), ys, inner, channels, to + (size_t)i * out.stride);
-    }};
+        SideProduct s;
+        s.channels = (int)round_up((size_t)out.c, 16), s.inner = a.size[rank - 1];
+        s.a_row = a.step[rank - 2], s.a_inner = a.step[rank - 1], s.b_inner = b.step[rank - 2], s.b_column = b.step[rank - 1];
+        s.out_column = out.stride, s.out_row = columns * out.stride;
+        for (int at = 0; at < count;) {
+            const int64_t pixel = first + at, column = pixel % columns, row = pixel / columns % rows;
+            // Whole rows of a matrix, or what there is of one row.
+            const int64_t whole = std::min(rows - row, (count - at) / columns);
+            s.rows = column || !whole ? 1 : (int)whole;
+            s.columns = column || !whole ? (int)std::min<int64_t>(columns - column, count - at) : (int)columns;
+            int64_t left = row * s.a_row, right = column * s.b_column, lead = pixel / columns / rows;
+            for (size_t axis = rank - 2; axis-- > 1; lead /= a.size[axis]) {
+                const int64_t place = lead % a.size[axis];
+                left += place * a.step[axis], right += place * b.step[axis];
+            }
+            kernels.side_product(s, a.data + left, b.data + right, to + (size_t)at * out.stride);
+            at += s.rows * s.columns;
+        }
+    };
+    return step;
 }
 
 PlainStep matmul(const PlainSite &site) {
@@ -143,7 +162,9 @@ template <bool kLogarithm>
 PlainStep soft(const PlainSite &site) {
     const Kernels &kernels = site.kernels;
     const Shape &shape = site.input().shape;
-    const size_t axis = site.op.attrs.find("axis") ? (size_t)site.op.integer("axis") : 0;
+    // Counted from the last one: those before may be fewer here.
+    const size_t lost = site.program.values[(size_t)site.op.output].shape.size() - shape.size();
+    const size_t axis = site.op.attrs.find("axis") ? (size_t)site.op.integer("axis") - lost : 0;
     int64_t inner = 1;
     for (size_t i = axis + 1; i < shape.size(); i++) inner *= shape[i];
     const int64_t size = shape[axis];
@@ -172,6 +193,10 @@ PlainStep soft(const PlainSite &site) {
                 kernels.curve(kLog, 0, line, 16);
                 for (int k = 0; k < c; k++) row[k] = finish(from[k] - most, row[k], total, line[0]);
             }
+            return;
+        }
+        if (!kLogarithm) {
+            for (int64_t at = 0; at < inner; at++) kernels.softmax(to + at * stride, inner * stride, size, stride);
             return;
         }
         float *most = (float *)call.scratch, *total = most + stride, *logarithm = total + stride;

@@ -115,82 +115,34 @@ PlainStep reduce(const PlainSite &site) {
     return reduce_by<Reduce::L2>(site);
 }
 
-constexpr int kLanes = 8;  // sums at once: one would wait for itself
-
-double sum_of(const float *x, int n, double less, bool squares) {
-    double part[kLanes] = {};
-    int k = 0;
-    for (; k + kLanes <= n; k += kLanes)
-        for (int j = 0; j < kLanes; j++) {
-            const double u = (double)x[k + j] - less;
-            part[j] += squares ? u * u : u;
-        }
-    double sum = 0;
-    for (; k < n; k++) sum += squares ? ((double)x[k] - less) * ((double)x[k] - less) : (double)x[k] - less;
-    for (int j = 0; j < kLanes; j++) sum += part[j];
-    return sum;
-}
-
-struct Moments {
-    float mean, factor;
-};
-
-// Of each group: over its channels of one pixel, or of all.
-void moments(const View &in, int first, int pixels, int groups, bool centre, double eps, Moments *out) {
-    const int size = in.c / groups;
-    const double count = (double)size * pixels;
-    for (int g = 0; g < groups; g++) {
-        const float *from = in.data + (size_t)first * in.stride + g * size;
-        double mean = 0, squares = 0;
-        if (centre) {
-            for (int p = 0; p < pixels; p++) mean += sum_of(from + (size_t)p * in.stride, size, 0, false);
-            mean /= count;
-        }
-        for (int p = 0; p < pixels; p++) squares += sum_of(from + (size_t)p * in.stride, size, mean, true);
-        out[g] = {(float)mean, (float)(1.0 / std::sqrt(squares / count + eps))};
-    }
-}
-
-// The same where each channel is a group of its own: by rows, all channels at once.
-void channel_moments(const View &in, bool centre, double eps, double *sums, Moments *out) {
-    const int pixels = in.pixels();
-    double *means = sums, *squares = sums + in.c;
-    for (int k = 0; k < in.c; k++) means[k] = squares[k] = 0;
-    if (centre)
-        for (int p = 0; p < pixels; p++)
-            for (int k = 0; k < in.c; k++) means[k] += in.data[(size_t)p * in.stride + k];
-    for (int k = 0; k < in.c; k++) means[k] /= pixels;
-    for (int p = 0; p < pixels; p++)
-        for (int k = 0; k < in.c; k++) {
-            const double u = (double)in.data[(size_t)p * in.stride + k] - means[k];
-            squares[k] += u * u;
-        }
-    for (int k = 0; k < in.c; k++) out[k] = {(float)means[k], (float)(1.0 / std::sqrt(squares[k] / pixels + eps))};
-}
-
 PlainStep norm(const PlainSite &site) {
     const int groups = site.op.integer("groups");
     const bool all = site.op.attrs.find("pixels")->boolean, centre = site.op.attrs.find("centre")->boolean;
     const double eps = site.op.attrs.find("eps")->number();
     const size_t channels = (size_t)site.input().shape[0];
     PlainStep step;
-    step.scratch = channels * (sizeof(Moments) + 16);
-    step.run = [=](const PlainCall &call, int first, int count, float *to) {
+    step.scratch = channels * 2 * sizeof(float);
+    const Kernels &kernels = site.kernels;
+    step.run = [=, &kernels](const PlainCall &call, int first, int count, float *to) {
         const View &in = call.in[0];
-        auto *found = (Moments *)(call.scratch + (size_t)in.c * 16);
-        if (all && call.fresh) {
-            if (groups == in.c) channel_moments(in, centre, eps, (double *)call.scratch, found);
-            else moments(in, 0, in.pixels(), groups, centre, eps, found);
-        }
         const int size = in.c / groups;
+        if (!all) {
+            kernels.normalise(in.data + (size_t)first * in.stride, (size_t)in.stride, count, groups, size, centre, eps, to, (size_t)call.out.stride);
+            return;
+        }
+        float *mean = (float *)call.scratch, *factor = mean + in.c;
+        if (call.fresh && groups == in.c) {
+            kernels.channel_moments(in.data, (size_t)in.stride, in.pixels(), in.c, centre, eps, mean, factor);
+        } else if (call.fresh) {
+            for (int g = 0; g < groups; g++) {
+                const Moments found = kernels.moments(in.data + (size_t)g * size, (size_t)in.stride, in.pixels(), size, centre, eps);
+                for (int k = g * size; k < (g + 1) * size; k++) mean[k] = found.mean, factor[k] = found.factor;
+            }
+        }
         for (int i = 0; i < count; i++) {
-            if (!all) moments(in, first + i, 1, groups, centre, eps, found);
             const float *from = in.data + (size_t)(first + i) * in.stride;
             float *row = to + (size_t)i * call.out.stride;
-            for (int g = 0; g < groups; g++) {
-                const float mean = found[g].mean, factor = found[g].factor;
-                for (int k = g * size; k < (g + 1) * size; k++) row[k] = (from[k] - mean) * factor;
-            }
+            for (int k = 0; k < in.c; k++) row[k] = (from[k] - mean[k]) * factor[k];
         }
     };
     return step;

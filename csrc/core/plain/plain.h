@@ -53,10 +53,11 @@ struct PlainSite {
     const Program &program;
     const Operation &op;
     const Kernels &kernels;
-    Budget &budget;  // asked before memory is allocated by a file's wish
+    Budget &budget;                    // asked before memory is allocated by a file's wish
+    const std::vector<Value> &values;  // as the engine stores them: some have fewer axes than in the program (joins.h)
 
-    const Value &input(size_t index = 0) const { return program.values[(size_t)op.inputs[index]]; }
-    const Value &output() const { return program.values[(size_t)op.output]; }
+    const Value &input(size_t index = 0) const { return values[(size_t)op.inputs[index]]; }
+    const Value &output() const { return values[(size_t)op.output]; }
     bool has(const char *role) const { return op.tensor(role) >= 0; }
     std::vector<float> floats(const char *role) const;  // of a tensor
     std::vector<int64_t> integers(const char *attr) const;

@@ -139,6 +139,29 @@ void parse_outputs(Program &p, const Json &body) {
         for (const Json &label : list(labels, "`labels`").items()) p.labels.push_back(text(label, "a label"));
 }
 
+constexpr const char *kBound = "` is bound to one size, but the input's `shape` allows any";
+
+// Whether each `value` fits an image of twice the height and width too: one that has numbers of its own for places of the image
+// does not. What else does not fit there may be right at other sizes.
+void check_values(const Program &p) {
+    Shape shape = p.example_shape;
+    for (size_t i = 0; i < shape.size(); i++) shape[i] *= p.input_shape[i] < 0 ? 2 : 1;
+    std::vector<Value> values(1, {Kind::F32, shape});
+    for (size_t i = 0; i < p.ops.size(); i++) {
+        const Operation &op = p.ops[i];
+        std::vector<const Value *> inputs;
+        for (const int input : op.inputs) inputs.push_back(&values[(size_t)input]);
+        int64_t work = 0;
+        const std::string where = "operation " + std::to_string(i) + " (" + quoted(op.op, 40) + " " + quoted(op.name) + ")";
+        try {
+            values.push_back(infer(Site{where, op, inputs, p.tensors, p.version}, work));
+        } catch (const Error &) {
+            if (op.tensor("value") >= 0) throw Error(where + ": `value" + kBound);
+            return;
+        }
+    }
+}
+
 // Kinds and shapes of every value for an input of `shape`, and what all of it costs.
 void check(Program &p) {
     p.values.assign(1, {Kind::F32, p.example_shape});
@@ -160,10 +183,8 @@ void check(Program &p) {
             used[(size_t)item.second] = true;
             constants += tensor.bytes;
             if (tensor.scale >= 0) used[(size_t)tensor.scale] = true;
-            const bool bound = item.first == "row" || item.first == "col" || item.first == "map" || item.first == "full" ||
-                               (item.first == "value" && elements_of(tensor.shape) > tensor.shape[0]);
-            if (p.variable() && bound)
-                throw Error(where + ": `" + item.first + "` is bound to one size, but the input's `shape` allows any");
+            const bool bound = item.first == "row" || item.first == "col" || item.first == "map" || item.first == "full";
+            if (p.variable() && bound) throw Error(where + ": `" + item.first + kBound);
         }
         if (constants > kMostFile) throw Error(where + ": the operations' tensors have more than " + std::to_string(kMostFile) + " bytes");
         if (op.tensor("byte_weight") >= 0) bytes = (int)i;
@@ -225,6 +246,7 @@ Program parse_program(const std::string &source, int version, std::vector<Tensor
     parse_outputs(p, body);
     p.meta = object(at(body, "meta", kEmpty), "`meta`");
     check(p);
+    if (p.variable()) check_values(p);
     show_encodings(p, draft);
     return p;
 }

@@ -190,11 +190,14 @@ std::vector<float> real_filters(const Program &p, const Operation &op) {
     return out;
 }
 
+std::vector<int16_t> whole_taps(const Program &p, const Operation &op) {
+    const std::vector<int32_t> taps = integers_of(*p.tensor(op, "weight"));
+    return std::vector<int16_t>(taps.begin(), taps.end());
+}
+
 WholeFilters whole_filters(const Program &p, const Operation &op) {
     const Tensor &weight = *p.tensor(op, "weight");
     WholeFilters out;
-    const auto taps = integers_of(weight);
-    out.taps.assign(taps.begin(), taps.end());
     out.steps = (float)op.attrs.find("steps")->number(), out.limit = (float)op.integer("limit");
     for (const float scale : floats_of(p.tensors[(size_t)weight.scale])) out.scale.push_back(scale / out.steps);
     return out;

@@ -41,9 +41,9 @@ int byte_step(const Program &program, const std::vector<PlanStep> &steps, ByteRu
 // The filters of that step: the file's, or rounded here.
 ByteFilters byte_filters(const Program &program, const PlanStep &step);
 
-// What `int_conv2d` computes with: whole numbers, the factor of their sums [o], and how the input is rounded.
+// What `int_conv2d` computes with: whole numbers [o][c][kh][kw], the factor of their sums [o], and how the input is rounded.
+std::vector<int16_t> whole_taps(const Program &program, const Operation &op);
 struct WholeFilters {
-    std::vector<int16_t> taps;  // [o][c][kh][kw]
     std::vector<float> scale;
     float steps = 1, limit = 1;
 };

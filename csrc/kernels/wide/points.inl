@@ -1,4 +1,4 @@
-// Sums of real layers of 1x1 (real_pointwise.inl) with the addresses of pixels as `Strides` has them.
+// Sums of real layers of 1x1 (real/pointwise.inl) with the addresses of pixels as `Strides` has them.
 
 namespace {
 

@@ -51,8 +51,9 @@ def binarize(
 
     Weights and biases stay the same parameter objects, so that an optimiser made before still fits. These
     layers stay real: input layers, output layers (all of them), what `filter` and `overrides` exclude,
-    depthwise convolutions, subclasses with a forward pass of their own, and layers that share a weight with
-    one that stays real. A layer takes the sign of its input; a batch norm belongs before it.
+    depthwise convolutions, subclasses with a forward pass of their own, frozen ones (`requires_grad` False),
+    layers whose weight is used outside of them too, and layers that share a weight with one that stays real.
+    A layer takes the sign of its input; a batch norm belongs before it.
 
     Args:
         model: Any module. One that is itself a layer cannot be replaced inside itself.
@@ -338,8 +339,15 @@ class _Plan:
             if parents:
                 return f"{kind} is a subclass of {parents[0]}, whose forward may differ"
             return f"{kind} has no binary form"
+        outside = self.flow.outside.get(layer) if self.flow is not None else None
+        if outside is not None and layer not in self.reached:
+            return f"never called itself; {outside} uses its weight"
+        if outside is not None and layer not in self.named:
+            return f"its weight is used outside of it too, by {outside}, and stays real-valued there"
         if self.ran and layer not in self.reached:
             return "not reached in the dry run"
+        if not layer.weight.requires_grad and layer not in self.named:
+            return "frozen (requires_grad=False): its weight would not learn to be binary"
         if isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)):
             if layer.padding_mode != "zeros":
                 return f"padding_mode {layer.padding_mode!r} has no binary form"

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 import torch.fx
 from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, resolve_name
 
 from xnorpp.nn.controls import evaluating
 from xnorpp.nn.layers import BinaryLayer
-from xnorpp.packing.calls import LIKE, tensors_in
+from xnorpp.packing.calls import FRESH, LIKE, METADATA, TURNED, function_name, tensors_in
 
 LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear)
 
@@ -27,6 +27,7 @@ WEIGHTS = "weights"  # parameters that no layer has, such as learned positions, 
 Origin = nn.Module | str | None  # a layer, such weights, or None: the model's input
 Origins = frozenset[Origin]
 
+_THE_SAME = ("__get__", "detach")  # what gives a weight's own numbers, `weight.data`
 _ATTRIBUTE = "_xnorpp_origins"
 _INPUT: Origins = frozenset([None])
 _OTHER: Origins = frozenset([WEIGHTS])
@@ -42,14 +43,15 @@ _NORM_LAYERS = (
 
 @dataclass
 class Flow:
-    """Layers in the order they run, the output sizes that each was seen with, and which are inputs and
-    outputs."""
+    """Layers in the order they run, the output sizes that each was seen with, which are inputs and outputs,
+    and which have a weight that is used outside of them."""
 
     order: list[nn.Module] = field(default_factory=list)
     sizes: dict[nn.Module, list[tuple[int, int]]] = field(default_factory=dict)
     inputs: set[nn.Module] = field(default_factory=set)
     outputs: set[nn.Module] = field(default_factory=set)
     sources: dict[nn.Module, set[nn.Module]] = field(default_factory=dict)
+    outside: dict[nn.Module, str] = field(default_factory=dict)  # whose weight others use: by which function
 
     def enter(self, layer: nn.Module, origins: Origins) -> None:
         """A layer reads what these origins produced."""
@@ -73,11 +75,14 @@ class Flow:
 def flow_of_run(model: nn.Module, arguments: tuple[Any, ...]) -> Flow:
     """The flow of one forward pass in evaluation mode; batch norms and random numbers stay untouched."""
     flow = Flow()
+    following = _Following(flow, model)
 
     def before(module: nn.Module, args: Any, kwargs: Any) -> None:
         flow.enter(module, _origins((args, kwargs)))
+        following.inside.append(module)
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
+        following.inside.pop()
         sizes = flow.sizes.setdefault(module, [])
         for tensor in tensors_in(output):
             setattr(tensor, _ATTRIBUTE, frozenset([module]))
@@ -99,7 +104,7 @@ def flow_of_run(model: nn.Module, arguments: tuple[Any, ...]) -> Flow:
             setattr(tensor, _ATTRIBUTE, _INPUT)
         for tensor in weights:
             setattr(tensor, _ATTRIBUTE, _OTHER)
-        with evaluating(model), torch.no_grad(), _Following():
+        with evaluating(model), torch.no_grad(), following:
             result = model(*arguments)
         for tensor in tensors_in(result):
             flow.leave(_origins(tensor))
@@ -115,16 +120,49 @@ def flow_of_run(model: nn.Module, arguments: tuple[Any, ...]) -> Flow:
 
 
 class _Following(TorchFunctionMode):
-    """Every result of a torch function comes from where its arguments come from."""
+    """Every result of a torch function comes from where its arguments come from; weights that are used
+    without their layer are noted."""
+
+    def __init__(self, flow: Flow, model: nn.Module) -> None:
+        super().__init__()
+        self.flow = flow
+        self.inside: list[nn.Module] = []  # the layers that run
+        self.owners = _owners(model)
+        self.alive: list[torch.Tensor] = []  # so that no identity is used twice
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         origins = _origins(args[:1] if name in _NORMS else (args, kwargs))
+        made = list(tensors_in(result))
+        if made and function_name(func) not in FRESH:
+            self._note(func, args, kwargs, made)
         if origins:
-            for tensor in tensors_in(result):
+            for tensor in made:
                 setattr(tensor, _ATTRIBUTE, origins)
         return result
+
+    def _note(self, func: Any, args: Any, kwargs: Any, made: list[torch.Tensor]) -> None:
+        like = function_name(func) in LIKE  # which take no more than a shape or type from others
+        for tensor in tensors_in((args[:1], {}) if like else (args, kwargs)):
+            layers = self.owners.get(id(tensor), [])
+            if layers and not any(layer in self.inside for layer in layers):
+                if function_name(func) in _THE_SAME:
+                    self.owners.update({id(t): layers for t in made})
+                    self.alive += made
+                    continue
+                for layer in layers:
+                    self.flow.outside.setdefault(layer, resolve_name(func) or function_name(func))
+
+
+def _owners(model: nn.Module) -> dict[int, list[nn.Module]]:
+    """The layers that have each weight, by its identity."""
+    owners: dict[int, list[nn.Module]] = {}
+    for layer in model.modules():
+        weight = layer._parameters.get("weight") if isinstance(layer, LAYERS) else None
+        if weight is not None:
+            owners.setdefault(id(weight), []).append(layer)
+    return owners
 
 
 def _origins(value: Any) -> Origins:
@@ -159,8 +197,28 @@ def flow_of_graph(model: nn.Module) -> Flow | None:
                 found |= _OTHER
         elif node.op == "get_attr":
             found = _OTHER
+            _note_weight(flow, model, node)
         elif node.op == "output":
             for source in node.all_input_nodes:
                 flow.leave(origins[source])
         origins[node] = found
     return flow
+
+
+def _note_weight(flow: Flow, model: nn.Module, node: torch.fx.Node) -> None:
+    """The layer whose weight the graph reads by itself, if it does more than ask for its shape or type."""
+    path, _, name = str(node.target).rpartition(".")
+    owner = model.get_submodule(path)
+    users = list(node.users) if isinstance(owner, LAYERS) and name == "weight" else []
+    for user in users:
+        method = isinstance(user.target, str)
+        called = str(user.target) if method else getattr(user.target, "__name__", "")
+        if called == "getattr":
+            called = str(user.args[1])
+            users += list(user.users) if called == "data" else []
+            used = called in TURNED
+        else:
+            used = user.op in ("call_function", "call_method") and called not in (*METADATA, *FRESH)
+        if used:
+            full = None if method else resolve_name(user.target)
+            flow.outside.setdefault(owner, full or f"torch.Tensor.{called}")

@@ -112,6 +112,16 @@ def is_empty(result: Any) -> bool:
     return bool(sizes) and not any(sizes)
 
 
+def keep_value(values: dict[int, Tensor], rounded: dict[int, Tensor], serial: int, value: Tensor) -> None:
+    """Adds a value by its serial; of another one under the same serial, how far their numbers are apart."""
+    value = value.clone() if value.is_floating_point() else value.float()
+    first = values.setdefault(serial, value)
+    if first is not value and not torch.equal(first, value):
+        equal = (first == value) | (first.isnan() & value.isnan())
+        off = (first.double() - value.double()).abs().masked_fill(equal, 0)
+        rounded[serial] = off.maximum(rounded.get(serial, off))
+
+
 def source_line() -> str | None:
     """`file:line: source` of the innermost frame of the model outside torch and this package."""
     frame = sys._getframe(1)

@@ -39,28 +39,31 @@ _SAME_SIGN = ("silu", "mish", "gelu", "gelu_tanh", "hardswish")
 Outputs = tuple[Node, ...]
 
 
-def fold(outputs: Mapping[str, Node], apart: bool = False) -> dict[str, Node]:
-    """The folded graph of a model's outputs by name; the given nodes are left as they are.
+def fold(outputs: Mapping[str, Node]) -> dict[str, Node]:
+    """The folded graph of a model's outputs by name; the given nodes are left as they are."""
+    return folded(moved(outputs))
+
+
+def moved(outputs: Mapping[str, Node], apart: bool = False) -> dict[str, Node]:
+    """The graph with its moves of axes in place, and the arithmetic as it was.
 
     `apart`: moves of different lines, which may be equal at this size alone, stay apart.
     """
-    nodes: Outputs = tuple(outputs.values())
     share = partial(shared, apart=apart)
-    for one_pass in (
-        share,
-        place_moves,
-        shorten_chains,
-        place_moves,
-        share,
-        _merge_affines,
-        _into_weights,
-        _thresholds,
-        _signs_of_integers,
-        _drop_identities,
-        share,
-    ):
+    return _passed(outputs, share, place_moves, shorten_chains, place_moves, share)
+
+
+def folded(outputs: Mapping[str, Node]) -> dict[str, Node]:
+    """The graph with its arithmetic folded."""
+    last = (_merge_affines, _into_weights, _thresholds, _signs_of_integers, _drop_identities, shared)
+    return _passed(outputs, shared, *last)
+
+
+def _passed(outputs: Mapping[str, Node], *passes: Callable[[Outputs], Outputs]) -> dict[str, Node]:
+    nodes: Outputs = tuple(outputs.values())
+    for one_pass in passes:
         nodes = one_pass(nodes)
-    return dict(zip(outputs, nodes))
+    return dict(zip(outputs, nodes, strict=True))
 
 
 def _rewrite(outputs: Outputs, rule: Callable[[Node, Node, dict[int, list[Node]]], Node]) -> Outputs:
@@ -228,7 +231,7 @@ def _drop_identities(outputs: Outputs) -> Outputs:
             if "add" in node.tensors and np.any(node.tensors["add"] != 0):
                 kept["add"] = node.tensors["add"]
             source = node.inputs[0]
-            takes_integers = all(reader.op in ("affine", "sign", "mul") for reader in readers[id(original)])
+            takes_integers = all(_takes_integers(reader, original) for reader in readers[id(original)])
             if not kept and (source.op not in _INTEGER or (takes_integers and original not in outputs)):
                 return source
             node.tensors = kept
@@ -245,6 +248,13 @@ def _drop_identities(outputs: Outputs) -> Outputs:
         return node
 
     return _rewrite(outputs, rule)
+
+
+def _takes_integers(reader: Node, source: Node) -> bool:
+    """Whether an operation reads the whole numbers of a dot product as they are; of a product the first."""
+    if reader.op == "mul":
+        return reader.inputs[0] is source and reader.inputs[1] is not source
+    return reader.op in ("affine", "sign")
 
 
 def shared(outputs: Outputs, apart: bool = False) -> Outputs:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
 from xnorpp.nn.controls import evaluating
+from xnorpp.packing.bits.zeros import Signs, measured, trained_instead
 from xnorpp.packing.calls import Call, tensors_in
 from xnorpp.packing.example import as_weights_are
 from xnorpp.packing.graph import Node, PackError
@@ -42,30 +44,36 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 class Outputs(dict[str, Node]):
-    """The nodes of a model's outputs by name; `alone` are those of one number without an axis, (n,)."""
+    """The nodes of a model's outputs by name; `alone` are those of one number without an axis, (n,), and
+    `signs` are the shares of zeros of its calls of torch.sign, and `rounded` tells by a node's serial how far
+    other tensors are from the value that stands for them."""
 
     alone: tuple[str, ...] = ()
+    signs: Sequence[float] = ()
+    rounded: Mapping[int, Tensor] = MappingProxyType({})
     shape: tuple[int, ...] = ()  # of one input, channels first
     bytes: bool = False  # whether the model takes bytes
     whole: bool = False  # whether it takes whole numbers, such as words
     shapes: Sequence[tuple[int, ...]] = ()  # of several inputs, as the model takes them
 
 
-def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False) -> Outputs:
+def trace(model: nn.Module, *inputs: Tensor, any_size: bool = False, signs: Sequence[float] = ()) -> Outputs:
     """Run `model` on these inputs and return the nodes of its outputs by name, or raise `PackError`."""
-    outputs, _ = trace_values(model, *inputs, keep=False, any_size=any_size)
+    outputs, _ = trace_values(model, *inputs, keep=False, any_size=any_size, signs=signs)
     return outputs
 
 
 def trace_values(
-    model: nn.Module, *inputs: Tensor, keep: bool = True, any_size: bool = False
+    model: nn.Module, *inputs: Tensor, keep: bool = True, any_size: bool = False, signs: Sequence[float] = ()
 ) -> tuple[Outputs, dict[int, Tensor]]:
     """Run `model`: the nodes of its outputs and, with `keep`, the value of every node by its serial."""
-    recorder = run_traced(model, *inputs, keep=keep, any_size=any_size)
+    recorder = run_traced(model, *inputs, keep=keep, any_size=any_size, signs=signs)
     if not recorder.outputs:
         raise first_of(recorder.obstacles)
     outputs = Outputs(recorder.outputs)
-    outputs.alone, outputs.shape, outputs.bytes = recorder.alone, recorder.input.shape, recorder.bytes
+    outputs.alone, outputs.signs = recorder.alone, recorder.signs.zeros
+    outputs.rounded = recorder.rounded
+    outputs.shape, outputs.bytes = recorder.input.shape, recorder.bytes
     outputs.whole, outputs.shapes = recorder.whole, recorder.shapes
     return outputs, recorder.values or {}
 
@@ -81,23 +89,38 @@ def first_of(obstacles: Sequence[Obstacle]) -> PackError:
     )
 
 
-def run_traced(model: nn.Module, *inputs: Tensor, keep: bool = False, any_size: bool = False) -> Trace:
+def run_traced(
+    model: nn.Module, *inputs: Tensor, keep: bool = False, any_size: bool = False, signs: Sequence[float] = ()
+) -> Trace:
     """Run `model` under a trace, which has no outputs where there are obstacles.
 
-    It runs once, or twice where it uses a tensor that is not its own: whether that was there before is looked
-    up among all objects of the process, which takes longer than most traces.
+    It runs once; again where it uses a tensor that is not its own: whether that was there before is looked up
+    among all objects of the process, which takes longer than most traces. Where it calls torch.sign, it runs
+    on samples too, unless their shares of zeros are given, and again with what the samples showed.
     """
     given = as_weights_are(model, inputs)
-    inputs = tuple(x.clone() for x in given)
-    recorder = Trace(model, inputs, keep, any_size)
-    result = _run(recorder, model, inputs)
+    older: Mapping[int, Tensor] = {}
+    instead: Mapping[int, Tensor] = {}
+
+    def run(*others: Tensor) -> tuple[Trace, Any]:
+        own = tuple(x.clone() for x in others or given)  # the model may change them in place
+        recorder = Trace(model, own, keep and not others, any_size)
+        recorder.constants.older = older
+        recorder.signs = Signs(signs, instead if others else {})
+        for tensor in recorder.signs.instead.values():
+            recorder.add_constant(tensor)
+        return recorder, _run(recorder, model, own)
+
+    recorder, result = run()
+    if recorder.signs.met and not signs:
+        instead = trained_instead(model)
+        signs = measured(lambda sample: run(*as_weights_are(model, sample))[0].signs, given)
+        recorder, result = run()
     if recorder.constants.met_unknown:
-        inputs = tuple(x.clone() for x in given)  # the model may have changed the others in place
-        recorder = Trace(model, inputs, keep, any_size)
         found = [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t is not inputs[0]]
-        recorder.constants.older = WeakValueDictionary({id(t): t for t in found})
+        older = WeakValueDictionary({id(t): t for t in found})
         del found
-        result = _run(recorder, model, inputs)
+        recorder, result = run()
     recorder.finish(result)
     return recorder
 
@@ -222,11 +245,10 @@ def _record_whole(recorder: Trace, module: nn.Module, args: Any, result: Any) ->
         if args[0] in recorder.constants and not recorder.is_value(args[0]):
             recorder.add_constant(result)  # of a constant, such as an encoding of places
             return
-        recorder.set_merged(result, recorder.merged(args[0]))
         batch = recorder.batch_axis(args[0])
         if batch == args[0].dim() - 1:
             raise mixes_images(recorder)
-        recorder.set_batch_axis(result, batch)
+        recorder.follow(result, args[0])
         x, y = recorder.apart(args[0]), recorder.apart(result)
         if batch and isinstance(module, BinaryLinear):
             node, x, y = recorder.nodes.get(id(x)), x.movedim(batch, 0), y.movedim(batch, 0)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from xnorpp.packing.bits.zeros import Signs
 from xnorpp.packing.calls import (
     FRESH,
     LIKE,
@@ -32,6 +33,7 @@ from xnorpp.packing.calls import (
     changes_first,
     function_name,
     is_empty,
+    keep_value,
     named_outputs,
     source_line,
     tensors_in,
@@ -39,7 +41,7 @@ from xnorpp.packing.calls import (
 from xnorpp.packing.constants import Constants, RandomState
 from xnorpp.packing.example import are_batches, input_nodes
 from xnorpp.packing.graph import Array, Node, Trained
-from xnorpp.packing.moves.merged import split_batch
+from xnorpp.packing.moves.places import Places
 from xnorpp.packing.obstacles import (
     RANDOM_NUMBERS,
     VALUE_READ,
@@ -57,7 +59,7 @@ _no_modes = torch._C.DisableTorchFunction
 RANKS = range(1, 9)  # axes of a value of a program, without the batch
 
 
-class Trace(TorchFunctionMode):
+class Trace(Places, TorchFunctionMode):
     """Records nodes while a model runs. `operations.py` calls `node`, `constant`, `emit` and `fail`."""
 
     def __init__(
@@ -71,6 +73,7 @@ class Trace(TorchFunctionMode):
         self.input, nodes, value = input_nodes(given)
         # A node's serial -> its value.
         self.values: dict[int, Tensor] | None = {0: value.clone()} if keep else None
+        self.rounded: dict[int, Tensor] = {}  # how far other tensors of a node are from its value
         self.modules: list[tuple[str, nn.Module]] = [("", model)]  # those that run now, the innermost last
         self.inside = 0  # how many whole-taken layers we are in
         self.nodes: dict[int, Node] = {id(t): node for t, node in zip(given, nodes)}
@@ -82,13 +85,11 @@ class Trace(TorchFunctionMode):
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
         self.stale: dict[int, tuple[Node, Tensor | None]] = {}
         self.odd: set[int] = set()  # opaque values of a shape or type that no program has
-        self.three_way: dict[int, tuple[Node, Node]] = {}  # torch.sign, and what it is the sign of
-        self.norms: dict[int, Node] = {}  # batch norms
-        self.levels: dict[int, tuple[Node, Any]] = {}  # what follows from one sign alone (`bits.py`)
+        self.signs = Signs()
+        self.levels: dict[int, tuple[Node, Any]] = {}  # what follows from one sign alone (`bits`)
         self.joined: dict[tuple[int, ...], Node] = {}  # concatenations by axis and parts (`views.py`)
-        self._batch_axes: dict[int, int] = {}  # of tensors whose batch axis is not the first
-        self._merged: dict[int, int] = {}  # of tensors whose batch axis is n*k: k, an axis of the value
-        self._merged.update((id(t), 1) for t in given if t.dim() == 1)
+        for t in given:
+            self.set_merged(t, int(t.dim() == 1))
         self.obstacles: list[Obstacle] = []
         self.calls: dict[str, list[Call]] = {}  # by module path
         self.outputs: dict[str, Node] = {}  # by name; empty where there are obstacles
@@ -102,6 +103,8 @@ class Trace(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self.signs.instead:
+            args, kwargs = self.signs.arguments(function_name(func), args, kwargs)
         if self.inside:
             return func(*args, **kwargs)
         tracked = [t for t in tensors_in((args, kwargs)) if self.is_value(t)]
@@ -272,8 +275,9 @@ class Trace(TorchFunctionMode):
 
     def bind(self, tensor: Tensor, node: Node) -> None:
         """From now on this tensor is that node's value."""
-        plain = self._apart(tensor)
-        plain = torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain
+        with _no_modes():
+            plain = self.plain_of(tensor)
+            plain = torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain
         batch = self.batch_axis(tensor)
         shape = tuple(n for axis, n in enumerate(plain.shape) if axis != batch)
         if batch >= plain.dim() or shape != node.shape or plain.shape[batch] != self.batch:
@@ -284,10 +288,9 @@ class Trace(TorchFunctionMode):
         self._remember(tensor)
         self.nodes[id(tensor)] = node
         self.stale.pop(id(tensor), None)
-        if self.values is not None and node.serial not in self.values:
+        if self.values is not None:
             with _no_modes():
-                kept = plain.detach().movedim(batch, 0).clone()
-                self.values[node.serial] = kept if kept.is_floating_point() else kept.float()
+                keep_value(self.values, self.rounded, node.serial, plain.detach().movedim(batch, 0))
 
     def keep(self, made: Node, source: Node | None, move: Callable[[Tensor], Tensor]) -> None:
         """The value of a node that the model has no tensor of: what `move` makes of its source's value."""
@@ -297,41 +300,12 @@ class Trace(TorchFunctionMode):
             given = self.values[0 if source is None else source.serial]
             self.values[made.serial] = move(given).detach().clone()
 
-    def batch_axis(self, tensor: Tensor) -> int:
-        """Which axis of a tensor is the batch; only functions that move axes accept one but the first."""
-        return self._batch_axes.get(id(tensor), 0)
-
-    def set_batch_axis(self, tensor: Tensor, axis: int) -> None:
-        """From now on the batch of this tensor is this axis."""
-        self._batch_axes.pop(id(tensor), None)
-        if axis:
-            self._batch_axes[id(tensor)] = axis
-
-    def merged(self, tensor: Tensor) -> int:
-        """k where the batch axis of a tensor is n*k, images times an axis of the value; otherwise 0.
-
-        A tensor (n,), one number for each image, is one with k = 1: its value has one axis of one element. It
-        is a `Before` where the axis is k*n.
-        """
-        return self._merged.get(id(tensor), 0)
-
-    def set_merged(self, tensor: Tensor, count: int) -> None:
-        """From now on the batch axis of this tensor is images times `count`."""
-        if count > 1 or (count and tensor.dim() == 1):
-            self._merged[id(tensor)] = count
-
-    def _apart(self, tensor: Tensor) -> Tensor:
-        count, batch = self.merged(tensor), self.batch_axis(tensor)
-        if not count or tensor.shape[batch] % count:
-            return tensor
-        with _no_modes():
-            return split_batch(tensor, batch, count)
-
     def apart(self, tensor: Tensor) -> Tensor:
         """A tensor with images and the axis that they were merged with as two axes; the same value."""
         if not self.merged(tensor):
             return tensor
-        plain = self._apart(tensor)
+        with _no_modes():
+            plain = self.plain_of(tensor)
         if id(tensor) in self.nodes:
             self.nodes[id(plain)] = self.nodes[id(tensor)]
         self.set_batch_axis(plain, self.batch_axis(tensor))
@@ -369,12 +343,12 @@ class Trace(TorchFunctionMode):
             raise self._fail_changed()
         if not isinstance(tensor, Tensor) or id(tensor) not in self.nodes:
             raise self.fail("has a constant where a value computed from the input is needed")
-        if not anywhere and id(tensor) in self._merged:
+        if not anywhere and self.merged(tensor):
             raise self.fail(
                 "reads a tensor whose batch is merged with another axis", "leave each image to itself"
             )
-        if not anywhere and id(tensor) in self._batch_axes:
-            place = self._batch_axes[id(tensor)]
+        place = self.batch_axis(tensor)
+        if not anywhere and place:
             raise self.fail(
                 f"reads a tensor whose batch is axis {place}", "move the batch axis to the front first"
             )

@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from xnorpp.runtime.format.batch import check_input, shape_of_batch
 from xnorpp.runtime.format.program import Program
-from xnorpp.runtime.limits import DEFAULT_LIMITS, Limits
+from xnorpp.runtime.limits import DEFAULT_LIMITS, Limits, check_threads, threads_worth
 from xnorpp.runtime.machine import available_cores
 from xnorpp.runtime.native import core
-from xnorpp.runtime.plan import check_threads, make_steps, threads_worth
 
 _core: Any = core()  # ImportError where it is not built
 
@@ -43,7 +42,7 @@ class CpuModel:
     """A program on the native core. Safe to call from several threads.
 
     Every call uses the `threads` that are given. Without them it uses as many as its images' work is worth
-    (work.py), at most one per core and 8; `threads` then is how many one image gets. A program of any
+    (limits.py), at most one per core and 8; `threads` then is how many one image gets. A program of any
     input size is planned again for each size; the last few sizes stay ready.
 
     Raises:
@@ -118,6 +117,8 @@ class CpuModel:
         The name is the producer's module path, or "pointwise". A convolution that runs together with the max
         pool after it carries the time of both.
         """
+        from xnorpp.runtime.plan import make_steps
+
         x = np.require(check_input(self.program, x)[:1], requirements=_PLAIN)
         engine, _ = self._for(x)
         least = np.min([engine.step_seconds(x) for _ in range(repeats)], axis=0)

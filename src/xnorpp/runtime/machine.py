@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-import platform
-from pathlib import Path
 from typing import NamedTuple
 
-CPUINFO = Path("/proc/cpuinfo")
+CPUINFO = "/proc/cpuinfo"
 
 
 class Processor(NamedTuple):
@@ -23,7 +21,8 @@ def processor() -> Processor:
     """Describe the processor; where the system lists no flags, they are empty."""
     name, flags = "", frozenset[str]()
     try:
-        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+        with open(CPUINFO, encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
     except OSError:
         lines = []
     for line in lines:
@@ -32,6 +31,8 @@ def processor() -> Processor:
             name = value
         elif key in ("flags", "Features") and not flags:  # the second is Arm's
             flags = frozenset(value.split())
+    import platform
+
     return Processor(name or platform.processor() or platform.machine(), flags)
 
 

@@ -13,8 +13,14 @@ import numpy.typing as npt
 from xnorpp.runtime.format.batch import join_inputs
 from xnorpp.runtime.format.preprocess import Preprocess
 from xnorpp.runtime.format.program import Program, ProgramError, encode, read, write
-from xnorpp.runtime.limits import DEFAULT_LIMITS, Limits, check_limits, check_memory, reference_bytes
-from xnorpp.runtime.plan import check_threads
+from xnorpp.runtime.limits import (
+    DEFAULT_LIMITS,
+    Limits,
+    check_limits,
+    check_memory,
+    check_threads,
+    reference_bytes,
+)
 from xnorpp.runtime.predict import Guess, classify, outputs_of, preprocess_of, takes_images
 
 if TYPE_CHECKING:

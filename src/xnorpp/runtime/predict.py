@@ -11,20 +11,20 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from xnorpp.runtime.decode import load_image
 from xnorpp.runtime.format.pixels import MODES
 from xnorpp.runtime.format.preprocess import Preprocess
 from xnorpp.runtime.format.program import Program
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from pathlib import Path
+
     from xnorpp.runtime.decode import ImageSource
     from xnorpp.runtime.model import PackedModel
 
@@ -170,6 +170,8 @@ def probabilities(program: Program, outputs: F32) -> F32:
 
 def classify(model: PackedModel, image: ImageSource, top: int = 5) -> tuple[Guess, ...]:
     """`PackedModel.classify`."""
+    from xnorpp.runtime.decode import load_image
+
     _check_top(top)
     preprocess = needed_preprocess(model)
     pixels = preprocess.apply(load_image(image))
@@ -209,6 +211,8 @@ def predict(
         >>> len(found.guesses), found.error
         (2, None)
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     _check_top(top)
     for name, value in (("batch", batch), ("workers", workers)):
         if value < 1:
@@ -257,6 +261,8 @@ def needed_preprocess(model: PackedModel) -> Preprocess:
 
 def _prepare(source: str | Path | bytes, preprocess: Preprocess) -> _Prepared:
     """The prepared image and its distortion, or why there is none."""
+    from xnorpp.runtime.decode import load_image
+
     try:
         image = load_image(source)
         return preprocess.apply(image), preprocess.distortion(image.height, image.width)

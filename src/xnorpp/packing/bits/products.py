@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from xnorpp.packing.bits.borders import Border, border_of
 from xnorpp.packing.bits.levels import two_numbers
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.transposed import filters_of_transposed, transposed
@@ -122,23 +123,30 @@ def bit_conv(
 
     `attrs` are those of conv2d; the value may be padded before it.
     """
-    padding, filling = attrs["padding"], 0.0
-    if source.op == "pad2d" and not any(padding):
-        front, back, top, bottom, left, right = source.attrs["padding"]
-        if front == back == 0 and top == bottom and left == right:
-            source, padding, filling = source.inputs[0], [top, left], float(source.attrs["value"])
-    found = _product(trace, source, weight, int(attrs["groups"]))
+    reach = [d * (k - 1) for d, k in zip(attrs["dilation"], weight.shape[2:])]
+    border = border_of(trace, source, reach, attrs, shape)
+    found = _bit_conv(trace, border, weight, bias, attrs)
+    if found is None and border.source is not source:
+        plain = Border(source, 0.0, attrs["padding"], (0, 0), shape, shape)
+        found = _bit_conv(trace, plain, weight, bias, attrs)
+    return found
+
+
+def _bit_conv(
+    trace: Trace, border: Border, weight: Array, bias: Array | None, attrs: dict[str, Any]
+) -> Node | None:
+    found = _product(trace, border.source, weight, int(attrs["groups"]))
     if found is None:
         return None
-    edge = np.unique((filling - found.middle) / found.half) if any(padding) else np.zeros(1)
+    edge = np.unique((border.filling - found.middle) / found.half) if any(border.padding) else np.zeros(1)
     even = len(edge) == 1 and edge[0] in (-1.0, 0.0, 1.0)  # what pads the image is a number of it, or none
-    if not even and filling:
+    if not even and border.filling:
         return None
-    window = {**attrs, "padding": padding, "pad_value": int(edge[0]) if even else 0}
+    window = {**attrs, "padding": border.padding, "pad_value": int(edge[0]) if even else 0}
 
     def counted(signs: Array) -> Node:
         tensors = {"weight": pack_conv_weight(signs)}
-        return trace.emit("binary_conv2d", [found.bits], (len(signs), *shape[1:]), window, tensors)
+        return trace.emit("binary_conv2d", [found.bits], (len(signs), *border.wide[1:]), window, tensors)
 
     shift = np.zeros(len(weight)) + (0.0 if bias is None else bias)
     if even:
@@ -152,26 +160,48 @@ def bit_conv(
     else:
         made = affine(trace, made, found.filters.alpha, _unless_zero(shift))
     made = _with_size(made, found.size)
-    if even:
-        return made
-    signs = trace.emit("signs", [found.bits], found.bits.shape)
-    one = affine(trace, sliced(trace, signs, 0, 0, 1), np.zeros(1), np.ones(1))
-    place = {**attrs, "padding": padding, "groups": 1}
-    summed = {"weight": found.constants.sum(1, keepdims=True)}
-    return trace.emit("add", [made, trace.emit("conv2d", [one], shape, place, summed)], shape)
+    if not even:
+        place = {**attrs, "padding": border.padding, "groups": 1}
+        summed = {"weight": found.constants.sum(1, keepdims=True)}
+        by_place = trace.emit("conv2d", [_ones(trace, found.bits)], border.wide, place, summed)
+        made = trace.emit("add", [made, by_place], border.wide)
+    return border.cut(trace, made)
 
 
 def bit_transposed(
     trace: Trace, source: Node, weight: Array, stride: list[int], padding: list[int], dilation: list[int],
     groups: int, shape: tuple[int, ...],
 ) -> Node | None:  # fmt: skip
-    """A transposed convolution of -1 and +1, or None where value or filters have other numbers."""
+    """A transposed convolution, or None where value or filters have other numbers."""
     found = _product(trace, source, filters_of_transposed(weight, groups), groups)
-    if found is None or found.filters.beta.any() or found.middle.any() or (np.abs(found.half) != 1).any():
+    if found is None:
         return None
-    signs = np.where(weight > 0, np.float32(1), np.float32(-1)) * np.sign(found.half).reshape(-1, 1, 1, 1)
-    made = transposed(trace, found.bits, signs, stride, padding, dilation, groups, shape, binary=True)
-    return _with_size(affine(trace, made, found.filters.alpha, None), found.size)
+
+    def summed(value: Node, filters: Array, parts: int, binary: bool) -> Node:
+        taps = filters_of_transposed(filters, parts)
+        place = (stride, padding, dilation, parts, (len(filters), *shape[1:]))
+        return transposed(trace, value, taps, *place, binary=binary)
+
+    made = summed(found.bits, found.filters.signs, groups, True)
+    if found.filters.beta.any():
+        ones = np.ones((groups, *found.filters.signs.shape[1:]), np.float32)
+        total = affine(trace, summed(found.bits, ones, groups, True), None, None)
+        made = with_sums(
+            trace, made, total, found.filters.alpha, np.zeros(len(found.size)), found.filters.beta
+        )
+    else:
+        made = affine(trace, made, found.filters.alpha, None)
+    made = _with_size(made, found.size)
+    if not found.middle.any():
+        return made
+    by_place = summed(_ones(trace, found.bits), found.constants.sum(1, keepdims=True), 1, False)
+    return trace.emit("add", [made, by_place], shape)
+
+
+def _ones(trace: Trace, bits: Node) -> Node:
+    """One channel of ones, of the size of a value."""
+    signs = trace.emit("signs", [bits], bits.shape)
+    return affine(trace, sliced(trace, signs, 0, 0, 1), np.zeros(1), np.ones(1))
 
 
 def _with_size(made: Node, size: Array) -> Node:

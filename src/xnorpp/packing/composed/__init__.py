@@ -71,10 +71,9 @@ def _before(trace: Trace, value: Any, result: Any) -> Any:
     """An argument that the function changed in place, as it was: only `verify` reads its numbers."""
     if value is not result or trace.values is None:
         return value
-    node, batch = trace.node(value, anywhere=True), trace.batch_axis(value)
-    old = trace.values[node.serial].movedim(0, batch).reshape(value.shape).to(value.dtype, copy=True)
-    trace.set_batch_axis(old, batch)
-    trace.set_merged(old, trace.merged(value))
+    node = trace.node(value, anywhere=True)
+    old = trace.placed(trace.values[node.serial], value).to(value.dtype, copy=True)
+    trace.follow(old, value)
     trace.bind(old, node)
     return old
 
@@ -83,6 +82,5 @@ def _taken_over(trace: Trace, made: Tensor, result: Tensor) -> Node:
     node = trace.node(made, anywhere=True)
     if node.op == "opaque":  # of something that was refused and noted
         raise Consequence
-    trace.set_batch_axis(result, trace.batch_axis(made))
-    trace.set_merged(result, trace.merged(made))
+    trace.follow(result, made)
     return node

@@ -58,6 +58,10 @@ def _addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any
     return input + value * (tensor1 / tensor2)
 
 
+def _heaviside(input: Tensor, values: Tensor) -> Tensor:
+    return torch.where(input == 0, values, (input > 0).float())
+
+
 def _is_mask(value: Any) -> bool:
     return isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool)
 
@@ -92,6 +96,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "hypot": lambda input, other: torch.sqrt(input * input + other * other),
     "lerp": _lerp,
     "addcdiv": _addcdiv,
+    "heaviside": _heaviside,
     "eq": _equal,
     **dict.fromkeys(("ne", "not_equal"), lambda input, other: ~_equal(input, other)),
     **dict.fromkeys(("xor", "ixor", "rxor", "logical_xor", "bitwise_xor"), _either),

@@ -161,5 +161,18 @@ def _same(a: Node, b: Node) -> bool:
 def _stated(node: Node, free: tuple[str, ...]) -> Any:
     """All that a program would state of a node, but for its inputs."""
     attrs = sorted((item for item in node.attrs.items() if item[0] not in free), key=str)
+    if scales(node):  # by a number that may be a function of a size
+        return [item for item in attrs if item[0] != "scale"], _added(node)
     tensors = sorted((role, fingerprint(tensor)) for role, tensor in node.tensors.items())
     return attrs, tensors
+
+
+def scales(node: Node) -> bool:
+    """Whether an operation multiplies a whole value by one number, and perhaps adds another."""
+    if node.op == "affine" and not node.spatial:
+        return all(bool((tensor == tensor[0]).all()) for tensor in node.tensors.values())
+    return node.op == "attention"
+
+
+def _added(node: Node) -> list[float]:
+    return [float(node.tensors["add"][0])] if "add" in node.tensors else []

@@ -18,6 +18,7 @@ from xnorpp.packing.composed.places import gathered, own_rows, rows_of
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import (
     as_image,
+    batches_of,
     channels_back,
     channels_first,
     expanded,
@@ -70,13 +71,13 @@ def getitem(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node:
             place += 1
             continue
         if dim == batch:
+            trace.follow(result, input, place)
             if not _whole(part):
-                raise trace.fail("chooses among images, which is not supported", _BATCH)
-            trace.set_batch_axis(result, place)
-            trace.set_merged(result, merged)
+                begin, end, step = part.indices(input.shape[dim]) if isinstance(part, slice) else (0, 0, 0)
+                node = batches_of(trace, result, input, node, axis, begin, end if step == 1 else begin)
             place += 1
             if merged:
-                shape += node.shape[axis : axis + 1] if merged > 1 else []
+                shape += node.shape[axis : axis + 1] if trace.merged(result) > 1 else []
                 axis += 1
         elif isinstance(part, np.ndarray):
             node = chosen(trace, node, axis, part)

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from xnorpp.packing.graph import Node
-from xnorpp.packing.moves.alike import FREE, Alike, Row
+from xnorpp.packing.moves.alike import FREE, Alike, Row, scales
+from xnorpp.packing.moves.factors import by_one_number, counted, factor_of, numbers_of
 from xnorpp.runtime.errors import XnorppError
 
 Rule = list[int]  # add, over, times, plus
@@ -31,13 +32,14 @@ class Bound(XnorppError, ValueError):
     """A size that no rule explains; its text is the reason."""
 
 
-def explained(alike: Alike) -> dict[str, Node]:
-    """The graph of all sizes.
+def explained(alike: Alike) -> tuple[dict[str, Node], dict[int, Row]]:
+    """The graph of all sizes: its outputs by name, and the row that a node of it is, by its identity.
 
     Raises:
         Bound: Something in it is bound to a size.
     """
     made: dict[int, Node] = {}
+    rows: dict[int, Row] = {}
     for place, row in enumerate(alike.rows):
         node, inputs = row.node, [made[id(source)] for source in row.inputs]
         op, attrs = node.op, node.attrs
@@ -48,8 +50,31 @@ def explained(alike: Alike) -> dict[str, Node]:
                 raise Bound(_bound(row))
             op, attrs, other = (_reshaped if op == "reshape" else _sized)(alike, row, place)
             inputs += [] if other is None else [made[id(other)]]
-        made[id(row)] = replace(node, op=op, attrs=attrs, inputs=inputs, serial=place)
-    return {name: made[id(row)] for name, row in alike.outputs.items()}
+        new = replace(node, op=op, attrs=attrs, inputs=inputs, serial=place)
+        if scales(node):
+            new = _scaled(alike, row, place, new, made)
+        made[id(row)] = new
+        rows[id(new)] = row
+    return {name: made[id(row)] for name, row in alike.outputs.items()}, rows
+
+
+def _scaled(alike: Alike, row: Row, place: int, node: Node, made: dict[int, Node]) -> Node:
+    """An operation with one factor, which may be a function of a value's size."""
+    if len(set(numbers_of(row))) == 1:
+        free = node.op == "affine" and len({row.shape(g)[0] for g in range(alike.graphs)}) > 1
+        return by_one_number(node, None) if free else node
+    factor = factor_of(alike, row, place)
+    if factor is None:
+        numbers = ", ".join(f"{number:.4g}" for number in numbers_of(row)[:4])
+        raise Bound(
+            f"{node.path} ({node.line}) multiplies by {numbers}, .., which follow from no value's size"
+        )
+    first, *rest = node.inputs
+    number = counted(factor, made[id(factor.row)], first)
+    if node.op != "attention":
+        return by_one_number(node, number)
+    scaled = by_one_number(replace(node, shape=first.shape), number)
+    return replace(node, inputs=[scaled, *rest], attrs={**node.attrs, "scale": 1.0})
 
 
 def _bound(row: Row) -> str:
@@ -197,7 +222,7 @@ def _rules(
 def _rule(pairs: Sequence[tuple[int, int]]) -> Rule | None:
     """`(n + add) // over * times + plus` for all pairs of n and what comes out, or None.
 
-    None too where two rules are possible that differ elsewhere.
+    None too where two rules are possible that differ at sizes at which the model may run.
     """
     for over in _OVER:
         found: list[Rule] = []
@@ -214,5 +239,6 @@ def _rule(pairs: Sequence[tuple[int, int]]) -> Rule | None:
             sizes = [
                 [(n + add) // over * times + plus for n in range(2 * over)] for add, _, times, plus in found
             ]
-            return found[0] if all(one == sizes[0] for one in sizes) else None
+            whole = all(n % over == 0 for n, _ in pairs)  # the model runs at multiples alone
+            return found[0] if whole or all(one == sizes[0] for one in sizes) else None
     return None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from xnorpp.packing.assemble import assemble
 from xnorpp.packing.example import channels_are_last
-from xnorpp.packing.fold import fold, shared
+from xnorpp.packing.fold import folded, moved
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves.alike import FREE, Alike, Unlike
 from xnorpp.packing.moves.rules import Bound, explained
@@ -35,7 +35,8 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
     """
     last = channels_are_last(inputs[0])
     count, channels, height, width = (inputs[0].movedim(3, 1) if last else inputs[0]).shape
-    alike = Alike(fold(trace(model, *inputs, any_size=True), apart=True))
+    traced = trace(model, *inputs, any_size=True)
+    alike = Alike(moved(traced, apart=True))
     tried: list[Size] = [(height, width)]
     unlike: dict[Size, Unlike] = {}
     sizes = [(height + more[0], width + more[1]) for more in _MORE]
@@ -52,7 +53,8 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
         shape = (count, *other, channels) if last else (count, channels, *other)
         zeros = torch.zeros(shape, dtype=inputs[0].dtype)
         try:
-            alike.add(fold(trace(model, zeros, *inputs[1:], any_size=True), apart=True))
+            other_size = trace(model, zeros, *inputs[1:], any_size=True, signs=traced.signs)
+            alike.add(moved(other_size, apart=True))
             tried.append(other)
         except Unlike as error:
             if not number:
@@ -63,19 +65,19 @@ def free_graph(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, No
                 reason = str(error).partition("\n")[0]
                 return {}, f"the model does not run on {other[0]}x{other[1]} pixels: {reason}"
     try:
-        outputs = explained(alike)
-        program, _ = assemble(outputs, (channels, height, width), free_axes=(1, 2))
+        outputs, rows = explained(alike)
+        program, nodes = assemble(outputs, (channels, height, width), free_axes=(1, 2))
     except (Bound, ProgramError) as error:  # a constant map of a value whose size is no longer the input's
         return {}, str(error)
-    shapes = [row.shape for row in alike.rows if row.node.op != "input"]
+    named = [(name, rows[id(node)]) for name, node in nodes.items() if id(node) in rows]
     for graph, other in enumerate(tried):
         found = _shapes(program, other)  # None: where it takes no such image, it cannot be wrong
-        if found is not None and found != [shape(graph) for shape in shapes]:
+        if found is not None and any(found[name] != row.shape(graph) for name, row in named):
             return {}, f"the model has other sizes at {other[0]}x{other[1]} pixels than at {height}x{width}"
     for other, difference in unlike.items():
         if _shapes(program, other) is not None:
             return {}, f"{difference} is bound to {height}x{width} pixels"
-    return dict(zip(outputs, shared(tuple(outputs.values())), strict=True)), ""
+    return folded(outputs), ""
 
 
 def _long(height: int, width: int) -> list[Size]:
@@ -89,13 +91,13 @@ def _long(height: int, width: int) -> list[Size]:
     return [(min(pixels // narrow, longest), narrow), (low, min(pixels // low, longest))]
 
 
-def _shapes(program: Program, size: Size) -> list[tuple[int, ...]] | None:
-    """The shape of each value that a program makes of images of a size; None where it takes none."""
+def _shapes(program: Program, size: Size) -> dict[str, tuple[int, ...]] | None:
+    """The shapes of the values that a program makes of images of a size; None where it takes none."""
     try:
         sized = program.for_input((program.input_shape[0], *size))
     except ProgramError:
         return None
-    return [sized.values[op.output].shape for op in sized.ops]
+    return {op.output: sized.values[op.output].shape for op in sized.ops}
 
 
 def is_dense(outputs: Mapping[str, Node]) -> bool:

@@ -70,7 +70,7 @@ def transposed(
 
 
 def filters_of_transposed(weight: Array, groups: int) -> Array:
-    """(c, out/groups, kh, kw) as (out, c/groups, kh, kw)."""
+    """(c, out/groups, kh, kw) as (out, c/groups, kh, kw), and the way back."""
     c, each, kh, kw = weight.shape
     blocks = weight.reshape(groups, c // groups, each, kh, kw).transpose(0, 2, 1, 3, 4)
     return np.asarray(blocks.reshape(groups * each, c // groups, kh, kw))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -93,6 +94,23 @@ def sliced(trace: Trace, node: Node, axis: int, begin: int, end: int | None, ste
     made = trace.emit("slice", [node], tuple(shape), attrs)
     trace.keep(made, node, lambda t: t[(slice(None),) * (axis + 1) + (slice(begin, end, step),)])
     return made
+
+
+def batches_of(
+    trace: Trace, result: Tensor, input: Tensor, node: Node, axis: int, begin: int, end: int
+) -> Node:
+    """Whole batches of those that a tensor has one after the other; `axis` is where the value has them. Where
+    one is left, the axis has one element."""
+    place = trace.place(input)
+    each, inner = input.shape[place.axis] // place.outer, place.count // place.outer
+    if place.outer == 1 or begin % each or end % each or end <= begin:
+        remedy = "leave the batch axis first, and each image to itself"
+        raise trace.fail("chooses among images, which is not supported", remedy)
+    first, last = begin // each, end // each
+    trace.follow(result, input, trace.batch_axis(result))
+    left = replace(trace.place(result), count=(last - first) * inner, outer=last - first)
+    trace.set_place(result, left)
+    return sliced(trace, node, axis, first * inner, last * inner)
 
 
 def joined(trace: Trace, parts: Sequence[Node], axis: int) -> Node:

@@ -151,8 +151,7 @@ def _same(trace: Trace, name: str, input: Tensor, result: Tensor) -> Node:
         return composed_value(trace, truncated, (input,), result)
     if result.dtype != input.dtype:
         _check_cast(trace, input.dtype, result.dtype)
-    trace.set_batch_axis(result, trace.batch_axis(input))
-    trace.set_merged(result, trace.merged(input))
+    trace.follow(result, input)
     return trace.node(input, anywhere=True)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from xnorpp.packing.bits.levels import hardly_zero
+from xnorpp.packing.bits.zeros import ThreeWay
 from xnorpp.packing.composed import composed_value, elementwise
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import sliced
@@ -79,10 +79,14 @@ def relu6(trace: Trace, result: Tensor, input: Any, inplace: bool = False) -> No
 
 def sign(trace: Trace, result: Tensor, input: Any) -> Node:
     """torch.sign is 0 at 0: half of `sign(x) - sign(-x)`, each of which is -1 there. It is one bit with
-    `threshold(., 0, -1)` after it, as in `xnorpp.nn.sign`, and of numbers that are 0 by chance alone."""
+    `threshold(., 0, -1)` after it, as in `xnorpp.nn.sign`, and of numbers that are 0 by chance alone
+    (`bits/zeros.py`)."""
     source = trace.node(input)
-    if hardly_zero(trace, source):
-        return trace.emit("signs", [trace.emit_sign(source)], source.shape)
+    zeros = trace.signs.next_share(input, result)
+    if zeros == 0:
+        made = trace.emit("signs", [trace.emit_sign(source)], source.shape)
+        trace.signs.one_bit[id(made)] = made
+        return made
     opposite = affine(trace, source, np.array([-1.0]), None)
     trace.keep(opposite, source, torch.neg)
     halves = [
@@ -90,7 +94,7 @@ def sign(trace: Trace, result: Tensor, input: Any) -> Node:
         for node in (source, opposite)
     ]
     node = trace.emit("sub", halves, source.shape)
-    trace.three_way[id(node)] = node, source
+    trace.signs.three_way[id(node)] = ThreeWay(node, source, zeros)
     return node
 
 
@@ -98,8 +102,8 @@ def threshold(
     trace: Trace, result: Tensor, input: Any, threshold: float, value: float, inplace: bool = False
 ) -> Node:
     source = trace.node(input)
-    if id(source) in trace.three_way and threshold == 0 and value == -1:
-        _, argument = trace.three_way[id(source)]
+    if id(source) in trace.signs.three_way and threshold == 0 and value == -1:
+        argument = trace.signs.three_way[id(source)].argument
         return trace.emit("signs", [trace.emit_sign(argument)], source.shape)
     if source.op == "signs" and threshold == 0 and value == -1:
         return source

@@ -58,16 +58,6 @@ def check_image(trace: Trace, node: Node) -> Node:
     return node
 
 
-def layer_input(trace: Trace, input: Any) -> Node:
-    """The value that a layer with weights reads. One bit must have been meant where that is torch.sign."""
-    node = source = trace.node(input)
-    while source.op in ("reshape", "flatten", "permute", "pad2d"):
-        source = source.inputs[0]
-    if id(source) in trace.three_way:
-        raise trace.fail("reads torch.sign, which is 0 at 0 and has no bit", "use xnorpp.nn.sign instead")
-    return node
-
-
 def affine(
     trace: Trace, source: Node, mult: Array | None, add: Array | None,
     spatial: dict[str, Array] | None = None, trained: Trained | None = None, size: Array | None = None,

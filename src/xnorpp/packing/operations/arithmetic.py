@@ -15,7 +15,8 @@ from xnorpp.packing.operations.activation import emit_curve
 from xnorpp.packing.operations.arguments import Handler, affine, finite, of_one, once, shape_of, spatial_parts
 from xnorpp.packing.trace import Trace
 
-_MOST_SAME = 4  # operations on a value that are written twice
+_MOST_SUMMED = 4  # sums of sums
+_MOST_SAME = 100  # operations on a value that are written twice
 
 
 def batch_norm(
@@ -37,9 +38,7 @@ def batch_norm(
     wide, shift = alpha.astype(np.float64), mean.astype(np.float64) * alpha
     beta = (b - shift).astype(np.float32).astype(np.float64)
     size = np.abs(b.astype(np.float64)) + np.abs(shift)
-    node = affine(trace, source, wide, beta, None, lambda v: (v * wide + beta).astype(np.float32), size)
-    trace.norms[id(node)] = node
-    return node
+    return affine(trace, source, wide, beta, None, lambda v: (v * wide + beta).astype(np.float32), size)
 
 
 def _pair(trace: Trace, a: Any, b: Any) -> tuple[Node, Node, bool]:
@@ -133,10 +132,13 @@ def div(trace: Trace, result: Tensor, a: Any, b: Any, *, rounding_mode: Any = No
         )
     if trace.is_value(a) and trace.is_value(b):
         first, second, _ = _pair(trace, a, b)
+        if second.op == "prelu" and second.inputs[0] is first and (second.tensors["slope"] == -1).all():
+            return trace.emit("signs", [trace.emit_sign(first)], first.shape)  # x / |x|
         return trace.emit("div", [first, second], shape_of(result))
     if trace.is_value(b):
-        return times_constant(trace, emit_curve(trace, trace.node(b), "reciprocal", torch.reciprocal), a)
-    source, c = trace.node(a), trace.constant(b)
+        inverse = emit_curve(trace, trace.node(b), "reciprocal", torch.reciprocal)
+        return times_constant(trace, _grown(trace, inverse, result), a)
+    source, c = _grown(trace, trace.node(a), result), trace.constant(b)
     if c.size > 1:
         c = once(of_one(trace, len(source.shape), c))
     if c.size == 1 or c.size == c.shape[0]:
@@ -179,43 +181,63 @@ def add(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> No
 
 def _sum(trace: Trace, first: Node, second: Node, result: Tensor, equal: bool) -> Node:
     """The sum of two values; `(q - x) + x` is q, as straight-through estimators write it."""
-    left = (_without(first, second) or _without(second, first)) if equal else None
-    if left is not None:
-        return left
-    return trace.emit("add", [first, second], shape_of(result), None if equal else {"broadcast": True})
+    parts = [_summands(node) for node in (first, second)] if equal else []
+    if any(not part for part in parts):
+        return first if parts[0] else second
+    left = _left_over(*parts) if equal else None
+    if left is None:
+        return trace.emit("add", [first, second], shape_of(result), None if equal else {"broadcast": True})
+    if not left:
+        return affine(trace, first, np.zeros(1), None)
+    negative = [affine(trace, node, np.array([-1.0]), None) for sign, node in left if sign < 0]
+    made, *others = [node for sign, node in left if sign > 0] + negative
+    for other in others:
+        made = trace.emit("add", [made, other], shape_of(result))
+    return made
 
 
-def _without(sum: Node, other: Node) -> Node | None:
-    """What `sum + other` is where the sum has the other one's opposite as a part; None where it has not."""
-    if sum.op == "add":
-        for node, part in (sum.inputs, sum.inputs[::-1]):
-            if _same(_opposite(part), other):
-                return node
-    inner = _opposite(sum)
-    if inner is not None and inner.op == "add":  # other - (other - q)
-        for node, part in (inner.inputs, inner.inputs[::-1]):
-            if _same(part, other) and _opposite(node) is not None:
-                return _opposite(node)
-    return None
-
-
-def _opposite(node: Node) -> Node | None:
-    """The value of which a node is the negative one."""
+def _summands(node: Node, sign: int = 1, steps: int = _MOST_SUMMED) -> list[tuple[int, Node]]:
+    """A value as a sum of others or of their opposites; what is multiplied by 0 is none."""
     plain = node.op == "affine" and not node.spatial and not np.any(node.tensors.get("add", 0))
-    return node.inputs[0] if plain and (node.tensors.get("mult", np.ones(1)) == -1).all() else None
+    factor = node.tensors.get("mult", np.ones(1)) if plain else np.ones(1)
+    if not factor.any():
+        return []
+    if steps and plain and (factor == -1).all():
+        return _summands(node.inputs[0], -sign, steps - 1)
+    if steps and node.op == "add" and not node.attrs:
+        return [part for source in node.inputs for part in _summands(source, sign, steps - 1)]
+    return [(sign, node)]
 
 
-def _same(a: Node | None, b: Node, steps: int = _MOST_SAME) -> bool:
+def _left_over(
+    first: list[tuple[int, Node]], second: list[tuple[int, Node]]
+) -> list[tuple[int, Node]] | None:
+    """What is left of two sums where summands of one cancel those of the other; None where none do."""
+    left = list(first)
+    for sign, node in second:
+        opposite = next((i for i, (s, other) in enumerate(left) if s == -sign and _same(other, node)), None)
+        if opposite is None:
+            left.append((sign, node))
+        else:
+            del left[opposite]
+    return None if len(left) == len(first) + len(second) else left
+
+
+def _same(a: Node, b: Node) -> bool:
     """Whether two nodes are one, or the same operations on it."""
-    if a is None or a is b or steps == 0:
-        return a is b
-    alike = a.op == b.op and a.attrs == b.attrs and a.tensors.keys() == b.tensors.keys() and a.inputs
-    return bool(
-        alike
-        and len(a.inputs) == len(b.inputs)
-        and all(np.array_equal(a.tensors[role], b.tensors[role]) for role in a.tensors)
-        and all(_same(x, y, steps - 1) for x, y in zip(a.inputs, b.inputs))
-    )
+    pairs, seen = [(a, b)], set()
+    while pairs:
+        one, other = pairs.pop()
+        if one is other or (id(one), id(other)) in seen:
+            continue
+        seen.add((id(one), id(other)))
+        alike = one.op == other.op and one.attrs == other.attrs and one.tensors.keys() == other.tensors.keys()
+        if not alike or not one.inputs or len(one.inputs) != len(other.inputs) or len(seen) > _MOST_SAME:
+            return False
+        if not all(np.array_equal(one.tensors[role], other.tensors[role]) for role in one.tensors):
+            return False
+        pairs += zip(one.inputs, other.inputs)
+    return True
 
 
 def sub(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> Node:
@@ -235,20 +257,24 @@ def sub(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> No
 def addcmul(
     trace: Trace, result: Tensor, input: Any, tensor1: Any, tensor2: Any, *, value: float = 1
 ) -> Node:
-    """`input + value*tensor1*tensor2`, where one of the two factors or the summand may be constants."""
+    """`input + value*tensor1*tensor2`, where up to two of the three may be constants."""
     if not trace.is_value(tensor1) and not trace.is_value(tensor2):
-        raise trace.fail("of two constants is not supported", "multiply them first")
+        for t in (tensor1, tensor2):
+            trace.check_constant(t)
+        product = value * tensor1 * tensor2
+        trace.add_constant(product)
+        return _plus(trace, result, input, product, 1.0)
     if trace.is_value(tensor1) and trace.is_value(tensor2):
         first, second, equal = _pair(trace, tensor1, tensor2)
         shape = tuple(max(n, m) for n, m in zip(first.shape, second.shape))
         product = trace.emit("mul", [first, second], shape, None if equal else {"broadcast": True})
     else:
         factor, other = (tensor2, tensor1) if trace.is_value(tensor1) else (tensor1, tensor2)
-        product = times_constant(trace, trace.node(other), factor)
+        product = times_constant(trace, _grown(trace, trace.node(other), result), factor)
     if value != 1:
         product = affine(trace, product, np.array([float(value)]), None)
     if not trace.is_value(input):
-        return plus_constant(trace, product, input)
+        return plus_constant(trace, _grown(trace, product, result), input)
     summand = trace.node(input)
     attrs = None if summand.shape == product.shape else {"broadcast": True}
     return trace.emit("add", [summand, product], shape_of(result), attrs)

@@ -7,13 +7,17 @@ groups with the same weights. Where the batch is not the first axis, it is moved
 
 from __future__ import annotations
 
+from functools import partial
+from inspect import signature
 from typing import Any
 
 from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
+from xnorpp.packing.composed import composed
+from xnorpp.packing.composed.filters import CONVOLUTIONS
 from xnorpp.packing.graph import Node
-from xnorpp.packing.moves.merged import split_batch
+from xnorpp.packing.moves.places import Place
 from xnorpp.packing.moves.views import channels_back, channels_first, reshaped
 from xnorpp.packing.operations import (
     activation,
@@ -78,33 +82,44 @@ _CHANNELWISE: dict[str, tuple[str, ...]] = {
         ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"),
     ),
 }
+_GROUPED = (
+    "make each image a group: F.conv2d(x.reshape(1, -1, h, w), filters.reshape(-1, c, kh, kw), groups=len(x))"
+)
 _COUNTED = ("groups", "num_groups")
 _MOST = 1 << 22  # numbers of repeated weights
 
 
 def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, result: Tensor) -> Node:
     """What a handler makes of a call, wherever the batch is."""
+    filters = kwargs.get("weight", args[1] if len(args) > 1 else None)
+    if name in CONVOLUTIONS and trace.is_value(filters):
+        return _own_filters(trace, name, args, kwargs, result)
     values = [t for t in tensors_in((args, kwargs)) if trace.is_value(t)]
     counts, places = {trace.merged(t) for t in values}, {trace.batch_axis(t) for t in values}
+    if 0 not in counts and len({trace.place(t).outer for t in values}) > 1:
+        raise trace.fail(
+            "combines values whose images are in another order: each several times, and all several times",
+            "repeat each image by itself: x.repeat_interleave(times, 0), or an axis of its own with expand",
+        )
     if name in ("matmul", "bmm") and len(values) == 1 and values[0] is args[0] and 0 not in places | counts:
         return _rows_with_the_batch(trace, handler, args, result)
     if len(counts) == len(places) == 1 and places != {0} and name in _TRAILING:
         return _batch_first(trace, name, handler, args, kwargs, result, values[0])
     if counts == {0} or len(counts) > 1 or places != {0}:
         return handler(trace, result, *args, **kwargs)  # which refuses what it cannot do
-    (count,) = counts
+    (count,), place = counts, trace.place(values[0])
     if name in _CHANNELWISE and values[0].dim() > 1:
         return _as_channels(trace, name, handler, args, kwargs, result, count)
     if name not in _TRAILING:
         return handler(trace, result, *args, **kwargs)
-    trace.set_merged(result, count)
+    trace.follow(result, values[0])
     rank = values[0].dim()
     _check_last_axes(trace, name, args, 0, rank)
 
     def changed(value: Any, key: Any) -> Any:
         if isinstance(value, Tensor):
             whole = name in _BROADCASTING and _BROADCASTING[name] <= value.dim() == result.dim()
-            return _constant_apart(trace, value, count) if whole else trace.apart(value)
+            return _constant_apart(trace, value, place) if whole else trace.apart(value)
         if key != "dim" or not isinstance(value, int | list | tuple):
             return value
         dims = [d % rank - rank for d in ([value] if isinstance(value, int) else value)]
@@ -115,15 +130,30 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
     return handler(trace, trace.apart(result), *_each(name, changed, args), **_named(changed, kwargs))
 
 
-def _constant_apart(trace: Trace, tensor: Tensor, count: int) -> Tensor:
+def _constant_apart(trace: Trace, tensor: Tensor, place: Place) -> Tensor:
     """A value with images and what they are merged with as two axes; a constant too that was repeated so."""
-    size = trace.batch * count
-    if trace.is_value(tensor) or count < 2 or tensor.shape[0] != size:
+    if trace.is_value(tensor) or place.count < 2 or len(tensor) != trace.batch * place.count:
         return trace.apart(tensor)
     trace.check_constant(tensor)
-    plain = split_batch(tensor.detach(), 0, count)
+    plain = trace.plain_of(tensor.detach(), place)
     trace.add_constant(plain)
     return plain
+
+
+def _own_filters(trace: Trace, name: str, args: Any, kwargs: Any, result: Tensor) -> Node:
+    """A convolution with filters of each image's own: the images must be groups of one image."""
+    given = signature(CONVOLUTIONS[name]).bind(0, *args, **kwargs).arguments
+    input, weight = given["input"], given["weight"]
+    if not trace.is_value(input):
+        raise trace.fail("has filters computed from the input, and a constant image", "swap the two")
+    place, own = trace.place(input), trace.place(weight)
+    count = trace.batch * own.outer
+    apart = (place.axis, own.axis) == (1, 0) and len(input) == 1 and place.outer == own.outer
+    if not apart or given.get("groups", 1) % count:
+        raise trace.fail("has filters computed from the input, which all images would share", _GROUPED)
+    made = composed(trace, partial(CONVOLUTIONS[name], count), args, kwargs, result)
+    assert isinstance(made, Node)
+    return made
 
 
 def _check_last_axes(trace: Trace, name: str, args: Any, batch: int, rank: int) -> None:
@@ -168,13 +198,12 @@ def _batch_first(
     if name in reduction.FUNCTIONS and result.dim() < rank:
         listed = dims if isinstance(dims, list | tuple) else [dims]
         gone = sum(d is not None and d % rank < batch for d in listed)
-    trace.set_batch_axis(result, batch - gone)
+    trace.follow(result, first, batch - gone)
     front, count = result.movedim(batch - gone, 0), trace.merged(first)
     trace.alive.append(front)
     args, kwargs = _each(name, changed, args), _named(changed, kwargs)
     if not count:
         return handler(trace, front, *args, **kwargs)
-    trace.set_merged(result, count)
     return channels_back(trace, called(trace, name, handler, args, kwargs, front), batch - gone)
 
 
@@ -182,8 +211,7 @@ def _rows_with_the_batch(trace: Trace, handler: Handler, args: Any, result: Tens
     """(k, n*rows, c) times a constant (k, c, d): (n, k, rows, c) times it."""
     value, constant = args
     batch = trace.batch_axis(value)
-    trace.set_batch_axis(result, batch)
-    trace.set_merged(result, trace.merged(value))
+    trace.follow(result, value)
     first, made = (trace.apart(t).movedim(batch, 0) for t in (value, result))
     trace.bind(first, trace.node(value, anywhere=True))
     return handler(trace, made, first, constant)
@@ -195,8 +223,7 @@ def _moved(trace: Trace, tensor: Tensor, batch: int, rank: int) -> Tensor:
         return tensor
     front = tensor.movedim(batch, 0)
     if trace.is_value(tensor):
-        trace.set_batch_axis(front, 0)
-        trace.set_merged(front, trace.merged(tensor))
+        trace.follow(front, tensor, 0)
         node = trace.node(tensor, anywhere=True)
         trace.bind(front, channels_first(trace, node, batch) if trace.merged(tensor) else node)
     else:
@@ -212,9 +239,7 @@ def _as_channels(
     def changed(key: str, value: Any) -> Any:
         if key in _COUNTED:
             return value * count
-        if key == "input":
-            return _wide(trace, value, count)
-        if isinstance(value, Tensor) and key in names:
+        if isinstance(value, Tensor) and key in names and key != "input":
             if value.numel() * count > _MOST:
                 raise trace.fail(
                     "on a batch that is merged with another axis is too large", "leave each image to itself"
@@ -231,10 +256,10 @@ def _as_channels(
     rest = args[len(names) :]
     source = given.pop("input")
     ordered = [given.pop(key) for key in names[1 : len(args)]] if rest else []
-    shape = (trace.batch, count * result.shape[1], *result.shape[2:])
-    made = handler(trace, split_batch(result, 0, count).reshape(shape), source, *ordered, *rest, **given)
-    trace.set_merged(result, count)
-    return reshaped(trace, made, (int(count), *result.shape[1:]))
+    trace.follow(result, source)
+    wide = trace.apart(result).flatten(1, 2)
+    made = handler(trace, wide, _wide(trace, source, count), *ordered, *rest, **given)
+    return reshaped(trace, made, (count, *result.shape[1:]))
 
 
 def _wide(trace: Trace, tensor: Tensor, count: int) -> Tensor:

@@ -6,11 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
+from xnorpp.packing.bits.levels import layer_input
 from xnorpp.packing.bits.products import bit_conv, bit_transposed
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.transposed import transposed
 from xnorpp.packing.moves.views import reshaped
-from xnorpp.packing.operations.arguments import Handler, affine, check_image, layer_input, pair, shape_of
+from xnorpp.packing.operations.arguments import Handler, affine, check_image, pair, shape_of
 from xnorpp.packing.trace import Trace
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_letters
 from typing import Any
 
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.moves.merged import split_batch
+from xnorpp.packing.moves.places import Place
 from xnorpp.packing.moves.views import permuted, reshaped
 from xnorpp.packing.operations.arguments import Handler, affine
+from xnorpp.packing.operations.product import bit_product
 from xnorpp.packing.operations.reduction import emit_reduce
 from xnorpp.packing.trace import Trace
 
@@ -37,16 +38,16 @@ def einsum(trace: Trace, result: Tensor, equation: str, *tensors: Any) -> Node:
     if any(len(set(own)) != len(own) for own in letters):
         raise trace.fail("with a letter twice in an operand is not supported", "take the diagonal outside")
     places = {own[trace.batch_axis(t)] for own, t in zip(letters, tensors) if trace.is_value(t)}
-    counts = {trace.merged(t) for t in tensors if trace.is_value(t)}
-    batch = min(places)
-    if len(places) > 1 or len(counts) > 1 or batch not in output:
+    kinds = {replace(trace.place(t), axis=0) for t in tensors if trace.is_value(t)}
+    batch, kind = min(places), min(kinds, key=lambda k: k.count)
+    if len(places) > 1 or len(kinds) > 1 or batch not in output:
         raise trace.fail(
             f"of {equation!r} mixes images, which is not supported", "leave each image to itself"
         )
     # A batch that is merged with another axis gives that axis a letter of its own.
     more = (
         next(c for c in ascii_letters if all(c not in own for own in (*letters, output)))
-        if counts != {0}
+        if kind.count
         else ""
     )
     operands = []
@@ -57,22 +58,21 @@ def einsum(trace: Trace, result: Tensor, equation: str, *tensors: Any) -> Node:
             value = trace.constant(t)
             if batch in own:
                 value, own = (
-                    _of_each_image(trace, value, own.index(batch), min(counts)),
+                    _of_each_image(trace, value, own.index(batch), kind),
                     own.replace(batch, more),
                 )
             operands.append(Operand(value, own))
-    trace.set_batch_axis(result, output.index(batch))
-    trace.set_merged(result, min(counts))
+    trace.set_place(result, replace(kind, axis=output.index(batch)))
     return _contracted(trace, operands, output.replace(batch, more))
 
 
-def _of_each_image(trace: Trace, value: Array, axis: int, merged: int) -> Array:
+def _of_each_image(trace: Trace, value: Array, axis: int, kind: Place) -> Array:
     """A constant that was repeated for every image, as learned queries are, without the axis of images."""
-    apart = split_batch(torch.from_numpy(value), axis, merged or 1).numpy()
+    apart = trace.plain_of(torch.from_numpy(value), replace(kind, axis=axis)).numpy()
     first: Array = apart.take(0, axis)
     if (apart != np.expand_dims(first, axis)).any():
         raise trace.fail("has a constant that differs from image to image", "give every image the same")
-    return np.asarray(first if merged else first.squeeze(axis))
+    return np.asarray(first)
 
 
 def _letters(trace: Trace, equation: str, tensors: tuple[Any, ...]) -> tuple[list[str], str]:
@@ -151,7 +151,7 @@ def _pair(trace: Trace, first: Operand, second: Operand, needed: set[str]) -> Op
         return Operand(trace.emit("mul", nodes, tuple(sizes or [1]), attrs), letters or "?")
     flat = [math.prod(lead)] if shared else []
     nodes = [reshaped(trace, wide[0], [*flat, rows, deep]), reshaped(trace, wide[1], [*flat, deep, columns])]
-    made = trace.emit("matmul", nodes, (*flat, rows, columns))
+    made = bit_product(trace, *nodes) or trace.emit("matmul", nodes, (*flat, rows, columns))
     return Operand(reshaped(trace, made, sizes or [1]), letters or "?")
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from xnorpp.packing.graph import Node
-from xnorpp.packing.moves.merged import Before, split_batch
-from xnorpp.packing.moves.views import expanded, joined, permuted, reshaped, sliced
+from xnorpp.packing.moves.places import Place
+from xnorpp.packing.moves.views import batches_of, expanded, joined, permuted, reshaped, sliced
 from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.trace import Trace
 
@@ -32,8 +32,7 @@ def axis_of(trace: Trace, tensor: Tensor, dim: int) -> int:
 def permute(trace: Trace, result: Tensor, input: Tensor, *dims: Any, **kwargs: Any) -> Node:
     order = [d % input.dim() for d in _dims(dims or (kwargs["dims"],))]
     batch = trace.batch_axis(input)
-    trace.set_batch_axis(result, order.index(batch))
-    trace.set_merged(result, trace.merged(input))
+    trace.follow(result, input, order.index(batch))
     axes = [d - (d > batch) for d in order if d != batch]
     if trace.merged(input):  # the axis that goes with the batch
         axes = order
@@ -59,40 +58,41 @@ def movedim(trace: Trace, result: Tensor, input: Tensor, source: Any, destinatio
 
 def reshape(trace: Trace, result: Tensor, input: Tensor, *args: Any, **kwargs: Any) -> Node:
     """Any reshaping that leaves the batch axis alone; axes of one element may come and go anywhere."""
-    source, before = trace.node(input, anywhere=True), trace.batch_axis(input)
-    inside = int(np.prod(input.shape[:before], dtype=np.int64))
-    # The batch axis of the result is the one of its size with as many elements before it; or it is images and
-    # what follows them as one axis.
-    if isinstance(trace.merged(input), Before):
-        inside *= trace.merged(input)
+    source, place = trace.node(input, anywhere=True), trace.place(input)
+    inside = math.prod(input.shape[: place.axis]) * place.outer
+    # The images are within the axis of the result that has, with what is before it, as many elements before
+    # them; they may be several times in it, and each of them with what follows them.
     for dim, size in enumerate(result.shape):
-        if size % trace.batch or int(np.prod(result.shape[:dim], dtype=np.int64)) != inside:
+        outer, rest = divmod(inside, math.prod(result.shape[:dim]))
+        if rest or not outer or size % (outer * trace.batch):
             continue
         count = size // trace.batch
-        trace.set_batch_axis(result, dim)
-        trace.set_merged(result, count if count > 1 else 0)
+        trace.set_place(result, Place(dim, count if count > 1 else 0, outer))
         between = [count] if count > 1 else []
         shape = [*result.shape[:dim], *between, *result.shape[dim + 1 :]]
         return reshaped(trace, source, shape or [1])
-    for dim, size in enumerate(result.shape):  # or what precedes them and images as one axis
-        ahead = int(np.prod(result.shape[:dim], dtype=np.int64))
-        if inside > ahead > 0 and inside % ahead == 0 and size == inside // ahead * trace.batch:
-            trace.set_batch_axis(result, dim)
-            trace.set_merged(result, Before(inside // ahead))
-            return reshaped(trace, source, [*result.shape[:dim], inside // ahead, *result.shape[dim + 1 :]])
     raise trace.fail(
         f"from {tuple(input.shape)} to {tuple(result.shape)} mixes images, which is not supported", _BATCH
     )
 
 
 def _pieces(trace: Trace, input: Tensor, results: Sequence[Tensor], dim: int) -> list[Node]:
-    source, axis = trace.node(input, anywhere=True), axis_of(trace, input, dim)
+    source, dim = trace.node(input, anywhere=True), dim % input.dim()
     nodes, begin = [], 0
+    if dim == trace.batch_axis(input):
+        for part in results:
+            end = begin + part.shape[dim]
+            trace.follow(part, input)
+            node = batches_of(trace, part, input, source, dim, begin, end)
+            shape = [n for i, n in enumerate(node.shape) if i != dim or trace.merged(part)]
+            nodes.append(reshaped(trace, node, shape))
+            begin = end
+        return nodes
+    axis = axis_of(trace, input, dim)
     for part in results:
-        size = part.shape[dim % input.dim()]
+        size = part.shape[dim]
         nodes.append(sliced(trace, source, axis, begin, begin + size))
-        trace.set_batch_axis(part, trace.batch_axis(input))
-        trace.set_merged(part, trace.merged(input))
+        trace.follow(part, input)
         begin += size
     return nodes
 
@@ -108,8 +108,7 @@ def _selected(trace: Trace, result: Tensor, input: Tensor, dim: int, index: int)
     source, axis = trace.node(input, anywhere=True), axis_of(trace, input, dim)
     index = index % source.shape[axis]
     batch = trace.batch_axis(input)
-    trace.set_batch_axis(result, batch - (dim % input.dim() < batch))
-    trace.set_merged(result, trace.merged(input))
+    trace.follow(result, input, batch - (dim % input.dim() < batch))
     one = sliced(trace, source, axis, index, index + 1)
     shape = [n for i, n in enumerate(one.shape) if i != axis]
     return reshaped(trace, one, shape or [1])
@@ -124,22 +123,21 @@ def select(trace: Trace, result: Tensor, input: Tensor, dim: int, index: int) ->
 
 
 def narrow(trace: Trace, result: Tensor, input: Tensor, dim: int, start: Any, length: int) -> Node:
-    trace.set_batch_axis(result, trace.batch_axis(input))
-    trace.set_merged(result, trace.merged(input))
+    trace.follow(result, input)
     source, axis = trace.node(input, anywhere=True), axis_of(trace, input, dim)
     begin = int(start) % source.shape[axis]
     return sliced(trace, source, axis, begin, begin + length)
 
 
-def _part(trace: Trace, tensor: Tensor, merged: int = 0, batch: int = 0) -> Node:
+def _part(trace: Trace, tensor: Tensor, place: Place) -> Node:
     """A value, or a constant that is the same for every image, with the batch where the values have it."""
     if trace.is_value(tensor):
         return trace.node(tensor, anywhere=True)
     trace.check_constant(tensor)
     tensor = tensor.detach()
-    if merged and tensor.shape[batch] == trace.batch * merged:
-        tensor = split_batch(tensor, batch, merged)
-    tensor = tensor.movedim(batch, 0)
+    if place.count and tensor.shape[place.axis] == trace.batch * place.count:
+        tensor = trace.plain_of(tensor, place)
+    tensor = tensor.movedim(place.axis, 0)
     trace.add_constant(tensor)
     constant = trace.constant(tensor)
     if constant.shape[0] != trace.batch or (constant != constant[:1]).any():
@@ -149,25 +147,46 @@ def _part(trace: Trace, tensor: Tensor, merged: int = 0, batch: int = 0) -> Node
     return made
 
 
-def _alike(trace: Trace, tensors: Sequence[Tensor]) -> tuple[int, int]:
-    """What the batch of all tensors is merged with, and which axis it is."""
+def _alike(trace: Trace, tensors: Sequence[Tensor]) -> Place:
+    """Where the images of all tensors are."""
     values = [t for t in tensors if trace.is_value(t)]
-    found = {(trace.merged(t), trace.batch_axis(t)) for t in values}
+    found = {trace.place(t) for t in values}
     if len(found) > 1:
         raise trace.fail("joins values whose batch axes differ", _BATCH)
     return found.pop()
 
 
+def _batches(trace: Trace, result: Tensor, tensors: Sequence[Tensor]) -> Node:
+    """Batches one after the other: the images of each are one part of a value's new axis."""
+    if len(tensors) == 1:
+        trace.follow(result, tensors[0])
+        return trace.node(tensors[0], anywhere=True)
+    places = [trace.place(t) for t in tensors]
+    inner = {max(place.count // place.outer, 1) for place in places}
+    if len(inner) > 1 or not all(trace.is_value(t) for t in tensors):
+        remedy = "put each image's parts beside each other: torch.stack([a, b], 1).flatten(0, 1)"
+        raise trace.fail("joins values of different kinds along the batch axis", remedy)
+    axis, parts = places[0].axis, []
+    for t, place in zip(tensors, places, strict=True):
+        node = trace.node(t, anywhere=True)
+        lead, rest = node.shape[:axis], node.shape[axis + (place.count > 0) :]
+        parts.append(reshaped(trace, node, (*lead, max(place.count, 1), *rest)))
+    outer = sum(place.outer for place in places)
+    trace.set_place(result, Place(axis, outer * inner.pop(), outer))
+    return joined(trace, parts, axis)
+
+
 def cat(trace: Trace, result: Tensor, tensors: Any, dim: int = 0, **kwargs: Any) -> Node:
     dim %= result.dim()
     tensors = [t for t in tensors if t.numel()]
-    merged, batch = _alike(trace, tensors)
-    if dim == batch or kwargs:
-        remedy = "put each image's parts beside each other: torch.stack([a, b], 1).flatten(0, 1)"
-        raise trace.fail("is not supported along the batch axis", remedy)
-    trace.set_batch_axis(result, batch)
-    trace.set_merged(result, merged)
-    parts = [_part(trace, t, merged, batch) for t in tensors]
+    if kwargs:
+        raise trace.fail(f"with {', '.join(kwargs)} is not supported", "leave it out")
+    if {dim} == {trace.batch_axis(t) for t in tensors if trace.is_value(t)}:
+        return _batches(trace, result, tensors)
+    place = _alike(trace, tensors)
+    merged, batch = place.count, place.axis
+    trace.set_place(result, place)
+    parts = [_part(trace, t, place) for t in tensors]
     if merged or batch:
         return joined(trace, parts, dim - (dim > batch and not merged))
     moved = next((part for part in parts if part.op == "permute"), None)
@@ -190,11 +209,11 @@ def stack(trace: Trace, result: Tensor, tensors: Any, dim: int = 0) -> Node:
     dim = dim % result.dim()
     axis = max(dim - 1, 0)
     alike = _alike(trace, tensors)
-    if alike not in ((0, 0), (1, 0)):
+    if alike.axis or alike.count > 1:
         raise trace.fail("stacks values whose batch is not their first axis alone", _BATCH)
     trace.set_batch_axis(result, 0 if dim else 1)
-    parts = [_part(trace, t, alike[0]) for t in tensors]
-    if alike == (1, 0):  # single numbers, which already have an axis
+    parts = [_part(trace, t, alike) for t in tensors]
+    if alike.count:  # single numbers, which already have an axis
         return joined(trace, parts, 0)
     parts = [reshaped(trace, p, (*p.shape[:axis], 1, *p.shape[axis:])) for p in parts]
     return joined(trace, parts, axis)
@@ -217,8 +236,7 @@ def roll(trace: Trace, result: Tensor, input: Tensor, shifts: Any, dims: Any = N
 
 def _in_place(trace: Trace, result: Tensor, input: Tensor) -> Node:
     """The value of `input`, whose batch is where that of the result will be."""
-    trace.set_batch_axis(result, trace.batch_axis(input))
-    trace.set_merged(result, trace.merged(input))
+    trace.follow(result, input)
     return trace.node(input, anywhere=True)
 
 
@@ -234,9 +252,8 @@ def expand(trace: Trace, result: Tensor, input: Tensor, *sizes: Any, **kwargs: A
     node, merged = trace.node(input, anywhere=True), trace.merged(input)
     added = result.dim() - input.dim()
     batch = trace.batch_axis(input) + added
-    trace.set_batch_axis(result, batch)
-    trace.set_merged(result, merged)
-    shape = [*result.shape[:batch], *[int(merged)] * (merged > 1), *result.shape[batch + 1 :]] or [1]
+    trace.follow(result, input, batch)
+    shape = [*result.shape[:batch], *[merged] * (merged > 1), *result.shape[batch + 1 :]] or [1]
     inner = (1,) * added if merged == 1 else (1,) * added + node.shape
     return expanded(trace, reshaped(trace, node, inner or (1,)), shape)
 
@@ -247,17 +264,20 @@ def repeat(trace: Trace, result: Tensor, input: Tensor, *sizes: Any) -> Node:
         counts = [1] * (input.dim() - len(counts)) + counts
     if len(counts) != input.dim():
         raise trace.fail("that adds axes is not supported", "use unsqueeze before it")
-    if counts[0] != 1:
-        raise trace.fail(
-            "repeats the whole batch, so that what follows mixes images, which is not supported",
-            "repeat each image by itself: x.repeat_interleave(times, 0), or an axis of its own with expand",
-        )
-    node = trace.node(input)
-    for axis, count in enumerate(counts[1:]):
+    node, place = trace.node(input, anywhere=True), trace.place(input)
+    times, dim = counts[place.axis], place.axis
+    if times > 1 and not place.count:  # the batch as a whole: an axis before that of the images
+        node = reshaped(trace, node, (*node.shape[:dim], 1, *node.shape[dim:]))
+    elif not place.count:
+        del counts[dim]
+    for axis, count in enumerate(counts):
         if count > 1 and node.shape[axis] == 1:
             node = expanded(trace, node, (*node.shape[:axis], count, *node.shape[axis + 1 :]))
         elif count > 1:
             node = joined(trace, [node] * count, axis)
+    if times > 1:
+        place = Place(dim, node.shape[dim], place.outer * times)
+    trace.set_place(result, place)
     return node
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xnorpp.packing.bits.products import bit_conv, bit_linear
+from xnorpp.packing.bits.levels import layer_input, two_numbers
+from xnorpp.packing.bits.products import bit_conv, bit_linear, filters_of
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.moves.views import as_image, expanded, on_last_axis, reshaped
-from xnorpp.packing.operations.arguments import layer_input, of_one, shape_of
+from xnorpp.packing.moves.views import as_image, expanded, on_last_axis, permuted, reshaped
+from xnorpp.packing.operations.arguments import of_one, shape_of
 from xnorpp.packing.operations.convolution import emit_conv
 from xnorpp.packing.trace import Trace
 
@@ -85,18 +86,19 @@ def matmul(trace: Trace, result: Tensor, input: Any, other: Any, **kwargs: Any) 
     if trace.is_value(input):
         weight = trace.constant(other)
         if weight.ndim == 1:
-            made = emit_linear(trace, trace.node(input), weight[None], None)
+            made = emit_linear(trace, layer_input(trace, input), weight[None], None)
             return reshaped(trace, made, made.shape[:-1] or (1,))
         if weight.ndim == 2:
-            return emit_linear(trace, trace.node(input), weight.T, None)
+            return emit_linear(trace, layer_input(trace, input), weight.T, None)
     else:
         weight, second = trace.constant(input), trace.node(other)
         if weight.ndim == 2 and len(second.shape) == 2:  # rows of the value are its channels
+            layer_input(trace, other)
             image = as_image(trace, second)
             attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
-            tensors = {"weight": np.ascontiguousarray(weight[:, :, None, None])}
-            made = trace.emit("conv2d", [image], (weight.shape[0], *image.shape[1:]), attrs, tensors)
-            return reshaped(trace, made, shape_of(result))
+            filters = np.ascontiguousarray(weight[:, :, None, None])
+            given = (image, filters, None, attrs, (weight.shape[0], *image.shape[1:]))
+            return reshaped(trace, bit_conv(trace, *given) or emit_conv(trace, *given), shape_of(result))
     if weight.ndim < 2:
         raise trace.fail(
             f"with a constant of shape {weight.shape} is not supported",
@@ -115,8 +117,38 @@ def _products(trace: Trace, result: Tensor, first: Node, second: Node) -> Node:
             f"of shapes {first.shape} and {second.shape} is not supported",
             "give both values as many axes, equal or 1 before the last two",
         )
+    made = bit_product(trace, first, second)
+    if made is not None:
+        return made
     first, second = (expanded(trace, own, (*lead, *own.shape[-2:])) for own in (first, second))
     return trace.emit("matmul", [first, second], shape_of(result))
+
+
+def bit_product(trace: Trace, first: Node, second: Node) -> Node | None:
+    """The product of a value with a constant matrix, from either side, counted in bits; None where it is not
+    of two numbers."""
+    rank = len(first.shape)
+    turned = [*range(rank - 2), rank - 1, rank - 2]
+    for left, value, other in ((False, first, second), (True, second, first)):
+        matrix = _constant_matrix(other)
+        if matrix is None:
+            continue
+        filters = matrix if left else matrix.T
+        source = permuted(trace, value, turned) if left else value
+        if filters_of(filters) is not None and two_numbers(trace, source) is not None:
+            made = emit_linear(trace, source, filters, None)
+            return permuted(trace, made, turned) if left else made
+    return None
+
+
+def _constant_matrix(node: Node) -> Array | None:
+    """The numbers of a constant matrix that is the same for every axis before its own two."""
+    source = node
+    while source.op == "reshape":
+        source = source.inputs[0]
+    if source.op != "constant" or any(n > 1 for n in node.shape[:-2]):
+        return None
+    return np.asarray(source.tensors["value"].reshape(node.shape[-2:]))
 
 
 FUNCTIONS: dict[str, Any] = {

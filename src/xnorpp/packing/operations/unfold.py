@@ -54,8 +54,7 @@ def fold(
 def windows(trace: Trace, result: Tensor, input: Any, dimension: int, size: int, step: int) -> Node:
     """`x.unfold(dim, size, step)`: windows along an axis, as a new last axis."""
     node, axis = trace.node(input, anywhere=True), axis_of(trace, input, dimension)
-    trace.set_batch_axis(result, trace.batch_axis(input))
-    trace.set_merged(result, trace.merged(input))
+    trace.follow(result, input)
     count = (node.shape[axis] - size) // step + 1
     parts = []
     for first in range(size):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.moves.merged import Before
+from xnorpp.packing.moves.places import Place
 from xnorpp.packing.moves.views import expanded, permuted, reshaped
 from xnorpp.packing.operations.arguments import affine, of_one, shape_of
 from xnorpp.packing.operations.product import emit_linear, given_node
@@ -151,17 +151,13 @@ def multi_head_attention(
     else:
         weights = np.split(trace.constant(in_proj_weight), 3)
     biases = [None] * 3 if in_proj_bias is None else np.split(trace.constant(in_proj_bias), 3)
-    counts = {trace.merged(t) if trace.is_value(t) else 0 for t in (query, key, value)}
+    places = {trace.place(t) if trace.is_value(t) else Place(1) for t in (query, key, value)}
     if any(trace.batch_axis(t) != 1 for t in (query, key, value) if trace.is_value(t)):
         raise trace.fail("attends over the batch, so that it mixes images", "set batch_first=True")
-    if len(counts) > 1:
+    if len(places) > 1:
         raise trace.fail(
             "of a batch that is merged with another axis, and of another one, is not supported",
             "leave each image to itself",
-        )
-    if any(isinstance(count, Before) for count in counts):
-        raise trace.fail(
-            "takes a batch of steps times images", "give it images times steps: x.transpose(0, 1)"
         )
     heads = []
     for tensor, w, b in zip((query, key, value), weights, biases):
@@ -176,8 +172,7 @@ def multi_head_attention(
     found = permuted(trace, seen, [*range(rank - 3), rank - 2, rank - 3, rank - 1])
     flat = reshaped(trace, found, (*found.shape[:-2], num_heads * heads[2].shape[-1]))
     last = None if out_proj_bias is None else trace.constant(out_proj_bias)
-    trace.set_batch_axis(result[0], 1)
-    trace.set_merged(result[0], min(counts))
+    trace.set_place(result[0], places.pop())
     return [_axis_to_front(trace, emit_linear(trace, flat, trace.constant(out_proj_weight), last))]
 
 

@@ -6,7 +6,7 @@ state, and its gates are slices of the sum. The weights are stored once, however
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.moves.merged import Before
+from xnorpp.packing.moves.places import Place
 from xnorpp.packing.moves.views import joined, permuted, reshaped, sliced
 from xnorpp.packing.operations.activation import emit_curve
 from xnorpp.packing.operations.arguments import Handler
@@ -40,10 +40,6 @@ def _recurrent(kind: str) -> Any:
             raise trace.fail("takes the batch for the steps", "set `batch_first` as the axes are")
         given, ways = [trace.constant(w) for w in weights], 1 + both
         each = len(given) // (layers * ways)
-        if isinstance(trace.merged(input), Before):
-            raise trace.fail(
-                "takes a batch of steps times images", "give it images times steps: x.transpose(0, 1)"
-            )
         value = _sequence(trace, input, batch_first)
         if value.shape[1] * layers * ways > _MOST:
             raise trace.fail(
@@ -63,7 +59,9 @@ def _recurrent(kind: str) -> Any:
             )
             if trace.values is not None:
                 first = [state[layer * ways : (layer + 1) * ways] for state in hx]
-                rows, last = _keep(trace, kind, rows, first, [weights[way] for way in own], states, memories)
+                steps = replace(trace.place(input), axis=0)
+                given_ways = [weights[way] for way in own]
+                rows, last = _keep(trace, kind, rows, steps, first, given_ways, states, memories)
                 trained.append(last)
             value = _turned(trace, joined(trace, states, 1), ways)
             finals.append([states[-1], *(_together(trace, memory) for memory in memories[-1:])])
@@ -104,7 +102,7 @@ def _start(trace: Trace, state: Tensor, input: Tensor, layers: int, count: int) 
     """The state before the first step of each layer, (ways, channels, sequences); None for zeros."""
     ways, channels = state.shape[0] // layers, state.shape[2]
     if trace.is_value(state):
-        if trace.batch_axis(state) != 1 or trace.merged(state) != trace.merged(input):
+        if trace.place(state) != replace(trace.place(input), axis=1):
             raise trace.fail(
                 "starts from a state whose batch is not its second axis", "give (layers, n, channels)"
             )
@@ -114,7 +112,8 @@ def _start(trace: Trace, state: Tensor, input: Tensor, layers: int, count: int) 
     constant = trace.constant(state)
     if not constant.any():
         return [None] * layers
-    each = constant.reshape(layers, ways, trace.batch, count, channels)
+    plain = trace.plain_of(torch.from_numpy(constant), replace(trace.place(input), axis=1)).numpy()
+    each = plain.reshape(layers, ways, trace.batch, count, channels)
     if (each != each[:, :, :1]).any():
         raise trace.fail("starts from a state that differs from image to image", "give every image the same")
     same = np.ascontiguousarray(each[:, :, 0].swapaxes(2, 3).astype(np.float32))
@@ -131,16 +130,15 @@ def _sequence(trace: Trace, input: Tensor, batch_first: bool) -> Node:
 
 def _output(trace: Trace, result: Tensor, input: Tensor, value: Node, batch_first: bool) -> Node:
     made = permuted(trace, value, [2, 1, 0] if batch_first else [1, 2, 0])
-    trace.set_batch_axis(result, trace.batch_axis(input))
-    trace.set_merged(result, trace.merged(input))
+    trace.follow(result, input)
     if trace.merged(input):
         return made
     return reshaped(trace, made, (value.shape[1], value.shape[0]))
 
 
 def _keep(
-    trace: Trace, kind: str, rows: Tensor, start: list[Tensor], ways: list[Any], states: list[Node],
-    memories: list[Node],
+    trace: Trace, kind: str, rows: Tensor, place: Place, start: list[Tensor], ways: list[Any],
+    states: list[Node], memories: list[Node],
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     """What torch has after each step of a layer, with which `verify` compares: the error that it expects
     would grow from step to step, and from layer to layer. The result is the output and the last states."""
@@ -151,7 +149,8 @@ def _keep(
             found.append(_torch_steps(kind, rows.flip(1) if way else rows, first, weights))
         for nodes, each in ((states, [way[0] for way in found]), (memories, [way[1] for way in found])):
             for node, *steps in zip(nodes, *each):
-                apart = [t.reshape(trace.batch, -1, t.shape[1]).transpose(1, 2) for t in steps]
+                plain = [trace.plain_of(t, place).reshape(trace.batch, -1, t.shape[1]) for t in steps]
+                apart = [t.transpose(1, 2) for t in plain]
                 for made in (node, *node.inputs[: node.op == "reshape"]):  # one of them is in the program
                     now = torch.stack(apart, 1).reshape(trace.batch, *made.shape)
                     trace.keep(made, None, partial(_value, now))
@@ -183,8 +182,7 @@ def _final(trace: Trace, result: Any, input: Tensor, finals: list[list[Node]], w
     """The last states of all layers and directions, (layers, n, channels), one value or two."""
     made = []
     for which, tensor in enumerate(result[1:]):
-        trace.set_batch_axis(tensor, 1)
-        trace.set_merged(tensor, trace.merged(input))
+        trace.follow(tensor, input, 1)
         rows = []
         for last in finals:
             width, _, count = last[which].shape

@@ -13,6 +13,7 @@ work are known and bounded. `docs/format.md` describes the same for other langua
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from collections.abc import Mapping
@@ -22,7 +23,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from xnorpp.runtime.files import write_atomically
 from xnorpp.runtime.format.ops import CODES, Value, operations, stored_rows
 from xnorpp.runtime.native import ProgramError, core
 
@@ -167,7 +167,7 @@ class Program:
         about = self._derive(native)
         tensors = {}
         for name, encoding, shape, _, begin, _ in about["tensors"]:
-            count = int(np.prod(shape, dtype=np.int64))
+            count = math.prod(shape)
             tensors[name] = np.frombuffer(file, dtype=_DTYPES[encoding], count=count, offset=begin).reshape(
                 shape
             )
@@ -371,6 +371,8 @@ def write(program: Program, path: str | os.PathLike[str]) -> int:
         >>> write(xnorpp.load("cifar10-resnet20").program, "copy.xnor") < 100_000
         True
     """
+    from xnorpp.runtime.files import write_atomically
+
     blob = encode(program)
     write_atomically(path, blob)
     return len(blob)

@@ -73,6 +73,18 @@ class Denoiser(nn.Module):
         return self.second(F.silu(self.first(x) + shift[:, :, None, None]))
 
 
+class Hidden(nn.Module):
+    """Words, and which of them are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(20, 16), nn.Linear(16, 2)
+        self.body = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+
+    def forward(self, ids: Tensor, there: Tensor) -> Tensor:
+        return self.head(self.body(self.words(ids), src_key_padding_mask=~there)[:, 0])
+
+
 class Scaled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -87,6 +99,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
     "two of a kind": (Siamese, (numbers(2, 12), numbers(2, 12).flip(0))),
     "categories": (Recommender, (whole(20), whole(30), numbers())),
     "image and time": (Denoiser, (numbers(3, 8, 8), whole(100))),
+    "words and truth values": (Hidden, (whole(20, 7), (torch.arange(7) < 5).repeat(COUNT, 1))),
     "bytes and numbers": (Scaled, (whole(256, 3, 8, 8).to(torch.uint8), numbers(1))),
 }
 
@@ -135,3 +148,22 @@ def test_wrong_inputs_are_named() -> None:
 def test_no_other_size_with_several_inputs() -> None:
     with pytest.raises(ValueError, match=r"`any_size`.*the model takes 2"):
         xnorpp.pack(Denoiser(), example=MODELS["image and time"][1], any_size=True)
+
+
+def test_arguments_by_name() -> None:
+    image, table = MODELS["image and table"][1]
+    model = ImageAndTable().eval()
+    with torch.no_grad():
+        wanted = model(image, table).numpy()
+    example = {"table": table, "image": image}
+    assert xnorpp.check_packable(model, example)
+    assert [row.path for row in xnorpp.binarize(ImageAndTable(), example=example).rows][:2] == [
+        "stem",
+        "body",
+    ]
+    packed = xnorpp.pack(model, example=example)
+    np.testing.assert_allclose(packed(image.numpy(), table.numpy()), wanted, rtol=1e-4, atol=1e-5)
+    with pytest.raises(
+        ValueError, match="is a dict of table; the first arguments of `forward`, which takes image"
+    ):
+        xnorpp.pack(model, example={"table": table})

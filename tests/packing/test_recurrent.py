@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from xnorpp import check_packable
 from xnorpp.nn import BinaryConv1d
+from xnorpp.packing import PackError, verify
 from xnorpp.packing import pack_program as pack
-from xnorpp.packing import verify
 from xnorpp.runtime.cpu import CpuModel
 
 LENGTH, CHANNELS = 7, 5
@@ -197,6 +197,19 @@ def test_given_states_and_projections(name: str) -> None:
     torch.manual_seed(0)
     build, take = STARTS[name]
     agrees(Run(build(), take), images(LENGTH, CHANNELS))
+
+
+def test_too_many_operations_are_one_sentence() -> None:
+    """512 steps may be taken, but those of an LSTM are more operations than a file may have."""
+    model = nn.Sequential(Run(nn.LSTM(5, 6, batch_first=True), steps), nn.Linear(6, 2)).eval()
+    x = torch.zeros(2, 300, CHANNELS)
+    message = (
+        r"^0\.layer: the program has [\d,]+ operations, of which .*; 4,096 are supported .*: take fewer steps"
+    )
+    with pytest.raises(PackError, match=message):
+        pack(model, example=x)
+    (obstacle,) = check_packable(model, x).obstacles
+    assert "take fewer steps" in str(obstacle)
 
 
 def differing(layer: Any, x: Tensor) -> Tensor:

@@ -97,9 +97,11 @@ def test_recurrent_layers_with_the_steps_first() -> None:
     agrees(Reader(), images(5, 8))
 
 
-def test_sequences_of_each_step() -> None:
+def test_sequences_at_every_step() -> None:
     torch.manual_seed(0)
     build = each(lambda z, layer: layer(z)[0], lambda: nn.GRU(8, 2, batch_first=True))
+    agrees(build(), images(5, 6, 8))
+    build = each(lambda z, layer: layer(z, z, z)[0], lambda: nn.MultiheadAttention(8, 2, batch_first=True))
     agrees(build(), images(5, 6, 8))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from xnorpp.packing.storage import store_int8
 from xnorpp.runtime.format.program import INPUT, Op, Program
 from xnorpp.runtime.stem import add_byte_filters
 
+_MOST = 1 << 12  # operations of a program (docs/format.md)
 _HALF_MAX = float(np.finfo(np.float16).max)
 
 # What `real="float16"` stores in 16 bits: the large real tensors. Thresholds, multipliers and shifts stay
@@ -48,6 +50,8 @@ def assemble(
     found = {name: names[id(node)] for name, node in outputs.items()}
     if INPUT in found.values():
         raise PackError("the model returns its input unchanged; there is nothing to pack")
+    if len(ops) > _MOST:
+        raise _too_many(list(nodes.values()))
     (first, output), *others = found.items()
     program = Program(
         input_shape=shape,
@@ -65,6 +69,15 @@ def assemble(
         scales=store.scales,
     )
     return store_int8(program) if real == "int8" else add_byte_filters(program), nodes
+
+
+def _too_many(nodes: Sequence[Node]) -> PackError:
+    (path, line), count = Counter((node.path, node.line) for node in nodes).most_common(1)[0]
+    return PackError(
+        f"{path}: the program has {len(nodes):,} operations, of which this line's are {count:,}; {_MOST:,} "
+        f"are supported ({line}): take fewer steps, by a strided convolution or shorter sequences for "
+        "example, or pack the modules around it: xnorpp.pack_submodules"
+    )
 
 
 class _Store:

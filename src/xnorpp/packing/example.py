@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,9 @@ def example_inputs(model: nn.Module, example: Any, name: str = "example") -> tup
 
     Args:
         model: The model; its first convolution has the channels that a size leaves out.
-        example: A batch as a tensor or array, a tuple or list of arguments (what `forward` does not take,
-            such as a loader's labels, is left out), or a size of one input without the batch: a side, (h, w),
-            (c, h, w) or (features,), which gives zeros.
+        example: A batch as a tensor or array, a tuple, list or dict of arguments (what `forward` does not
+            take, such as a loader's labels, is left out), or a size of one input without the batch: a side,
+            (h, w), (c, h, w) or (features,), which gives zeros.
         name: How an error names the argument.
 
     Returns:
@@ -37,6 +37,8 @@ def example_inputs(model: nn.Module, example: Any, name: str = "example") -> tup
         return (example,)
     if isinstance(example, np.ndarray):
         return (torch.from_numpy(example),)
+    if isinstance(example, Mapping):
+        example = _in_order(model, example, name)
     if isinstance(example, list | tuple) and example and not all(isinstance(n, int) for n in example):
         inputs = tuple(torch.as_tensor(item) for item in example if isinstance(item, Tensor | np.ndarray))
         if len(inputs) == len(example):
@@ -119,6 +121,8 @@ def input_nodes(inputs: Sequence[Tensor]) -> tuple[Node, list[Node], Tensor]:
 
 def is_batch(example: Any) -> bool:
     """Whether an example has values, not only a size."""
+    if isinstance(example, Mapping):
+        example = list(example.values())
     if isinstance(example, list | tuple):
         return any(is_batch(item) for item in example)
     return isinstance(example, Tensor | np.ndarray)
@@ -144,6 +148,18 @@ def size_of(model: nn.Module, size: Any, name: str = "input_size") -> tuple[int,
     if len(sizes) == 2 and not isinstance(first, nn.Conv1d):
         return (3 if first is None else first.in_channels, *sizes)
     return tuple(sizes)
+
+
+def _in_order(model: nn.Module, example: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+    """Arguments by name in the order in which `forward` takes them."""
+    taken = list(inspect.signature(model.forward).parameters)
+    if not example or set(taken[: len(example)]) != set(example):
+        given, first = ", ".join(map(str, example)), ", ".join(taken)
+        raise ValueError(
+            f"`{name}` is a dict of {given or 'nothing'}; the first arguments of `forward`, which takes "
+            f"{first}, are needed, or a tuple of them"
+        )
+    return tuple(example[key] for key in taken[: len(example)])
 
 
 def _those_taken(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -125,7 +125,7 @@ def verify(model: nn.Module, x: Any, *, half: bool = False, real: str | None = N
         True
     """
     given = [np.asarray(part) for part in (x if isinstance(x, tuple) else (x,))]
-    given = [np.array(part, part.dtype if part.dtype.kind in "iu" else np.float32) for part in given]
+    given = [np.array(part, part.dtype if part.dtype.kind in "iub" else np.float32) for part in given]
     if given[0].ndim < 2 - (len(given) > 1) or not len(given[0]):
         raise ValueError(f"`x` has shape {given[0].shape}; a batch of at least one input is needed")
     model = unwrap(model)

@@ -62,8 +62,7 @@ def complex_node(trace: Trace, plain: str, args: Any, kwargs: Any, result: Any) 
     made = composed(trace, run, args, kwargs, real)
     for tensor, flat in zip(tensors_in(result), tensors_in(real)):
         trace.alive.append(flat)
-        trace.set_batch_axis(tensor, trace.batch_axis(flat))
-        trace.set_merged(tensor, trace.merged(flat))
+        trace.follow(tensor, flat)
     return made
 
 
@@ -103,8 +102,7 @@ def _real_value(trace: Trace, value: Any) -> Any:
         return value
     flat = _real(value)
     if trace.is_value(value):
-        trace.set_batch_axis(flat, trace.batch_axis(value))
-        trace.set_merged(flat, trace.merged(value))
+        trace.follow(flat, value)
         trace.bind(flat, trace.node(value, anywhere=True))
     else:
         trace.check_constant(value)

@@ -15,7 +15,7 @@ from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.places import Place
 from xnorpp.packing.moves.views import permuted, reshaped
 from xnorpp.packing.operations.arguments import Handler, affine
-from xnorpp.packing.operations.product import bit_product
+from xnorpp.packing.operations.product import bit_product, weighed_values
 from xnorpp.packing.operations.reduction import emit_reduce
 from xnorpp.packing.trace import Trace
 
@@ -151,7 +151,8 @@ def _pair(trace: Trace, first: Operand, second: Operand, needed: set[str]) -> Op
         return Operand(trace.emit("mul", nodes, tuple(sizes or [1]), attrs), letters or "?")
     flat = [math.prod(lead)] if shared else []
     nodes = [reshaped(trace, wide[0], [*flat, rows, deep]), reshaped(trace, wide[1], [*flat, deep, columns])]
-    made = bit_product(trace, *nodes) or trace.emit("matmul", nodes, (*flat, rows, columns))
+    made = bit_product(trace, *nodes) or weighed_values(trace, *nodes)
+    made = made or trace.emit("matmul", nodes, (*flat, rows, columns))
     return Operand(reshaped(trace, made, sizes or [1]), letters or "?")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from xnorpp.packing.moves.views import as_image, expanded, on_last_axis, permute
 from xnorpp.packing.operations.arguments import of_one, shape_of
 from xnorpp.packing.operations.convolution import emit_conv
 from xnorpp.packing.trace import Trace
+
+_HEAD = 64  # channels of a head that has no more tokens
 
 
 def linear(trace: Trace, result: Tensor, input: Any, weight: Any, bias: Any = None) -> Node:
@@ -117,7 +120,7 @@ def _products(trace: Trace, result: Tensor, first: Node, second: Node) -> Node:
             f"of shapes {first.shape} and {second.shape} is not supported",
             "give both values as many axes, equal or 1 before the last two",
         )
-    made = bit_product(trace, first, second)
+    made = bit_product(trace, first, second) or weighed_values(trace, first, second)
     if made is not None:
         return made
     first, second = (expanded(trace, own, (*lead, *own.shape[-2:])) for own in (first, second))
@@ -139,6 +142,43 @@ def bit_product(trace: Trace, first: Node, second: Node) -> Node | None:
             made = emit_linear(trace, source, filters, None)
             return permuted(trace, made, turned) if left else made
     return None
+
+
+def weighed_values(trace: Trace, weights: Node, values: Node) -> Node | None:
+    """softmax(scale * q @ k.T) @ v as attention, as models write it out; None where it is not that.
+
+    Where the tokens are channels, and the numbers of each are pixels, products of matrices are faster.
+    """
+    rank = len(weights.shape)
+    if trace.any_size or weights.op != "softmax" or weights.attrs.get("axis") != rank - 1:
+        return None
+    (scores,), scale = weights.inputs, 1.0
+    if scores.op == "affine":
+        factors = scores.tensors.get("mult")
+        if factors is None or scores.spatial or "add" in scores.tensors or (factors != factors[0]).any():
+            return None
+        (scores,), scale = scores.inputs, float(factors[0])
+    if scores.op != "matmul":
+        return None
+    queries, keys = scores.inputs
+    tokens, width = queries.shape[-2:]
+    if queries.shape[:-2] != values.shape[:-2] or width > max(tokens, _HEAD):
+        return None
+    turned = permuted(trace, keys, [*range(rank - 2), rank - 1, rank - 2])
+    return attend(trace, [queries, turned, values], scale)
+
+
+def attend(trace: Trace, nodes: list[Node], scale: float) -> Node:
+    rank = len(nodes[0].shape)
+    heads = math.prod(nodes[0].shape[:-2])
+    flat = []
+    for node in nodes:
+        moved = permuted(trace, node, [*range(rank - 2), rank - 1, rank - 2])
+        flat.append(reshaped(trace, moved, (heads * node.shape[-1], node.shape[-2])))
+    shape = (flat[2].shape[0], flat[0].shape[1])
+    made = trace.emit("attention", flat, shape, {"heads": heads, "scale": float(np.float32(scale))})
+    apart = reshaped(trace, made, (*nodes[0].shape[:-2], nodes[2].shape[-1], nodes[0].shape[-2]))
+    return permuted(trace, apart, [*range(rank - 2), rank - 1, rank - 2])
 
 
 def _constant_matrix(node: Node) -> Array | None:

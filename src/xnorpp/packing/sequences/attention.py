@@ -14,7 +14,7 @@ from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.places import Place
 from xnorpp.packing.moves.views import expanded, of_each_image, permuted, reshaped
 from xnorpp.packing.operations.arguments import affine, of_one, shape_of
-from xnorpp.packing.operations.product import emit_linear, given_node
+from xnorpp.packing.operations.product import attend, emit_linear, given_node
 from xnorpp.packing.trace import Trace
 
 
@@ -83,19 +83,6 @@ def _hidden(trace: Trace, scores: Node, mask: Any) -> Node:
     c = np.where(c != 0, 0.0, -1e9) if truth else c
     value = of_one(trace, len(scores.shape), np.maximum(c, -1e9))
     return trace.emit("offset", [scores], scores.shape, None, {"value": value})
-
-
-def attend(trace: Trace, nodes: list[Node], scale: float) -> Node:
-    rank = len(nodes[0].shape)
-    heads = math.prod(nodes[0].shape[:-2])
-    flat = []
-    for node in nodes:
-        moved = permuted(trace, node, [*range(rank - 2), rank - 1, rank - 2])
-        flat.append(reshaped(trace, moved, (heads * node.shape[-1], node.shape[-2])))
-    shape = (flat[2].shape[0], flat[0].shape[1])
-    made = trace.emit("attention", flat, shape, {"heads": heads, "scale": float(np.float32(scale))})
-    apart = reshaped(trace, made, (*nodes[0].shape[:-2], nodes[2].shape[-1], nodes[0].shape[-2]))
-    return permuted(trace, apart, [*range(rank - 2), rank - 1, rank - 2])
 
 
 def _masks(trace: Trace, attn_mask: Any, key_padding_mask: Any, lead: tuple[int, ...]) -> list[Tensor]:

@@ -61,7 +61,7 @@ def test_constants_repeated_for_a_merged_batch(name: str) -> None:
 
 def test_a_constant_that_differs_from_image_to_image_is_refused() -> None:
     model = Lambda(merged(lambda y: y + TABLE.repeat_interleave(images_of(y), 0)))
-    is_refused(model, (3, 4, 8), "does not fit one image", "the shape of one image")
+    is_refused(model, (3, 4, 8), "differs from image to image", "give every image the same")
 
 
 def mha(**masks: Callable[[Tensor], Tensor]) -> nn.Module:

@@ -22,7 +22,7 @@ from xnorpp.runtime.reference.curves import CURVES
 ROOT = Path(__file__).parents[2]
 FAMILIES = (
     *("convolution", "product", "einsum", "arithmetic", "activation", "choice", "reduction", "window"),
-    *("shape", "moves", "unfold", "volume", "recurrent"),
+    *("shape", "moves", "unfold", "volume", "attention", "recurrent"),
 )
 # Of an epilogue, in every engine.
 MOVES = {"affine", "relu", "prelu", "hardtanh", "add", "mul", "sign", "sub", "div", "offset", *CURVES}
@@ -88,9 +88,11 @@ def test_the_packing_page_lists_every_function_that_is_recognised() -> None:
     page = (ROOT / "docs/packing.md").read_text()
     listed: set[str] = set()
     for family in (*FAMILIES, "indexing"):
-        (row,) = re.findall(rf"^\| {family} \| (`.*) \|$", page, re.MULTILINE)
+        *_, row = re.findall(rf"^\| {family} \| (`.*) \|$", page, re.MULTILINE)
         names = re.findall(r"`(\w+)`", row)
-        folder = "moves" if family == "indexing" else "operations"
+        folder = {"indexing": "moves", "attention": "sequences", "recurrent": "sequences"}.get(
+            family, "operations"
+        )
         module = importlib.import_module(f"xnorpp.packing.{folder}.{family}")
         assert names == sorted(module.FUNCTIONS), f"the row {family!r} of docs/packing.md"
         listed |= set(names)

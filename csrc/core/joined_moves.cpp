@@ -7,8 +7,6 @@
 namespace xnorpp {
 namespace {
 
-bool is_store(const Move &move) { return move.kind == MoveKind::StoreFloat || move.kind == MoveKind::StoreBits; }
-
 // Whether places along a chain have a form; the true distance of pixels does not matter for that.
 bool possible(const Program &p, int root, const MoveChain &chain) {
     const Value &value = p.values[(size_t)root];

@@ -41,7 +41,7 @@ Joins join_parts(const Program &p, std::vector<PlanStep> &steps, int64_t multipl
         step.writes.erase(std::remove(step.writes.begin(), step.writes.end(), whole), step.writes.end());
         std::vector<int> reads{whole};
         for (const Move &move : step.epilogue)
-            if (move.value >= 0 && move.kind != MoveKind::StoreFloat && move.kind != MoveKind::StoreBits) reads.push_back(move.value);
+            if (move.value >= 0 && !is_store(move)) reads.push_back(move.value);
         step.op = -1, step.source = whole, step.reads = reads, step.feeds_pool = false;
     }
     return joins;

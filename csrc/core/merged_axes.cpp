@@ -10,8 +10,6 @@
 namespace xnorpp {
 namespace {
 
-bool is_store(const Move &move) { return move.kind == MoveKind::StoreFloat || move.kind == MoveKind::StoreBits; }
-
 class Merger {
   public:
     Merger(const Program &p, std::vector<PlanStep> &steps, std::vector<MoveChain> &chains) : p_(p), steps_(steps), chains_(chains), free_(p.values.size()) {}

@@ -165,7 +165,7 @@ class Fuser {
                 if (std::find(step.reads.begin(), step.reads.end(), name) == step.reads.end()) step.reads.push_back(name);
             int floats = 0;
             for (const Move &move : step.epilogue)
-                if (move.kind == MoveKind::StoreFloat || move.kind == MoveKind::StoreBits)
+                if (is_store(move))
                     step.writes.push_back(move.value), floats += move.kind == MoveKind::StoreFloat;
             if (step.writes.size() == 1 && floats == 1 && i + 1 < lines_.size()) {
                 const Line &after = lines_[i + 1];

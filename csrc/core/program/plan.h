@@ -33,6 +33,8 @@ struct Move {
     Spread spread = Spread::Each;  // how the value lies on the register: AddValue, MulValue, SubValue, DivValue
 };
 
+inline bool is_store(const Move &move) { return move.kind == MoveKind::StoreFloat || move.kind == MoveKind::StoreBits; }
+
 struct PlanStep {
     int op = -1;  // the producer; -1: pointwise, the register starts as the float value `source` itself
     int source = -1;

@@ -17,6 +17,7 @@ constexpr int kQuadSums = 11;    // sums of a row for two rows of outputs (see s
 constexpr int kEightSums = 17;   // of four rows of outputs (see stem/image_eight.inl)
 constexpr int kStemUnits = 3;    // tiles of a stem's window (see wide/stem_tiles.inl)
 constexpr size_t kLine = 64;     // a cache line: alignment of everything
+constexpr int kExpCurve = 9, kLogCurve = 10;  // numbers of `Kernels::curve`, in curves.cuh
 
 enum class Source : int { Bits, Matrix, Float, Grouped, Whole, Bytes, Image, ImagePair };  // Matrix: bits, by a matrix unit
 

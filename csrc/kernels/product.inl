@@ -87,8 +87,6 @@ void side_product(const SideProduct &s, const float *a, const float *b, float *o
     }
 }
 
-constexpr int kExpCurve = 9;  // in curves.cuh
-
 // exp(x - greatest) / sum of them in each of `lanes` columns of `size` rows that are `far` apart; sums are of doubles.
 void softmax(float *rows, int64_t far, int64_t size, int lanes) {
     for (int c = 0; c < lanes; c += N) {

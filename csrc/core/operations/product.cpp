@@ -79,8 +79,6 @@ int64_t attention_work(const Site &site, const Value &out) {
 
 // On the CPU.
 
-constexpr int kExp = 9, kLog = 10;  // in curves.cuh
-
 // (n, k) x (k, m): pixel j of the result is the sum over k of number k of the second's pixel j times pixel k of the first.
 PlainStep flat_product(const PlainSite &site) {
     const Kernels &kernels = site.kernels;
@@ -185,12 +183,12 @@ PlainStep soft(const PlainSite &site) {
                 const float *from = in.data + (size_t)(first + i) * in.stride;
                 const float most = most_of(row, c);
                 for (int k = 0; k < c; k++) row[k] -= most;
-                kernels.curve(kExp, 0, row, stride);
+                kernels.curve(kExpCurve, 0, row, stride);
                 double sum = 0;
                 for (int k = 0; k < c; k++) sum += row[k];
                 const float total = (float)sum;
                 alignas(64) float line[16] = {total};
-                kernels.curve(kLog, 0, line, 16);
+                kernels.curve(kLogCurve, 0, line, 16);
                 for (int k = 0; k < c; k++) row[k] = finish(from[k] - most, row[k], total, line[0]);
             }
             return;
@@ -212,14 +210,14 @@ PlainStep soft(const PlainSite &site) {
                 }
             for (int64_t i = 0; i < size; i++) {
                 for (int k = 0; k < stride; k++) rows[i * far + k] -= most[k];
-                kernels.curve(kExp, 0, rows + i * far, stride);
+                kernels.curve(kExpCurve, 0, rows + i * far, stride);
             }
             for (int k = 0; k < stride; k++) {
                 double sum = 0;
                 for (int64_t i = 0; i < size; i++) sum += rows[i * far + k];
                 logarithm[k] = total[k] = (float)sum;
             }
-            kernels.curve(kLog, 0, logarithm, stride);
+            kernels.curve(kLogCurve, 0, logarithm, stride);
             for (int64_t i = 0; i < size; i++)
                 for (int k = 0; k < c; k++)
                     rows[i * far + k] = finish(from[i * inner * in.stride + k] - most[k], rows[i * far + k], total[k], logarithm[k]);
@@ -267,7 +265,7 @@ PlainStep attention(const PlainSite &site) {
                 float *row = scores + (size_t)i * wide;
                 const float most = most_of(row, (int64_t)keys);
                 for (size_t t = 0; t < wide; t++) row[t] -= most;
-                kernels.curve(kExp, 0, row, (int)wide);
+                kernels.curve(kExpCurve, 0, row, (int)wide);
                 double part_sum[8] = {};
                 size_t t = 0;
                 for (; t + 8 <= keys; t += 8)

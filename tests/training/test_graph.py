@@ -195,13 +195,13 @@ def test_a_short_batch_is_a_plain_step(recorder: Recorder) -> None:
     model = torch.nn.Linear(2, 2)
     optimizer = make_optimizer(model, Recipe().optimizer, CPU)
 
-    def update(images: Tensor, labels: Tensor, number: Tensor) -> Tensor:
-        seen.append((len(images), int(number)))
-        return images.sum()
+    def update(batch: tuple[Tensor, ...], number: Tensor) -> Tensor:
+        seen.append((len(batch[0]), int(number)))
+        return batch[0].sum()
 
     step = GraphStep(update, optimizer, CPU, 4)
     sizes = [3, 4, 4, 4, 4, 2, 4]
-    found = [float(step(torch.ones(n, 1, 1, 1), torch.zeros(n), i)) for i, n in enumerate(sizes)]
+    found = [float(step((torch.ones(n, 1, 1, 1), torch.zeros(n)), i)) for i, n in enumerate(sizes)]
     assert found == sizes
     assert seen == [(n, i) for i, n in enumerate(sizes)]
     assert (recorder.warm_ups, recorder.replays) == (3, 2)

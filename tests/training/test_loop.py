@@ -34,6 +34,7 @@ from xnorpp.training.identity import code_hash, settings_hash
 from xnorpp.training.recipe.config import Recipe
 from xnorpp.training.records.journal import read_metrics
 from xnorpp.training.setup import open_data
+from xnorpp.training.teacher import lesson
 
 Quick = Callable[..., Recipe]
 Same = Callable[[Any, Any], bool]
@@ -246,7 +247,7 @@ def test_a_loss_that_is_not_finite_names_step_layer_and_last_checkpoint(
 def test_a_loss_that_is_not_finite_before_any_checkpoint(
     tmp_path: Path, quick: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "training_loss", lambda logits, *_, **__: logits.sum() * math.inf)
+    monkeypatch.setattr(lesson, "training_loss", lambda logits, *_, **__: logits.sum() * math.inf)
     with pytest.raises(NonFiniteLoss, match="arose in the loss itself; no checkpoint was written yet"):
         run(quick(), tmp_path)
 

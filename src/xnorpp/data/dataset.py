@@ -101,6 +101,12 @@ class Augment:
         """The crop and the flip alone, without what makes an image look unlike those of the test set."""
         return Augment(self.crop, self.pad, self.flip)
 
+    @property
+    def views(self) -> int:
+        """How many crops and flips an image of an in-memory set has; 0 where it is changed otherwise too."""
+        side = 2 * self.pad + 1 if self.crop else 1
+        return side * side * (2 if self.flip else 1) if self == self.plain else 0
+
     @classmethod
     def parse(cls, value: Augment | Mapping[str, Any] | str | None, default: Augment) -> Augment:
         """None means the data set's default, "none" no augmentation, a mapping the default with some fields

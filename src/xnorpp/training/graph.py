@@ -24,8 +24,9 @@ from xnorpp.training.recipe.config import Recipe, RecipeError
 
 WARM_UP = 3  # steps before recording
 
-# images, labels, the step's number -> loss; nothing in it may wait for the device
-Update = Callable[[Tensor, Tensor, Tensor], Tensor]
+# a batch (images, labels and what else a step needs of them), the step's number -> loss; nothing in it may
+# wait for the device
+Update = Callable[[tuple[Tensor, ...], Tensor], Tensor]
 
 
 def why_no_graph(recipe: Recipe, device: torch.device, world_size: int) -> str | None:
@@ -73,7 +74,7 @@ class GraphStep:
         self.update, self.optimizer, self.device, self.batch_size = update, optimizer, device, batch_size
         self.channels_last, self.required, self.say = channels_last, required, say
         self.number = torch.zeros((), dtype=torch.int64, device=device)
-        self.inputs: tuple[Tensor, Tensor] | None = None
+        self.inputs: tuple[Tensor, ...] | None = None
         self.possible = True
         make_capturable(optimizer, device)
         self.reset()
@@ -84,12 +85,12 @@ class GraphStep:
         self.loss: Tensor | None = None
         self.steps = 0
 
-    def __call__(self, images: Tensor, labels: Tensor, step: int) -> Tensor:
+    def __call__(self, batch: tuple[Tensor, ...], step: int) -> Tensor:
         """One step on this batch; its loss, not waited for."""
         self.number.fill_(step)
-        if not self.possible or len(images) != self.batch_size:  # a streamed batch lacks unreadable images
-            return self.update(images, labels, self.number)
-        self._take(images, labels)
+        if not self.possible or len(batch[0]) != self.batch_size:  # a streamed batch lacks unreadable images
+            return self.update(batch, self.number)
+        self._take(batch)
         if self.replay is None and self.steps >= WARM_UP:
             self._record()
             if not self.possible:
@@ -103,15 +104,19 @@ class GraphStep:
 
     def _plain(self) -> Tensor:
         assert self.inputs is not None
-        return self.update(*self.inputs, self.number)
+        return self.update(self.inputs, self.number)
 
-    def _take(self, images: Tensor, labels: Tensor) -> None:
+    def _take(self, batch: tuple[Tensor, ...]) -> None:
         """The batch into the memory that the recorded step reads."""
         if self.inputs is None:
             memory = torch.channels_last if self.channels_last else torch.preserve_format
-            self.inputs = (torch.empty_like(images, memory_format=memory), torch.empty_like(labels))
-        self.inputs[0].copy_(images)
-        self.inputs[1].copy_(labels)
+            images, *others = batch
+            self.inputs = (
+                torch.empty_like(images, memory_format=memory),
+                *(torch.empty_like(one) for one in others),
+            )
+        for place, one in zip(self.inputs, batch, strict=True):
+            place.copy_(one)
 
     def _record(self) -> None:
         """Recording runs nothing on the device, so a failure leaves the run as it was."""

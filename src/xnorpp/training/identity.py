@@ -15,7 +15,8 @@ from xnorpp.training.state.resume import FREE_TO_CHANGE, flat
 DECIDING_PACKAGES = ("nn", "models", "data", "training")
 # What the hash of the settings leaves out besides what may change in a resumed run: precision and memory
 # layout of the step, which a GPU's run sets beside its recipe, and paths. Whether there is a teacher counts.
-NOT_HASHED = {*FREE_TO_CHANGE, "run.amp", "run.channels_last", "run.compile", "data.prepare", "loss.teacher"}
+NOT_HASHED = {*FREE_TO_CHANGE, "run.amp", "run.channels_last", "run.compile", "data.prepare", "loss.teacher",
+              "loss.answers"}  # fmt: skip
 
 
 @functools.cache

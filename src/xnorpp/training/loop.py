@@ -27,7 +27,7 @@ from xnorpp.nn import anneals, calibrate_scales, clip_latent_weights_, set_progr
 from xnorpp.nn.fused.graph import unfuse
 from xnorpp.shipped.accuracy import accuracy_text
 from xnorpp.training import identity
-from xnorpp.training.accuracy import autocast, evaluate
+from xnorpp.training.accuracy import evaluate
 from xnorpp.training.diagnose import NonFiniteLoss, first_bad_layer
 from xnorpp.training.distributed import World, average_buffers, mean_over_world, wrap
 from xnorpp.training.graph import GraphStep, check_graph
@@ -64,7 +64,7 @@ from xnorpp.training.state.resume import (
     seed_for,
 )
 from xnorpp.training.statistics import measure_statistics
-from xnorpp.training.teacher import load_teacher, missing_teacher, training_loss
+from xnorpp.training.teacher import Lesson, load_teacher, missing_teacher
 from xnorpp.training.update.average import AveragedWeights
 from xnorpp.training.update.gradients import raise_gradients_
 
@@ -116,6 +116,7 @@ class _Run(Outcome):
                 if line:
                     journal.say(line)
             try:
+                self.lesson.prepare(self.config["num_classes"], journal.say)
                 self._epochs(journal)
                 return self._finish(journal)
             finally:
@@ -183,14 +184,15 @@ class _Run(Outcome):
         self.fused = fuse(self.model, recipe.run, world.device)
         compiled: Any = torch.compile(self.model) if recipe.run.compile else self.model
         self.stepped = wrap(compiled, world)
-        self.teacher: nn.Module | None = None
+        teacher = None
         if recipe.loss.teacher:
-            self.teacher, self.facts["teacher"] = load_teacher(
+            teacher, self.facts["teacher"] = load_teacher(
                 recipe.loss.teacher,
                 self.config["num_classes"],
                 world.device,
                 in_channels=self.config["in_channels"],
             )
+        self.lesson = Lesson(recipe, teacher, self.loaders, cached=self.no_graph is not None)
 
     def _restore(self, found: Checkpoint) -> None:
         check_resumable(found, self.total, self.model, self.optimizer, scaled=self.scaler is not None)
@@ -235,7 +237,7 @@ class _Run(Outcome):
         started = time.perf_counter() - self.at.seconds
         while self.at.step < self.total:
             epoch, offset = divmod(self.at.step, self.steps_per_epoch)
-            batches = [loader.epoch(epoch, start_step=offset) for loader in self.loaders]
+            batches = [self.lesson.batches(index, epoch, offset) for index in range(len(self.loaders))]
             for parts in map(list, zip(*batches)):
                 step = self.at.step
                 if first_stage and step == first_stage:
@@ -286,8 +288,8 @@ class _Run(Outcome):
                 journal.say(f"Steps are launched one by one, not as a CUDA graph: {self.no_graph}.")
             return
 
-        def update(images: Tensor, labels: Tensor, number: Tensor) -> Tensor:
-            return self._update([(images, labels)], number, guard, lambda index: None)
+        def update(batch: tuple[Tensor, ...], number: Tensor) -> Tensor:
+            return self._update([batch], number, guard, lambda index: None)
 
         self.graph = GraphStep(
             update,
@@ -299,16 +301,16 @@ class _Run(Outcome):
             say=journal.say,
         )
 
-    def _step(self, parts: list[tuple[Tensor, Tensor]], step: int, guard: LossGuard) -> Tensor:
+    def _step(self, parts: list[tuple[Tensor, ...]], step: int, guard: LossGuard) -> Tensor:
         """One step, as a CUDA graph or plainly; the mean loss over the world."""
         if self.graph is None:
             return self._update(parts, step, guard, lambda index: self._seed_part(step, index))
         self._seed_part(step, 0)
-        return self.graph(*parts[0], step)
+        return self.graph(parts[0], step)
 
     def _update(
         self,
-        parts: list[tuple[Tensor, Tensor]],
+        parts: list[tuple[Tensor, ...]],
         step: int | Tensor,
         guard: LossGuard,
         seed: Callable[[int], None],
@@ -317,12 +319,12 @@ class _Run(Outcome):
         recipe = self.recipe
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.world.device)
-        for index, (images, labels) in enumerate(parts):
+        for index, part in enumerate(parts):
             seed(index)
             last = index == len(parts) - 1
             share_gradients = last or self.world.size == 1
             with contextlib.nullcontext() if share_gradients else self.stepped.no_sync():  # type: ignore[operator]
-                loss = self.loss(self.stepped, images, labels) / len(parts)
+                loss = self.lesson.loss(self.stepped, *part) / len(parts)
                 (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         total = mean_over_world(total, self.world)
@@ -349,34 +351,17 @@ class _Run(Outcome):
         """Run the step's parts again, looking at every layer."""
         epoch, offset = divmod(step, self.steps_per_epoch)
         where = "it is finite in this process, so it arose in another one"
-        for index, loader in enumerate(self.loaders):
-            images, labels = next(iter(loader.epoch(epoch, start_step=offset)))
+        for index in range(len(self.loaders)):
+            images, *others = next(iter(self.lesson.batches(index, epoch, offset)))
             self._seed_part(step, index)
             with torch.no_grad():
-                bad = not math.isfinite(float(self.loss(self.model, images, labels)))
+                bad = not math.isfinite(float(self.lesson.loss(self.model, images, *others)))
             if bad:
-                where = first_bad_layer(self.model, images, lambda x, y=labels: self.loss(self.model, x, y))
+                where = first_bad_layer(
+                    self.model, images, lambda x, y=others: self.lesson.loss(self.model, x, *y)
+                )
                 break
         raise NonFiniteLoss(loss, step, epoch + 1, where, self.last_saved)
-
-    def loss(self, model: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Tensor:
-        recipe = self.recipe
-        if recipe.run.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
-        teacher_logits = None
-        with autocast(recipe.run.amp, images.device, cache=self.graph is None):
-            if self.teacher is not None:
-                with torch.no_grad():
-                    teacher_logits = self.teacher(images)
-            logits = model(images)
-        return training_loss(
-            logits,
-            labels,
-            label_smoothing=recipe.loss.label_smoothing,
-            teacher_logits=teacher_logits,
-            distill_weight=recipe.loss.distill_weight,
-            temperature=recipe.loss.temperature,
-        )
 
     def _log(self, journal: Journal, clock: Clock, epoch: int, lr: float, loss: float) -> None:
         journal.advance(0, epoch + 1, loss)

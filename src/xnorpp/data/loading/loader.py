@@ -195,14 +195,21 @@ class ArrayLoader:
     def steps_per_epoch(self) -> int:
         return self.share.steps
 
+    @property
+    def normalisation(self) -> tuple[list[float], list[float]]:
+        """Mean and standard deviation of each channel."""
+        return self._normalise.mean.tolist(), self._normalise.std.tolist()
+
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         steps = self.share.order(self.seed, epoch)
         for step in range(start_step, len(steps)):
             indices = to_device(steps[step], self.device)
             images = self._looks.pixels(self._pick(indices, epoch, step), epoch, step)
-            if self.enlarged is not None:
-                images = enlarge_batch(images, self.enlarged)
-            yield self._looks.finish(self._normalise(images), self.labels[indices], epoch, step)
+            yield self._looks.finish(self.prepared(images), self.labels[indices], epoch, step)
+
+    def prepared(self, images: Tensor) -> Tensor:
+        """Cropped images (N, H, W, C) as the network takes them: normalised, enlarged before if need be."""
+        return self._normalise(images if self.enlarged is None else enlarge_batch(images, self.enlarged))
 
     def _pick(self, indices: Tensor, epoch: int, step: int) -> Tensor:
         pad = self.augment.pad if self.augment.crop and not self.augment.area else 0

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from xnorpp.data import Augment, dataset_info
 from xnorpp.paper.accuracy.run import Run
 from xnorpp.paper.accuracy.runs import ON_GPU, WITHOUT_HASH
 from xnorpp.paper.recorded import read_file
@@ -31,6 +32,7 @@ from xnorpp.training.records.record import append_rows, describe_hardware, sourc
 
 RESULTS = "accuracy.jsonl"
 FINAL = "model.safetensors"
+ANSWERS = "teachers-answers"  # the folder of what teachers answer to crops and flips, beside those of runs
 LOOK = 1.0  # seconds between looks at the running processes
 TELL = 20.0  # seconds between lines about them
 SAVES = 4  # checkpoints per run: a kill loses a quarter at most
@@ -102,7 +104,11 @@ def overrides(run: Run, folder: Path, on_gpu: bool) -> list[str]:
     settings = [*run.settings, f"run.seed={run.seed}", *(ON_GPU if on_gpu else ("run.tensorboard=false",))]
     if run.teacher is not None:
         settings.append(f"loss.teacher={folder / run.teacher / FINAL}")
-    epochs = load_recipe(run.recipe, settings).schedule.epochs
+    recipe = load_recipe(run.recipe, settings)
+    augment = Augment.parse(recipe.data.augment or None, dataset_info(recipe.data.dataset).default_augment)
+    if run.teacher is not None and 0 < augment.views <= recipe.schedule.epochs:  # each is seen once or more
+        settings.append(f"loss.answers={folder / ANSWERS}")
+    epochs = recipe.schedule.epochs
     return [*settings, f"run.eval_epochs={epochs}", f"run.save_epochs={max(1, -(-epochs // SAVES))}"]
 
 
@@ -302,6 +308,8 @@ def _record_unfinished(
 def _described(run: Run, recipe: dict[str, Any]) -> dict[str, Any]:
     """What a row has of the run, whether it finished or not."""
     recipe["loss"]["teacher"] = run.teacher or ""  # a key, not a path of the machine it was trained on
+    if recipe["loss"].get("answers"):
+        recipe["loss"]["answers"] = ANSWERS
     return {
         "key": run.key,
         "experiment": run.experiment,

@@ -168,6 +168,11 @@ class SchedulePart:
 class LossPart:
     label_smoothing: float = _key(0.0, "label smoothing", low=0, high=1)
     teacher: str = _key("", "checkpoint or state_dict of a real-valued teacher; empty: no distillation")
+    answers: str = _key(
+        "",
+        "folder to store the teacher's answers to every crop and flip in, computed once; empty: ask it in "
+        "each step",
+    )
     distill_weight: float = _key(0.5, "share of the teacher in the loss", low=0, high=1)
     temperature: float = _key(1.0, "temperature of the distillation", low=0)
 

@@ -11,14 +11,16 @@ import contextlib
 import errno
 import os
 import sys
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from xnorpp.runtime.errors import XnorppError
 from xnorpp.training.state.checkpoint import CheckpointWriteError
 
 NAME = ".lock"
+WAIT = 0.2  # seconds between looks at a lock that another process holds
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _TAKEN = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 # A record lock does not exclude its own process. (pid, folder): a forked child inherits the entries only.
@@ -48,11 +50,49 @@ def one_run(out: Path, *, active: bool = True) -> Iterator[None]:
     if not active:
         yield
         return
-    mine = (os.getpid(), os.path.realpath(out))
-    if mine in _held:
-        raise _taken(out, str(os.getpid()))
     existed = out.exists()
-    handle = _acquire(out)
+    if (os.getpid(), os.path.realpath(out)) in _held:
+        raise _taken(out, str(os.getpid()))
+    try:
+        with _holding(out, _acquire(out)):
+            yield
+    finally:
+        if not existed:
+            with contextlib.suppress(OSError):
+                out.rmdir()  # only if it is empty
+
+
+@contextlib.contextmanager
+def in_turn(folder: Path, key: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold `folder` after whichever process holds it now.
+
+    Args:
+        folder: The folder, which is created if it does not exist.
+        key: The recipe's key that names the folder, for the error.
+        waiting: Called once if another process holds the folder.
+
+    Raises:
+        CheckpointWriteError: The folder cannot be created or written to.
+    """
+    handle = None
+    while handle is None:
+        try:
+            handle = _acquire(folder, key)
+        except RunLocked:
+            waiting()
+            waiting = _nothing
+            time.sleep(WAIT)
+    with _holding(folder, handle):
+        yield
+
+
+def _nothing() -> None:
+    """What is said about a second wait."""
+
+
+@contextlib.contextmanager
+def _holding(out: Path, handle: int) -> Iterator[None]:
+    mine = (os.getpid(), os.path.realpath(out))
     _held.add(mine)
     try:
         yield
@@ -61,12 +101,9 @@ def one_run(out: Path, *, active: bool = True) -> Iterator[None]:
         with contextlib.suppress(OSError):
             (out / NAME).unlink()  # before it is released: nobody else can hold the file of that name
         os.close(handle)
-        if not existed:
-            with contextlib.suppress(OSError):
-                out.rmdir()  # only if it is empty
 
 
-def _acquire(out: Path) -> int:
+def _acquire(out: Path, key: str = "out") -> int:
     path = out / NAME
     while True:
         try:
@@ -76,7 +113,7 @@ def _acquire(out: Path) -> int:
             if isinstance(error, FileNotFoundError) and not os.path.lexists(out):
                 continue  # a run that ended removed the folder between the two lines
             raise CheckpointWriteError(
-                f"`out` (={str(out)!r}) cannot be written to: {error.strerror or error}."
+                f"`{key}` (={str(out)!r}) cannot be written to: {error.strerror or error}."
             ) from error
         try:
             if not _lock(handle, path):

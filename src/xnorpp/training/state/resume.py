@@ -13,12 +13,12 @@ import torch
 from xnorpp.training.recipe.config import Recipe, RecipeError
 from xnorpp.training.state.checkpoint import FINAL_NAME
 
-# What may change between a run and its resumption: nothing that enters the arithmetic (a CUDA graph and
-# cuDNN's choice of algorithms change roundings at most).
+# What may change between a run and its resumption: nothing that enters the arithmetic (a CUDA graph, cuDNN's
+# choice of algorithms and stored answers of a teacher change roundings at most).
 FREE_TO_CHANGE = {
     "name", "about", "data.workers", "run.save_epochs", "run.save_steps", "run.keep", "run.log_steps",
     "run.eval_epochs", "run.eval_train", "run.tensorboard", "run.threads", "run.cuda_graph",
-    "run.cudnn_benchmark",
+    "run.cudnn_benchmark", "loss.answers",
 }  # fmt: skip
 
 

@@ -6,11 +6,28 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from xnorpp.paper.accuracy.levers import baselines_block, large_levers_block, levers_block, students_block
-from xnorpp.paper.accuracy.queue import done_keys
+import pytest
+
+from xnorpp.models import create_model
+from xnorpp.paper.accuracy.levers import (
+    baselines_block,
+    large_levers_block,
+    levers_block,
+    student_levers_block,
+    students_block,
+)
+from xnorpp.paper.accuracy.queue import ANSWERS, done_keys, recipe_of
 from xnorpp.paper.accuracy.run import Run
 from xnorpp.paper.accuracy.runs import BASELINES, STUDENTS, baselines, students
-from xnorpp.paper.accuracy.tried import LARGE_LEVERS, LEVERS, large_levers, levers, small_levers
+from xnorpp.paper.accuracy.tried import (
+    LARGE_LEVERS,
+    LEVERS,
+    STUDENT_LEVERS,
+    large_levers,
+    levers,
+    small_levers,
+    student_levers,
+)
 from xnorpp.training.recipe.library import load_recipe
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -87,6 +104,31 @@ def test_levers_of_the_larger_network_have_a_table_of_their_own() -> None:
     assert "not measured yet" in levers_block(rows), "rows of ResNet-18 are not those of ResNet-20"
     text = large_levers_block(rows[1:2])
     assert "| 90.50 |  | 0.400 |  | 99.10 |" in text, "without the default there is nothing to subtract"
+
+
+def test_levers_around_the_students_recipe_have_a_table_of_their_own() -> None:
+    runs = {(run.row, run.seed): run for run in student_levers()}
+    rows = [
+        row(runs["student", 0], 86.0),
+        row(runs["student-temperature-2", 0], 86.6, 0.45),
+        row(runs["student", 2], 86.1),
+    ]
+    text = student_levers_block(rows)
+    assert "| student-temperature-2 | loss.temperature=2.0 | 86.60 | +0.60 | 0.450 | -0.050 |" in text
+    assert "| student | another seed | 86.10 | +0.10 | 0.500 | +0.000 |" in text
+    missing = text.rsplit("not measured yet: ", 1)[1]
+    assert set(missing.rstrip(".").split(", ")) == set(STUDENT_LEVERS) - {"student", "student-temperature-2"}
+    assert "not measured yet" in levers_block(rows)
+
+
+@pytest.mark.parametrize("run", list(student_levers()), ids=lambda run: run.key.rpartition("student")[2])
+def test_levers_around_the_students_recipe_share_their_teachers_answers(run: Run) -> None:
+    recipe = recipe_of(run, Path("runs"), on_gpu=False)
+    assert recipe.loss.answers == f"runs/{ANSWERS}"
+    assert recipe.loss.teacher == f"runs/{next(large_levers()).key}/model.safetensors"
+    assert recipe.data.batch_size * recipe.schedule.statistics_batches <= 40_000
+    model = recipe.model
+    create_model(model.name, method=model.method, scale=model.scale, input_size=32, **dict(model.options))
 
 
 def test_the_recorded_default_and_its_teacher_count_for_the_second_round() -> None:

@@ -199,6 +199,31 @@ def test_held_out_images_give_a_temperature(
     assert load(tmp_path / "held.xnor").program.temperature == pytest.approx(calibration["temperature"])
     assert {key: again["calibration"][key] for key in calibration} == pytest.approx(calibration)
     assert again["accuracy"] == accuracy
+    assert again["baseline"] is None
+    with pytest.raises(ValueError, match="the card of held names no baseline"):
+        transfer_temperature(
+            "held", None, data, tmp_path, baseline=tmp_path / "rows.jsonl", record=None, say=_silent
+        )
+    about = tmp_path / "held.json"
+    known = {
+        "recipe": "real",
+        "seed": 0,
+        "epochs": 9,
+        "top1": 50.0,
+        "top5": 90.0,
+        "commit": "a",
+        "source": "b",
+    }
+    about.write_text(json.dumps({**card, "baseline": known}))
+    newer = {"recipe": "real", "seed": 3, "epochs": 12, "metrics": {"top1": 61.5}, "commit": "c"}
+    (tmp_path / "rows.jsonl").write_text(
+        json.dumps({**newer, "epochs": 11}) + "\n" + json.dumps(newer) + "\n"
+    )
+    again = transfer_temperature(
+        "held", None, data, tmp_path, baseline=tmp_path / "rows.jsonl", record=None, say=_silent
+    )
+    assert (again["baseline"]["top1"], again["baseline"]["epochs"]) == (61.5, 12)
+    assert json.loads(about.read_text())["baseline"] == again["baseline"]
 
 
 def test_a_temperature_is_that_of_another_run_which_held_images_out(

@@ -80,6 +80,10 @@ def add_temperature_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="folder of the data set")
     parser.add_argument("--folder", metavar="DIR", help="folder of the model's files (default: the package)")
     parser.add_argument(
+        "--baseline", metavar="FILE",
+        help="a .jsonl file of results: the card names its newest run of the real-valued baseline",
+    )  # fmt: skip
+    parser.add_argument(
         "--record", metavar="FILE", default=str(RECORD),
         help=f"append the row to this file (default: {RECORD})",
     )  # fmt: skip
@@ -91,6 +95,8 @@ def run_temperature(given: Namespace) -> int:
     from xnorpp.shipped import render_card
 
     check_file("--record", given.record, makes_folder=True)
-    card = transfer_temperature(given.name, given.run, given.data, given.folder, record=given.record, say=say)
+    card = transfer_temperature(
+        given.name, given.run, given.data, given.folder, baseline=given.baseline, record=given.record, say=say
+    )
     print(render_card(card))
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from xnorpp.paper.accuracy.runs import BASELINES, LATER_BASELINES, STUDENTS, TAUGHT, parts_of
 from xnorpp.paper.accuracy.tables import top1, top5
-from xnorpp.paper.accuracy.tried import LARGE_LEVERS, LEVER_HOLDOUT, LEVERS
+from xnorpp.paper.accuracy.tried import LARGE_LEVERS, LEVER_HOLDOUT, LEVERS, STUDENT_LEVERS
 from xnorpp.paper.layers.tables import NOT_MEASURED, markdown
 from xnorpp.paper.recorded import Row, accuracy, of_kind
 from xnorpp.paper.shipping.words import DATASETS, NETWORKS
@@ -119,18 +119,23 @@ def large_levers_block(rows: Sequence[Row]) -> str:
     return _network_levers(rows, "resnet18", LARGE_LEVERS)
 
 
-def both_levers_block(rows: Sequence[Row]) -> str:
-    """The levers of both networks."""
-    return f"{levers_block(rows)}\n\n{large_levers_block(rows)}"
+def student_levers_block(rows: Sequence[Row]) -> str:
+    """The same around the recipe of ResNet-20's students."""
+    return _network_levers(rows, "resnet20", STUDENT_LEVERS)
+
+
+def every_levers_block(rows: Sequence[Row]) -> str:
+    """All three."""
+    return "\n\n".join(draw(rows) for draw in (levers_block, large_levers_block, student_levers_block))
 
 
 def _network_levers(rows: Sequence[Row], network: str, tried: Mapping[str, Sequence[str]]) -> str:
     found = levers(rows, network, tried)
     if not found:
-        return f"The levers of {NETWORKS[network]}: {NOT_MEASURED}."
-    order = list(tried)
+        return f"These levers of {NETWORKS[network]}: {NOT_MEASURED}."
+    order = list(tried)  # the first is what the others change
     ordered = sorted(found.items(), key=lambda pair: (pair[0][1], order.index(pair[0][0])))
-    start = found.get(("default", 0))
+    start = found.get((order[0], 0))
     first = start or ordered[0][1]
     share, images = top1(first) / 100, LEVER_HOLDOUT * TRAINING_IMAGES
     chance = 200 * math.sqrt(2 * share * (1 - share) / images)

@@ -15,6 +15,7 @@ from xnorpp.paper.layers.tables import NOT_MEASURED, markdown
 from xnorpp.paper.recorded import Row, Seeds, accuracy, of_kind, welch
 from xnorpp.shipped.accuracy import has_top5
 from xnorpp.training.recipe.config import Recipe
+from xnorpp.training.state.resume import FREE_TO_CHANGE
 
 DATASETS = {"tiny_imagenet": "Tiny-ImageNet-200", "cifar10": "CIFAR-10"}
 TABLE1 = ("bnn", "xnor-alpha", "xnor", "case1", "case2", "case3", "case4", "real")
@@ -342,9 +343,10 @@ def _packed_and_note(
 def _differing_settings(row: Row, alike: Sequence[Row]) -> list[str]:
     """`key=value` of this run for each setting in which the runs differ. A key that one of them lacks was
     added to recipes later, and its default is what was done before; one without a default was removed since.
+    What enters no arithmetic, such as how often a checkpoint was saved, is left out.
     """
     recorded = [_settings(one) for one in alike]
-    keys = set().union(*recorded)
+    keys = set().union(*recorded) - FREE_TO_CHANGE
     default = _settings({"settings": Recipe().to_dict()})
     runs = [{**default, **run} for run in recorded]
     own = {**default, **_settings(row)}

@@ -66,11 +66,37 @@ LARGE_LEVERS: dict[str, tuple[str, ...]] = {
 }
 _LARGE = ("schedule.statistics_batches=156", "run.eval_train=true")
 
+# Around the recipe of ResNet-20's students, which gains nothing from more than 300 epochs: at 730 the student
+# imitates its teacher on test images as well as on training images, so it lacks capacity, not regularisation.
+# Each run sees every crop and flip about once, and all share the teacher's answers.
+STUDENT_EPOCHS = 165
+STUDENT_LEVERS: dict[str, tuple[str, ...]] = {
+    "student": (),
+    "student-temperature-2": ("loss.temperature=2.0",),
+    "student-rprelu-shift": LEVERS["rprelu-shift"],
+    "student-half-teacher": ("loss.distill_weight=0.5",),
+    "student-adabin": LEVERS["adabin"],
+    "student-decay-1e-4": ("optimizer.weight_decay=1e-4",),
+    "student-rprelu": ("model.options.activation=rprelu",),
+    "student-temperature-1": ("loss.temperature=1.0",),
+    "student-window": LEVERS["window"],
+    "student-teacher-only": LEVERS["teacher-only"],
+    "student-without-recu": ("model.options.standardize_weights=false", "model.options.weights=ste"),
+    "student-shift": ("model.options.sign_shift=true",),
+    "student-temperature-8": ("loss.temperature=8.0",),
+    "student-ovsw": ("optimizer.scale_gradients=0.04",),
+    "student-case1": ("model.scale=channel",),
+    "student-256": ("data.batch_size=256", "optimizer.lr=0.2", "schedule.statistics_batches=156"),
+    "student-ema": LEVERS["ema"],
+    "student-two-stages": ("schedule.first_stage_epochs=82",),
+}
+
 
 def levers() -> Iterator[Run]:
-    """The levers of ResNet-20, then those of ResNet-18."""
+    """The levers of ResNet-20, those of ResNet-18, then those around the recipe of ResNet-20's students."""
     yield from small_levers()
     yield from large_levers()
+    yield from student_levers()
 
 
 def small_levers() -> Iterator[Run]:
@@ -102,3 +128,20 @@ def large_levers() -> Iterator[Run]:
                 teacher.key,
             )  # fmt: skip
     yield replace(teacher, row="block-teacher", settings=(*settings, "model.options.shortcut=block"))
+
+
+def student_levers() -> Iterator[Run]:
+    """Each lever with the teacher of ResNet-18's levers; the recipe itself with three seeds."""
+    settings = (
+        f"data.holdout={LEVER_HOLDOUT}",
+        f"schedule.epochs={STUDENT_EPOCHS}",
+        "schedule.statistics_batches=312",
+        "run.eval_train=true",
+    )
+    teacher = next(large_levers()).key
+    for seed, rows in ((0, STUDENT_LEVERS), (1, ("student",)), (2, ("student",))):
+        for row in rows:
+            yield Run(
+                "lever", row, "cifar10", "resnet20", "student-cifar10-resnet20", seed,
+                settings + STUDENT_LEVERS[row], teacher,
+            )  # fmt: skip

@@ -23,7 +23,7 @@ from xnorpp.data.evaluate import ranks
 from xnorpp.data.own import as_images
 from xnorpp.inspect.calibration import logits_of, with_temperature
 from xnorpp.paper.shipping.calibrated import calibrate_on_held, calibration_errors
-from xnorpp.paper.shipping.ship import Refused, append_row, write_model
+from xnorpp.paper.shipping.ship import Refused, append_row, read_baseline, write_model
 from xnorpp.paper.shipping.words import RECORD, limits
 from xnorpp.runtime import load
 from xnorpp.runtime.format.program import write
@@ -41,12 +41,14 @@ def transfer_temperature(
     data: str | Path | None,
     folder: str | Path | None = None,
     *,
+    baseline: str | Path | None = None,
     record: str | Path | None = RECORD,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Write a new temperature into `NAME.xnor`, that of `run`, a checkpoint; the new card is returned.
 
-    Without `run`, it is fitted on the images that the model's own training held out.
+    Without `run`, it is fitted on the images that the model's own training held out. `baseline`: a .jsonl
+    file of results, whose newest run of the real-valued baseline the card names from now on.
 
     Raises:
         ValueError: There is no such model, or the run is of another network, recipe or data set, or held no
@@ -76,6 +78,8 @@ def transfer_temperature(
     card["accuracy"].update(calibration_errors(scores, labels, packed))
     card["calibration"] = {**found, "commit": source_commit(), "date": today()}
     card["file"].update(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+    if baseline is not None:
+        card["baseline"] = _newest_baseline(card, baseline)
     card["limits"] = limits(card)
     check_card(card, f"{name}.json")
     say(
@@ -86,6 +90,12 @@ def transfer_temperature(
         append_row(record, card, None)
     write_model(folder, name, content, card)
     return card
+
+
+def _newest_baseline(card: Mapping[str, Any], results: str | Path) -> dict[str, Any]:
+    if not card["baseline"]:
+        raise ValueError(f"the card of {card['name']} names no baseline (--baseline has nothing to renew)")
+    return read_baseline(results, card["baseline"]["recipe"])
 
 
 def _own(

@@ -16,13 +16,7 @@ from pathlib import Path
 
 from xnorpp.paper.accuracy.choices import ablation_block, trials_block
 from xnorpp.paper.accuracy.claim import claim_block, enlarged_block, readme_block, short_block
-from xnorpp.paper.accuracy.levers import (
-    baselines_block,
-    large_levers_block,
-    levers_block,
-    student_levers_block,
-    students_block,
-)
+from xnorpp.paper.accuracy.levers import baselines_block, large_levers_block, levers_block, students_block
 from xnorpp.paper.accuracy.tables import (
     runs_block,
     shipped_block,
@@ -83,7 +77,6 @@ BLOCKS: dict[str, Draw] = {
     "students": students_block,
     "levers": levers_block,
     "large_levers": large_levers_block,
-    "student_levers": student_levers_block,
     "imagenet": imagenet_block,
     "runs": runs_block,
 }

@@ -120,7 +120,9 @@ def large_levers_block(rows: Sequence[Row]) -> str:
 
 
 def student_levers_block(rows: Sequence[Row]) -> str:
-    """The same around the recipe of ResNet-20's students."""
+    """The same around the recipe of ResNet-20's students. On the results page once it is measured
+    (`BLOCKS` of `paper/report.py`); `xnorpp paper levers` prints it in any case.
+    """
     return _network_levers(rows, "resnet20", STUDENT_LEVERS)
 
 

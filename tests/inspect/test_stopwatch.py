@@ -46,6 +46,21 @@ def test_too_few_quiet_calls_make_no_median() -> None:
     assert Spread.of([1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0, 5.0]).quiet == 3.0
 
 
+def test_calls_are_not_counted_until_the_core_is_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(stopwatch.time, "monotonic", lambda: now[0])
+
+    def call(seconds: float) -> None:
+        now[0] += seconds
+        heard.append(seconds)
+
+    heard: list[float] = []
+    calls = {"fast": lambda: call(0.25), "slow": lambda: call(2.0)}
+    spread = interleave(calls, rounds=1, repeat=1, settle=0, warm=1.0)
+    assert heard == [0.25] * 4 + [0.25] + [2.0] + [2.0]
+    assert spread["fast"].calls == spread["slow"].calls == 1
+
+
 def test_without_a_probe_nothing_is_called_quiet() -> None:
     spread = interleave({"a": lambda: None}, rounds=2, repeat=ENOUGH, settle=0)
     assert (spread["a"].quiet, spread["a"].quiet_calls) == (None, 0)

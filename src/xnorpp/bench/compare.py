@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from xnorpp.bench.engine import MEAN, STD, Array, Engine, random_images
-from xnorpp.inspect.stopwatch import SETTLE, SETTLE_ALONE, Probe, Spread, interleave
+from xnorpp.inspect.stopwatch import SETTLE, SETTLE_ALONE, WARM, Probe, Spread, interleave
 from xnorpp.runtime import Program, load, read
 from xnorpp.runtime.format.preprocess import normalise
 
@@ -230,7 +230,14 @@ def compare(
     say(f"timing {how_many}, {' or '.join(limits)}, {repeat} calls per turn, from uint8 and float32")
     settle = SETTLE_ALONE if counts == (1,) else SETTLE
     spread = interleave(
-        calls, rounds=rounds, repeat=repeat, seconds=seconds, settle=settle, before=before, probe=Probe()
+        calls,
+        rounds=rounds,
+        repeat=repeat,
+        seconds=seconds,
+        settle=settle,
+        warm=WARM,
+        before=before,
+        probe=Probe(),
     )
     results = tuple(
         Result(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xnorpp.bench.engine import Array, Unavailable
-from xnorpp.inspect.stopwatch import SETTLE, SETTLE_ALONE, Probe, Spread, interleave
+from xnorpp.inspect.stopwatch import SETTLE, SETTLE_ALONE, WARM, Probe, Spread, interleave
 from xnorpp.runtime import load
 from xnorpp.runtime.format.bits import pack_conv_weight
 from xnorpp.runtime.format.program import INPUT, Op, Program
@@ -178,7 +178,7 @@ def bench_layers(
                 _check(channels, size, model(x), peer(x), primitives)
                 calls["openvino"] = _bind(peer, x)
         settle = SETTLE_ALONE if threads == 1 else SETTLE
-        seconds = interleave(calls, rounds=rounds, repeat=repeat, settle=settle, probe=Probe())
+        seconds = interleave(calls, rounds=rounds, repeat=repeat, settle=settle, warm=WARM, probe=Probe())
         results.append(ChainResult(f"{channels}@{size}", chain.multiply_adds, model.isa, seconds, primitives))
     return results
 

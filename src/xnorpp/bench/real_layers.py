@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from xnorpp.bench.engine import MEAN, STD, Array, Unavailable, random_images
 from xnorpp.bench.layers import ChainResult
-from xnorpp.inspect.stopwatch import SETTLE, SETTLE_ALONE, Probe, interleave
+from xnorpp.inspect.stopwatch import SETTLE, SETTLE_ALONE, WARM, Probe, interleave
 from xnorpp.runtime import load
 from xnorpp.runtime.format.preprocess import normalise
 from xnorpp.runtime.format.program import INPUT, Op, Program
@@ -202,7 +202,7 @@ def bench_real_layers(
                 _check(chain, model, peer)
                 calls["openvino"] = _bind(peer, x)
         settle = SETTLE_ALONE if threads == 1 else SETTLE
-        seconds = interleave(calls, rounds=rounds, repeat=repeat, settle=settle, probe=Probe())
+        seconds = interleave(calls, rounds=rounds, repeat=repeat, settle=settle, warm=WARM, probe=Probe())
         results.append(ChainResult(chain.name, chain.multiply_adds, model.isa, seconds, primitives))
     return results
 

@@ -14,7 +14,9 @@ import numpy as np
 # Worker threads of some engines spin for a while after a call; they must not steal the next one's core. With
 # one thread each there is nobody to wait for, and a long pause only lets the processor go to sleep.
 SETTLE, SETTLE_ALONE = 0.3, 0.01
-
+# After a pause a core needs 5 to 10 ms until it is fast again. One call of a slow engine lasts longer than
+# that; of a fast one, and of a network on several threads, it takes many.
+WARM = 0.025
 
 # A probe within this of the fastest one found the core undisturbed; on a shared core it takes 1.35 and more.
 QUIET = 1.2
@@ -103,15 +105,16 @@ def interleave(
     repeat: int = 5,
     seconds: float | None = None,
     settle: float = SETTLE,
+    warm: float = 0.0,
     before: Mapping[str, Callable[[], object]] | None = None,
     probe: Probe | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Spread]:
     """Time each call in turns: A, B, C, A, B, C, ... for `rounds` rounds, or until `seconds` have passed.
 
-    A turn is a pause, `before[name]` (settings that are global to a library), one call that is not counted
-    (it brings the caches back) and `repeat` that are. A `probe` is asked around each of them. `progress`
-    hears the number of each finished round. With `seconds`, the round in which they pass is the last one;
+    A turn is a pause, `before[name]` (settings that are global to a library), calls that are not counted (the
+    first brings the caches back; others follow until `warm` seconds have passed) and `repeat` that are. A
+    `probe` is asked around each of them. `progress` hears the number of each finished round. With `seconds`, the round in which they pass is the last one;
     `rounds=None` sets no other limit.
     """
     if repeat < 1 or (rounds is not None and rounds < 1):
@@ -126,7 +129,10 @@ def interleave(
             time.sleep(settle)
             if before and name in before:
                 before[name]()
+            warmed = time.monotonic() + warm
             call()
+            while time.monotonic() < warmed:
+                call()
             last = probe() if probe else 0.0
             for _ in range(repeat):
                 start = time.perf_counter()

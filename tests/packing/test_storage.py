@@ -349,6 +349,54 @@ def test_wrong_calibration_is_refused() -> None:
         pack(model, 10, calibration=x)
 
 
+class TwoInputs(nn.Module):
+    """An image and a table of words or numbers."""
+
+    def __init__(self, words: int = 0) -> None:
+        super().__init__()
+        from xnorpp.nn import BinaryConv2d
+
+        self.image = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.Conv2d(64, 96, 1))
+        self.table = nn.Embedding(words, 96) if words else nn.Linear(7, 96)
+        self.binary = nn.Sequential(BinaryConv2d(96, 64, 3, padding=1), nn.BatchNorm2d(64))
+        self.last = nn.Linear(64, 100)
+
+    def forward(self, image: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        seen = self.table(table)
+        seen = seen.mean(1) if seen.ndim == 3 else seen
+        found: torch.Tensor = self.last(self.binary(self.image(image) + seen[:, :, None, None]).mean((2, 3)))
+        return found
+
+
+@pytest.mark.parametrize("words", [0, 40], ids=["numbers", "words"])
+def test_calibration_takes_several_inputs(words: int) -> None:
+    torch.manual_seed(1)
+    model = TwoInputs(words)
+    image = torch.randn(70, 3, 9, 9)
+    table = torch.randint(0, words, (70, 5)) if words else torch.randn(70, 7)
+    with torch.no_grad():
+        model.train()(image, table)
+    example = (image[:4], table[:4])
+    exact = pack(model.eval(), example=example)
+    labels = exact(image.numpy(), table.numpy()).argmax(1)
+    for given in ((image, table), [image, table], ((image, table), labels)):
+        stored = pack(model, example=example, real="int8", calibration=given, tolerance=1.0)
+        found = stored.program.meta["int8"]
+        assert "int8" in found["layers"]["last"]
+        assert found["images"] == 70
+        assert ("same_answers_mixed" in found) == (not words), "the mean of two words is no word"
+        assert found["same_answers"] == np.mean(stored(image.numpy(), table.numpy()).argmax(1) == labels)
+        assert len(encode(stored.program)) < len(encode(exact.program))
+    assert found["accuracy"][0] == 100.0
+    for given, reason in (
+        (image, "must be a tuple of the 2 inputs that the model takes"),
+        ((image, table, labels), "must be a tuple of the 2 inputs"),
+        ((image, table[:3]), "input 1 has shape"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            pack(model, example=example, real="int8", calibration=given)
+
+
 def test_the_command_calibrates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     for split in ("train", "test"):

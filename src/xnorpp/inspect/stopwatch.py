@@ -114,8 +114,8 @@ def interleave(
 
     A turn is a pause, `before[name]` (settings that are global to a library), calls that are not counted (the
     first brings the caches back; others follow until `warm` seconds have passed) and `repeat` that are. A
-    `probe` is asked around each of them. `progress` hears the number of each finished round. With `seconds`, the round in which they pass is the last one;
-    `rounds=None` sets no other limit.
+    `probe` is asked around each of them. `progress` hears the number of each finished round. With `seconds`,
+    the round in which they pass is the last one; `rounds=None` sets no other limit.
     """
     if repeat < 1 or (rounds is not None and rounds < 1):
         raise ValueError(f"`rounds` (={rounds}) and `repeat` (={repeat}) must be at least 1")

@@ -32,7 +32,7 @@ from xnorpp.packing.storage.whole import (
     roles_of,
 )
 from xnorpp.runtime import load
-from xnorpp.runtime.format.batch import check_input
+from xnorpp.runtime.format.batch import check_input, join_inputs
 from xnorpp.runtime.format.program import INPUT, VERSION, Op, Program
 from xnorpp.runtime.reference.arrays import columns_of, pad_images
 from xnorpp.runtime.reference.run import normalise
@@ -64,8 +64,8 @@ def store_calibrated(program: Program, calibration: Any, tolerance: float) -> Pr
     """The program with real layers in int8 where the answers on the calibration images stay the same."""
     if not 0 <= tolerance <= 1:
         raise ValueError(f"`tolerance` (={tolerance!r}) must be between 0 and 1, a share of the answers")
-    images, labels = _calibration(program, calibration)
-    chosen, asked = program, np.concatenate([images, _mixed(images)])
+    images, labels, mixed = _calibration(program, calibration)
+    chosen, asked = program, np.concatenate([images, _mixed(images)]) if mixed else images
     before = _answers(chosen, asked)
     allowed = int(tolerance * before.size)
     layers: dict[str, str] = {}
@@ -83,8 +83,9 @@ def store_calibrated(program: Program, calibration: Any, tolerance: float) -> Pr
     report: dict[str, Any] = {
         "images": len(images), "tolerance": tolerance, "layers": layers,
         "same_answers": float(np.mean(after[: len(images)] == before[: len(images)])),
-        "same_answers_mixed": float(np.mean(after[len(images) :] == before[len(images) :])),
     }  # fmt: skip
+    if mixed:
+        report["same_answers_mixed"] = float(np.mean(after[len(images) :] == before[len(images) :]))
     if labels is not None:
         report["accuracy"] = [float(100 * np.mean(y[: len(images)] == labels)) for y in (before, after)]
     return replace(chosen, meta={**chosen.meta, "int8": report})
@@ -98,21 +99,41 @@ def _mixed(images: Array) -> Array:
     return np.asarray((images + others) / np.float32(2))
 
 
-def _calibration(program: Program, given: Any) -> tuple[Array, Array | None]:
-    """Images, and their classes where they were given."""
-    images, labels = given if isinstance(given, tuple) else (given, None)
-    images = check_input(program, images)
+def _calibration(program: Program, given: Any) -> tuple[Array, Array | None, bool]:
+    """Images, their classes where they were given, and whether two images have a mean: words have none."""
+    count = len(program.meta.get("inputs") or ())
+    mixed = program.meta.get("whole_numbers") is not True
+    if count > 1:
+        arrays, labels = _several(given, count)
+        images, _ = join_inputs(program, arrays)
+        mixed = mixed and all(array.dtype.kind == "f" for array in arrays)
+    else:
+        images, labels = given if isinstance(given, tuple) else (given, None)
+        images = check_input(program, images)
     if not len(images):
         raise ValueError("`calibration` has no images; some hundred of the training set are needed")
     if labels is None:
-        return images, None
+        return images, None, mixed
     labels = np.asarray(labels)
     if labels.shape != (len(images),) or len(program.values[program.output].shape) != 1:
         raise ValueError(
             f"`calibration` has classes of shape {labels.shape}; one for each of the {len(images)} images of "
             "a network with one number per class is needed"
         )
-    return images, labels
+    return images, labels, mixed
+
+
+def _several(given: Any, count: int) -> tuple[list[Array], Any]:
+    """The inputs for a model that takes `count` of them, and their classes where they were given."""
+    labels = None
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], tuple | list):
+        given, labels = given
+    if not isinstance(given, tuple | list) or len(given) != count:
+        raise ValueError(
+            f"`calibration` must be a tuple of the {count} inputs that the model takes, or a pair of such a "
+            "tuple and the classes"
+        )
+    return [np.asarray(array) for array in given], labels
 
 
 def _run(program: Program, images: Array) -> Iterator[dict[str, Array]]:

@@ -247,7 +247,11 @@ ConvStore build_bit_conv(const Kernels &kernels, Budget &budget, const ConvSpec 
     ConvStore store = lay_out_bits(kernels, budget, s);
     Conv &k = store.conv;
     const auto pack = store.source == Source::Matrix ? kernels.matrix->pack : kernels.pack_bits.function;
-    store.pack = [pack, weight](const Conv &conv, char *to) { pack(conv, weight, to); };
+    store.pack = [pack, weight](const Conv &conv, char *to, const ConvStore::Done &done) {
+        pack(conv, weight, to);
+        done(0, (size_t)conv.o * conv.kh * conv.kw * (((size_t)conv.fan + 7) / 8));
+    };
+    store.unpack = store.source == Source::Matrix ? kernels.matrix->unpack : kernels.unpack_bits.function;
     const bool one = s.pad_value != 0;
     const auto rows = cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, one, store.row_case);
     const auto cols = cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, one, store.col_case);
@@ -275,12 +279,18 @@ ConvStore build_bit_conv(const Kernels &kernels, Budget &budget, const ConvSpec 
     return store;
 }
 
-ConvStore build_float_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, std::function<std::vector<float>()> weight, const float *bias) {
+ConvStore build_float_conv(const Kernels &kernels, Budget &budget, const ConvSpec &s, std::function<std::vector<float>()> weight, const float *stored,
+                           const float *bias) {
     const bool grouped = is_grouped(s);
     ConvStore store = grouped ? lay_out_grouped(budget, s) : lay_out(kernels, budget, s, Source::Float);
     Conv &k = store.conv;
     const auto pack = grouped ? kernels.pack_grouped : kernels.pack_float;
-    store.pack = [pack, weight = std::move(weight)](const Conv &conv, char *to) { pack(conv, weight().data(), to); };
+    if (stored) {
+        store.pack = [pack, stored](const Conv &conv, char *to, const ConvStore::Done &done) { pack_parts(conv, pack, stored, to, done); };
+        store.unpack = [pack, bytes = store.weight_bytes](const Conv &conv, const char *panels, uint8_t *to) { unpack_floats(conv, pack, panels, bytes, to); };
+    } else {
+        store.pack = [pack, weight = std::move(weight)](const Conv &conv, char *to, const ConvStore::Done &) { pack(conv, weight().data(), to); };
+    }
     cases(k.oh, s.h, s.kh, s.sh, s.ph, s.dh, true, store.row_case);
     cases(k.ow, s.w, s.kw, s.sw, s.pw, s.dw, true, store.col_case);
     k.row_case = store.row_case.data(), k.col_case = store.col_case.data(), k.col_cases = 1;
@@ -394,7 +404,7 @@ ConvStore build_image_conv(const Kernels &kernels, Budget &budget, const ConvSpe
                     (int32_t)(255.0 * mean.inside(rows[r], cols[c])) + p.rest[o];
     }
     const std::vector<int16_t> own(p.taps, p.taps + (size_t)s.o * inputs);
-    store.pack = [&kernels, own, quads, eights, products](const Conv &conv, char *to) {
+    store.pack = [&kernels, own, quads, eights, products](const Conv &conv, char *to, const ConvStore::Done &) {
         if (conv.quad) kernels.pack_image_quad(conv, quads.data(), to);
         if (conv.eight) kernels.pack_image_eight(conv, eights.data(), to);
         if (conv.tiles) kernels.matrix->pack_stem(conv, own.data(), to);
@@ -421,7 +431,7 @@ ConvStore build_whole_conv(const Kernels &kernels, Budget &budget, const ConvSpe
         k.bias = k.scale + k.channels_padded;
     }
     const auto pack = bytes ? kernels.pack_bytes : kernels.pack_image.function;
-    store.pack = [bytes, pack, taps = p.taps, offset = store.offset.as<int32_t>()](const Conv &conv, char *to) {
+    store.pack = [bytes, pack, taps = p.taps, offset = store.offset.as<int32_t>()](const Conv &conv, char *to, const ConvStore::Done &) {
         const std::vector<int16_t> own = taps();
         pack(conv, own.data(), to);
         const size_t inputs = own.size() / (size_t)conv.o;

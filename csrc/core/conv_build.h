@@ -7,6 +7,16 @@
 
 namespace xnorpp {
 
+// Whoever owns the bytes of filters and may do without them once they are packed. A tensor that `release` accepts is dropped part
+// by part; `restore` takes its bytes from the panels, which it keeps alive, and writes them again.
+class Releases {
+  public:
+    using Restore = std::function<void(uint8_t *to)>;
+    virtual ~Releases() = default;
+    virtual bool release(const uint8_t *stored, size_t bytes, Restore restore) = 0;
+    virtual void drop(const uint8_t *from, size_t bytes) = 0;
+};
+
 struct ConvStore {
     Conv conv{};
     Source source = Source::Float;
@@ -16,9 +26,15 @@ struct ConvStore {
     // Weight panels are written where they stay, one convolution after the other: nothing is in memory twice, and what a
     // function of filters gives is freed before the next one's is made. `to` is zero, with a line of slack behind it.
     size_t weight_bytes = 0;
-    std::function<void(const Conv &, char *to)> pack;
-    void take_weights(char *to) {
-        pack(conv, to);
+    using Done = std::function<void(size_t begin, size_t end)>;  // of the stored bytes: they have been packed
+    std::function<void(const Conv &, char *to, const Done &)> pack;
+    // The bytes that the panels were made of, and what makes them of the panels; null where they are read elsewhere too, or
+    // where that is not known.
+    const uint8_t *stored = nullptr;
+    size_t stored_bytes = 0;
+    std::function<void(const Conv &, const char *panels, uint8_t *to)> unpack;
+    void take_weights(char *to, const Done &done = [](size_t, size_t) {}) {
+        pack(conv, to, done);
         conv.weights = to, pack = nullptr;
     }
 };
@@ -31,8 +47,13 @@ struct ConvSpec {
 
 // Filters are read when `take_weights` is called. Bits: weight uint8 [o][kh][kw][ceil((c/groups)/8)].
 ConvStore build_bit_conv(const Kernels &, Budget &, const ConvSpec &, const uint8_t *weight);
-// Floats: weight [o][c/groups][kh][kw], bias [o] or null.
-ConvStore build_float_conv(const Kernels &, Budget &, const ConvSpec &, std::function<std::vector<float>()> weight, const float *bias);
+// Floats: weight [o][c/groups][kh][kw], bias [o] or null. `stored`: the same numbers where they are in memory already, or null.
+ConvStore build_float_conv(const Kernels &, Budget &, const ConvSpec &, std::function<std::vector<float>()> weight, const float *stored,
+                           const float *bias);
+// Packs filters in parts of whole blocks, so that what has been packed can go before the rest is.
+void pack_parts(const Conv &, PackFunction<float> pack, const float *weight, char *to, const ConvStore::Done &);
+// The filters that `pack` made `panel_bytes` of panels of.
+void unpack_floats(const Conv &, PackFunction<float> pack, const char *panels, size_t panel_bytes, uint8_t *to);
 // Whole-numbered filters over the bytes of an image, as runtime/stem.py makes them: taps [o][c][kh][kw], each tap's
 // part of the mean [o][kh][kw], what is left of it [o], and the factor [o].
 struct ImageSpec {

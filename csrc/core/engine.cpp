@@ -86,7 +86,7 @@ bool Engine::fuses_pool(size_t index) const {
     return true;
 }
 
-void Engine::finish(int input, std::vector<int> outputs, size_t arena_bytes, std::vector<float> table) {
+void Engine::finish(int input, std::vector<int> outputs, size_t arena_bytes, std::vector<float> table, Releases *releases) {
     input_ = input, outputs_ = std::move(outputs), table_ = std::move(table);
     arena_bytes_ = arena_bytes;
     const size_t values = table_.size(), channels = (size_t)values_.at((size_t)input).c;
@@ -112,23 +112,40 @@ void Engine::finish(int input, std::vector<int> outputs, size_t arena_bytes, std
     }
     budget_.take(arena_bytes_);
     for (int i = 0; i < threads_; i++) budget_.take(scratch_bytes_);
-    pack_weights();
+    pack_weights(releases);
     for (size_t i = 0; i < steps_.size(); i++) splits_.push_back(split_of(i));
     splits_.push_back({values_[(size_t)input].h, By::Row, values_[(size_t)input].h});
     give_context(take_context());
 }
 
-// All weight panels side by side in one block, in the order of the steps. The largest are written first: real filters are
-// floats in memory for that moment, and the pages of the others are not yet taken.
-void Engine::pack_weights() {
+constexpr size_t kLargeFilters = (size_t)1 << 20;  // bytes of panels
+
+// All weight panels side by side in one block, in the order of the steps. Large filters that are made for it are in memory twice
+// for that moment: they come first, while the pages of the others are not yet taken. The others are read where they are and may
+// go then, from the end of the block, whose last pages are small ones, to its begin, so that a large page fills up at once.
+void Engine::pack_weights(Releases *releases) {
     std::vector<std::pair<ConvStore *, size_t>> stores;
     size_t bytes = 0;
     for (Step &step : steps_)
         for (ConvStore *conv : {step.image.get(), step.conv.get()})
             if (conv) stores.emplace_back(conv, bytes), bytes += round_up(conv->weight_bytes, kLine) + kLine;  // a line of slack behind each
-    weights_ = Buffer(bytes);
-    std::stable_sort(stores.begin(), stores.end(), [](const auto &a, const auto &b) { return a.first->weight_bytes > b.first->weight_bytes; });
-    for (const auto &[conv, place] : stores) conv->take_weights(weights_.as() + place);
+    weights_ = std::make_shared<Buffer>(bytes);
+    const auto made = [](const auto &row) { return row.first->unpack || row.first->weight_bytes < kLargeFilters ? 0 : row.first->weight_bytes; };
+    std::stable_sort(stores.begin(), stores.end(), [&](const auto &a, const auto &b) {
+        return made(a) != made(b) ? made(a) > made(b) : a.second > b.second;
+    });
+    for (const auto &row : stores) {
+        ConvStore &store = *row.first;
+        char *panels = weights_->as() + row.second;
+        const bool goes = releases && store.stored && store.unpack &&
+                          releases->release(store.stored, store.stored_bytes, [weights = weights_, panels, conv = store.conv, unpack = store.unpack](uint8_t *to) {
+                              unpack(conv, panels, to);
+                          });
+        store.take_weights(panels, [&](size_t begin, size_t end) {
+            if (goes) releases->drop(store.stored + begin, end - begin);
+        });
+        store.unpack = nullptr;
+    }
 }
 
 size_t Engine::scratch_bytes(size_t index) const {
@@ -183,7 +200,7 @@ void Engine::give_context(std::unique_ptr<Context> context) {
 
 size_t Engine::memory() const {
     Resources &own = resources();
-    size_t bytes = weights_.size();
+    size_t bytes = weights_->size();
     {
         Lock lock(own.mutex);
         bytes += own.made * (arena_bytes_ + (size_t)threads_ * scratch_bytes_);

@@ -102,7 +102,7 @@ class Engine {
     Budget &budget() { return budget_; }
     // `table` [256][c], or [256] where all channels have the same: the float of each uint8 value, for programs that read
     // the image as floats; else empty.
-    void finish(int input, std::vector<int> outputs, size_t arena_bytes, std::vector<float> table);
+    void finish(int input, std::vector<int> outputs, size_t arena_bytes, std::vector<float> table, Releases *releases = nullptr);
     // Starts the threads; throws where the system does not give them. Calls in a forked child start theirs when they need
     // them, and work alone where there are none to be had.
     void start();
@@ -154,7 +154,7 @@ class Engine {
     void run_plain(const Call &call, size_t index, int thread, Pieces &pieces) const;
     void run_single(const Call &call, size_t index, int thread, Pieces &pieces) const;
     size_t scratch_bytes(size_t index) const;
-    void pack_weights();
+    void pack_weights(Releases *releases);
     bool fuses_pool(size_t index) const;
 
     const Kernels &kernels_;
@@ -164,7 +164,7 @@ class Engine {
     std::vector<ValueSpec> values_;
     std::vector<Step> steps_;
     std::vector<float> table_;
-    Buffer weights_;                // of all convolutions
+    std::shared_ptr<Buffer> weights_;  // of all convolutions
     std::vector<bool> fused_pool_;  // step i runs with step i+1
     std::vector<Split> splits_;     // of every step, and of bringing the image in
     int input_ = -1;

@@ -26,7 +26,7 @@ class Builder {
   public:
     Builder(Engine &engine, const Program &p, std::vector<PlanStep> steps) : engine_(engine), p_(p), steps_(std::move(steps)) {}
 
-    void build(const Limits &limits) {
+    void build(const Limits &limits, Releases *releases) {
         chains_ = join_moves(p_, steps_);
         values_ = merge_axes(p_, steps_, chains_);
         const bool tight = only_filters_read_input(p_, steps_);
@@ -54,7 +54,7 @@ class Builder {
         for (size_t i = 0; i < steps_.size(); i++) add(steps_[i], chains_[i]), bytes |= steps_[i].bytes;
         std::vector<int> outputs;
         for (const Output &output : p_.outputs) outputs.push_back(id(output.value));
-        engine_.finish(id(0), outputs, (size_t)plan.arena, bytes ? std::vector<float>() : table());
+        engine_.finish(id(0), outputs, (size_t)plan.arena, bytes ? std::vector<float>() : table(), releases);
     }
 
     const Operation &op(const PlanStep &step) const { return p_.ops[(size_t)step.op]; }
@@ -85,12 +85,16 @@ class Builder {
         step.feeds_pool = from.joins_pool;
         if (bits) {
             step.conv = std::make_unique<ConvStore>(build_bit_conv(engine_.kernels(), engine_.budget(), s, weight.data));
+            may_go(weight, o, *step.conv);
             return;
         }
         const Tensor *bias = p_.tensor(o, "bias");
         const std::vector<float> summand = bias ? floats_of(*bias) : std::vector<float>();
         const float *b = bias ? summand.data() : nullptr;
-        step.conv = std::make_unique<ConvStore>(build_float_conv(engine_.kernels(), engine_.budget(), s, [this, &o] { return real_filters(p_, o); }, b));
+        const float *stored = plain_floats(weight);
+        step.conv = std::make_unique<ConvStore>(
+            build_float_conv(engine_.kernels(), engine_.budget(), s, [this, &o] { return real_filters(p_, o); }, stored, b));
+        if (stored) may_go(weight, o, *step.conv);
         if (from.bytes) {
             const ByteFilters f = byte_filters(p_, from);
             const ImageSpec spec{f.taps.data(), f.mean.data(), f.rest.data(), f.scale.data()};
@@ -171,6 +175,21 @@ class Builder {
         for (size_t byte = 0; byte < 256; byte++)
             for (size_t i = 0; i < c; i++) out[byte * c + i] = ((float)byte / 255.0f - (float)p_.mean[i]) / (float)p_.std[i];
         return out;
+    }
+
+    // A tensor whose bytes are floats as they are, or null.
+    static const float *plain_floats(const Tensor &tensor) {
+        const bool plain = tensor.encoding == Encoding::Float32 && tensor.scale < 0 && (uintptr_t)tensor.data % alignof(float) == 0;
+        return plain ? (const float *)tensor.data : nullptr;
+    }
+
+    // Filters that one operation alone has need not stay where they are once they are packed.
+    void may_go(const Tensor &weight, const Operation &owner, ConvStore &store) const {
+        const int tensor = owner.tensor("weight");
+        int uses = 0;
+        for (const Operation &o : p_.ops)
+            for (const auto &item : o.tensors) uses += item.second == tensor;
+        if (uses == 1) store.stored = weight.data, store.stored_bytes = weight.bytes;
     }
 
     Buffer buffer_of(const std::vector<float> &values) const {  // with room to whole vectors of channels
@@ -344,11 +363,12 @@ void Builder::add(const PlanStep &from, const MoveChain &chain) {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_engine(const Program &program, const std::string &isa, int threads, double share, const Limits &limits) {
+std::unique_ptr<Engine> make_engine(const Program &program, const std::string &isa, int threads, double share, const Limits &limits,
+                                    Releases *releases) {
     check_limits(program, limits);
     auto engine = std::make_unique<Engine>(isa, threads, share, limits.memory_bytes);
     try {
-        Builder(*engine, program, make_steps(program)).build(limits);
+        Builder(*engine, program, make_steps(program)).build(limits, releases);
     } catch (const std::bad_alloc &) {
         throw Error("this program cannot be run here: there is not enough memory");
     } catch (const std::length_error &error) {

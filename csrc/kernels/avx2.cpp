@@ -428,14 +428,15 @@ void BitDot::prepare(const Conv &k, const void *in, int row, uint16_t *out, char
     }
 }
 
-void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {
-    each_weight(k, panels, k.units, [&](char *panel, int o, int lane, int tap, int j) {
-        const int at = lane < 16 ? 2 * lane : 2 * (lane - 16) + 1;
-        const int row = tap / k.kw, column = tap % k.kw;
+auto places(const Conv &k) {
+    return [&k](char *panel, int lane, int tap, int j) -> uint8_t & {
+        const int at = lane < 16 ? 2 * lane : 2 * (lane - 16) + 1, row = tap / k.kw, column = tap % k.kw;
         const size_t unit = BitDot::across(k) ? ((size_t)row * k.units + j) * 3 + column : (size_t)tap * k.units + j;
-        panel[unit * kBlock + at] = (char)weight_bits(k, weight, o, tap, j * 4, 4);
-    });
+        return ((uint8_t *)panel)[unit * kBlock + at];
+    };
 }
+void pack_bits(const Conv &k, const uint8_t *weight, void *panels) { move_in(k, weight, panels, 4, places(k)); }
+void unpack_bits(const Conv &k, const void *panels, uint8_t *weight) { move_back(k, panels, weight, 4, places(k)); }
 
 }  // namespace
 

@@ -216,17 +216,33 @@ void BitDot::prepare(const Conv &k, const void *in, int row, uint32_t *out, char
 
 // Panels of a chain: [half of the 32 filters], each an odd word and then pairs of the first word and the prefix up to the
 // second one, [16].
+struct WordPlace {
+    size_t at;
+    bool first, prefix;
+    WordPlace(const Conv &k, int lane, int tap, int j) {
+        const size_t all = (size_t)k.kh * k.kw * k.units, word = (size_t)tap * k.units + j;
+        const bool chain = in_chain(k);
+        first = word == 0, prefix = chain && (word + all) % 2 && word;
+        at = chain ? ((size_t)(lane / 16) * all + word) * 16 + lane % 16 : word * kBlock + lane;
+    }
+};
 void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {
-    const bool chain = in_chain(k);
-    const size_t all = (size_t)k.kh * k.kw * k.units, odd = all % 2;
     uint32_t prefix = 0;
     each_weight(k, panels, k.units, [&](char *panel, int o, int lane, int tap, int j) {
         const uint32_t bits = weight_bits(k, weight, o, tap, j * 32, 32);
-        uint32_t *words = (uint32_t *)panel;
-        const size_t word = (size_t)tap * k.units + j;
-        prefix = word ? prefix ^ bits : bits;
-        if (chain) words[((size_t)(lane / 16) * all + word) * 16 + lane % 16] = (word + odd) % 2 && word ? prefix : bits;
-        else words[word * kBlock + lane] = bits;
+        const WordPlace place(k, lane, tap, j);
+        prefix = place.first ? bits : prefix ^ bits;
+        ((uint32_t *)panel)[place.at] = place.prefix ? prefix : bits;
+    });
+}
+
+void unpack_bits(const Conv &k, const void *panels, uint8_t *weight) {
+    uint32_t prefix = 0;
+    each_unit(k, (void *)panels, k.units, [&](char *panel, int o, int lane, int tap, int j) {
+        const WordPlace place(k, lane, tap, j);
+        const uint32_t word = ((const uint32_t *)panel)[place.at], bits = place.prefix ? word ^ prefix : word;
+        prefix = place.first ? bits : prefix ^ bits;
+        put_bits(k, weight, o, tap, j * 32, 32, bits);
     });
 }
 

@@ -372,16 +372,45 @@ inline unsigned weight_bits(const Conv &k, const uint8_t *weight, int o, int tap
     return count < 8 ? (value >> first % 8) & ((1u << count) - 1) : value;
 }
 
-// Calls put(panel, unit, lane, tap, j) for every unit j of every tap of every real output channel.
+// The other way; a unit's first channel is a multiple of 4.
+inline void put_bits(const Conv &k, uint8_t *weight, int o, int tap, int first, int count, unsigned value) {
+    const int bytes = (k.fan + 7) / 8;
+    uint8_t *to = weight + ((size_t)o * k.kh * k.kw + tap) * bytes;
+    for (int i = 0; i < count && (first + i) / 8 < bytes; i += 8) {
+        uint8_t &byte = to[(first + i) / 8];
+        byte = (uint8_t)(first % 8 ? (byte & 15) | value << 4 : value >> i);
+    }
+}
+
+// Calls put(panel, o, lane, tap, j) for every unit j of every tap of every real output channel.
 template <class Put>
-void each_weight(const Conv &k, void *panels, int units, Put put) {
-    __builtin_memset(panels, 0, (size_t)k.groups * k.blocks_per_group * k.panel_bytes);
+void each_unit(const Conv &k, void *panels, int units, Put put) {
     for (int o = 0; o < k.o; o++) {
         const int group = o / k.og, within = o % k.og;
         char *panel = (char *)panels + (size_t)(group * k.blocks_per_group + within / kBlock) * k.panel_bytes;
         for (int tap = 0; tap < k.kh * k.kw; tap++)
             for (int j = 0; j < units; j++) put(panel, o, within % kBlock, tap, j);
     }
+}
+
+template <class Put>
+void each_weight(const Conv &k, void *panels, int units, Put put) {
+    __builtin_memset(panels, 0, (size_t)k.groups * k.blocks_per_group * k.panel_bytes);
+    each_unit(k, panels, units, put);
+}
+
+// Bits that lie unit by unit: place(panel, lane, tap, j) is where a unit of `count` bits is.
+template <class Place>
+void move_in(const Conv &k, const uint8_t *weight, void *panels, int count, Place place) {
+    each_weight(k, panels, k.units, [&](char *panel, int o, int lane, int tap, int j) {
+        place(panel, lane, tap, j) = weight_bits(k, weight, o, tap, j * count, count);
+    });
+}
+template <class Place>
+void move_back(const Conv &k, const void *panels, uint8_t *weight, int count, Place place) {
+    each_unit(k, (void *)panels, k.units, [&](char *panel, int o, int lane, int tap, int j) {
+        put_bits(k, weight, o, tap, j * count, count, place(panel, lane, tap, j));
+    });
 }
 
 void pack_float(const Conv &k, const float *weight, void *panels) {  // weight [o][fan][kh*kw]

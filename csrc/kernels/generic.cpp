@@ -197,11 +197,11 @@ void BitDot::prepare(const Conv &k, const void *in, int row, uint32_t *out, char
     __builtin_memcpy(out, words, (size_t)k.row_units * 4);
 }
 
-void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {
-    each_weight(k, panels, k.units, [&](char *panel, int o, int lane, int tap, int j) {
-        ((uint32_t *)panel)[((size_t)tap * k.units + j) * kBlock + lane] = weight_bits(k, weight, o, tap, j * 32, 32);
-    });
+auto places(const Conv &k) {
+    return [&k](char *panel, int lane, int tap, int j) -> uint32_t & { return ((uint32_t *)panel)[((size_t)tap * k.units + j) * kBlock + lane]; };
 }
+void pack_bits(const Conv &k, const uint8_t *weight, void *panels) { move_in(k, weight, panels, 32, places(k)); }
+void unpack_bits(const Conv &k, const void *panels, uint8_t *weight) { move_back(k, panels, weight, 32, places(k)); }
 
 }  // namespace
 

@@ -152,12 +152,14 @@ using ConvFunction = void (*)(const Conv &, const Epilogue &, const void *in, in
                               Prepared *prepared);
 template <class T>
 using PackFunction = void (*)(const Conv &, const T *weight, void *panels);
+using UnpackFunction = void (*)(const Conv &, const void *panels, uint8_t *weight);  // writes the bits that were packed
 
 // One-bit convolutions by a matrix unit (wide/matrix.inl), where a set of instructions has one: their prepared rows are planes
 // of bytes (wide/planes.h).
 struct Matrix {
     bool (*takes)(const Conv &);  // whether a convolution is faster that way; its geometry and words are known
     PackFunction<uint8_t> pack;
+    UnpackFunction unpack;
     ConvFunction conv;
     PackFunction<int16_t> pack_stem;  // of a stem whose maxima `conv_pooled` takes with it (wide/stem_tiles.inl)
 };
@@ -170,6 +172,7 @@ struct Kernels {
     bool limits;  // whether conv_bits looks at Epilogue::limits
     int blocks;   // blocks of filters that conv_bits is fastest with
     Entry<PackFunction<uint8_t>> pack_bits;
+    Entry<UnpackFunction> unpack_bits;
     Entry<PackFunction<float>> pack_float;
     Entry<PackFunction<int16_t>> pack_image, pack_image_pair, pack_image_quad, pack_image_eight;
     Entry<PackFunction<float>> pack_grouped;

@@ -169,11 +169,11 @@ void BitDot::prepare(const Conv &k, const void *in, int row, uint8_t *out, char 
         __builtin_memcpy(out + (size_t)x * k.units, words + (size_t)x * k.words, (size_t)k.units);
 }
 
-void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {
-    each_weight(k, panels, k.units, [&](char *panel, int o, int lane, int tap, int j) {
-        panel[((size_t)tap * k.units + j) * kBlock + lane] = (char)weight_bits(k, weight, o, tap, j * 8, 8);
-    });
+auto places(const Conv &k) {
+    return [&k](char *panel, int lane, int tap, int j) -> uint8_t & { return ((uint8_t *)panel)[((size_t)tap * k.units + j) * kBlock + lane]; };
 }
+void pack_bits(const Conv &k, const uint8_t *weight, void *panels) { move_in(k, weight, panels, 8, places(k)); }
+void unpack_bits(const Conv &k, const void *panels, uint8_t *weight) { move_back(k, panels, weight, 8, places(k)); }
 
 }  // namespace
 

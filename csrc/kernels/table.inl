@@ -14,6 +14,7 @@ constexpr Kernels table(const char *name, DotTraits bits, ConvFunction conv_bits
         limits,
         blocks,
         pack_bits,
+        unpack_bits,
         pack_float,
         pack_image,
         pack_image_pair,

@@ -23,6 +23,7 @@
 #include "../core/program/stem.h"
 #include "../core/threads/distance.h"
 #include "../kernels/dispatch.h"
+#include "file_memory.h"
 
 namespace nb = nanobind;
 using namespace xnorpp;
@@ -42,6 +43,13 @@ struct Native {
     Program program;
     nb::object owner;
     const uint8_t *bytes = nullptr;  // of the file it was read from, or null
+    FileMemory *memory = nullptr;    // the same, where tensors in it may be released; of `owner`
+
+    // For whoever reads tensors. The interpreter lock is held.
+    const Program &whole() const {
+        if (memory) memory->restore();
+        return program;
+    }
 };
 
 // file_bytes, memory_bytes, multiply_adds.
@@ -142,6 +150,22 @@ std::unique_ptr<Native> read_file(nb::bytes file, uint64_t file_bytes) {
     unlocked([&] { native->program = read_program(native->bytes, size, file_bytes); });
     native->owner = file;
     return native;
+}
+
+// From the first `size` bytes of a FileMemory.
+std::unique_ptr<Native> read_memory(nb::object owner, size_t size, uint64_t file_bytes) {
+    auto native = std::make_unique<Native>();
+    native->memory = nb::cast<FileMemory *>(owner);
+    require(size <= native->memory->size(), "there are not so many bytes");
+    native->bytes = native->memory->data();
+    unlocked([&] { native->program = read_program(native->bytes, size, file_bytes); });
+    native->owner = std::move(owner);
+    return native;
+}
+
+// A program of one size is packed once, and then its large filters are not needed; another size packs them again.
+std::unique_ptr<Engine> start_engine(const Native &native, const std::string &isa, int threads, double share, const LimitNumbers &limits) {
+    return make_engine(native.whole(), isa, threads, share, limits_of(limits), native.program.variable() ? nullptr : native.memory);
 }
 
 std::unique_ptr<Native> build(const std::string &text, int version, nb::list tensors) {
@@ -256,7 +280,7 @@ nb::tuple python(ByteFilters f, size_t c, size_t kh, size_t kw) {
 }
 
 nb::tuple step_filters(const Native &native, size_t index) {
-    const Program &p = native.program;
+    const Program &p = native.whole();
     const std::vector<PlanStep> list = make_steps(p);
     require(index < list.size() && list[index].op >= 0 && p.ops[(size_t)list[index].op].tensor("weight") >= 0, "that step has no filters");
     const auto kernel = window_of(*p.tensor(p.ops[(size_t)list[index].op], "weight"));
@@ -375,32 +399,37 @@ NB_MODULE(_core, m) {
     m.def("infer", &infer_one);
     m.def("place", &place, nb::arg("blocks"), nb::arg("align"), nb::arg("centred") = false, nb::arg("apart") = nb::list());
     m.def("round_filters", &rounded);
+    nb::class_<FileMemory>(m, "FileMemory")
+        .def(nb::init<size_t>())
+        .def_prop_ro("bytes", [](const FileMemory &f) { return nb::ndarray<nb::numpy, uint8_t>(f.data(), {f.size()}); },
+                     nb::rv_policy::reference_internal)
+        .def("hold", &FileMemory::hold);
     nb::class_<Native>(m, "Program")
         .def_static("read", &read_file, nb::arg("file"), nb::arg("file_bytes") = kMostFile)
+        .def_static("read_memory", &read_memory, nb::arg("memory"), nb::arg("size"), nb::arg("file_bytes") = kMostFile)
         .def_static("build", &build, nb::arg("text"), nb::arg("version"), nb::arg("tensors"))
         .def("describe", &describe)
         .def("steps", &steps)
         .def("plan", &plan)
         .def("byte_step", [](const Native &n, const std::string &rule) {
             const ByteRule which = rule == "any" ? ByteRule::Any : rule == "large" ? ByteRule::Large : ByteRule::Stated;
-            return byte_step(n.program, make_steps(n.program), which);
+            return byte_step(n.whole(), make_steps(n.program), which);
         })
         .def("byte_filters", &step_filters)
         .def("with_input", [](const Native &n, const Shape &shape) {
             auto other = std::make_unique<Native>();
-            other->program = with_input(n.program, shape);
-            other->owner = n.owner, other->bytes = n.bytes;
+            other->program = with_input(n.whole(), shape);
+            other->owner = n.owner, other->bytes = n.bytes, other->memory = n.memory;
             return other;
         })
         .def("check_limits", [](const Native &n, const LimitNumbers &limits) { check_limits(n.program, limits_of(limits)); })
         .def_prop_ro("image_work", [](const Native &n) { return image_work(n.program); })
         .def_prop_ro("only_filters_read_input", [](const Native &n) { return only_filters_read_input(n.program, make_steps(n.program)); })
         .def_prop_ro("units", [](const Native &n) { return units_of(n.program, make_steps(n.program)); })
+        .def_prop_ro("released", [](const Native &n) { return n.memory ? n.memory->released() : 0; })
         .def_prop_ro("threads_worth", [](const Native &n) { return threads_worth(n.program); });
     nb::class_<Engine>(m, "Engine")
-        .def(nb::new_([](const Native &n, const std::string &isa, int threads, double share, const LimitNumbers &limits) {
-            return make_engine(n.program, isa, threads, share, limits_of(limits));
-        }), nb::arg("program"), nb::arg("isa"), nb::arg("threads"), nb::arg("share"), nb::arg("limits"))
+        .def(nb::new_(&start_engine), nb::arg("program"), nb::arg("isa"), nb::arg("threads"), nb::arg("share"), nb::arg("limits"))
         .def_prop_ro("isa", [](const Engine &e) { return std::string(e.kernels().name); })
         .def_prop_ro("memory", &Engine::memory)
         .def("step_seconds", &step_seconds<uint8_t>, nb::arg("x"), nb::arg("together") = false)

@@ -287,12 +287,13 @@ void BitDot::prepare(const Conv &k, const void *in, int row, uint16_t *out, char
 }
 
 // Lane 2i of a panel is channel i and lane 2i + 1 channel 16 + i.
-void pack_bits(const Conv &k, const uint8_t *weight, void *panels) {
-    each_weight(k, panels, k.units, [&](char *panel, int o, int lane, int tap, int j) {
-        const int at = lane < 16 ? 2 * lane : 2 * (lane - 16) + 1;
-        panel[((size_t)tap * k.units + j) * kBlock + at] = (char)weight_bits(k, weight, o, tap, j * 4, 4);
-    });
+auto places(const Conv &k) {
+    return [&k](char *panel, int lane, int tap, int j) -> uint8_t & {
+        return ((uint8_t *)panel)[((size_t)tap * k.units + j) * kBlock + (lane < 16 ? 2 * lane : 2 * (lane - 16) + 1)];
+    };
 }
+void pack_bits(const Conv &k, const uint8_t *weight, void *panels) { move_in(k, weight, panels, 4, places(k)); }
+void unpack_bits(const Conv &k, const void *panels, uint8_t *weight) { move_back(k, panels, weight, 4, places(k)); }
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -72,6 +73,12 @@ Case draw_case() {
 struct Built : ConvStore {
     explicit Built(ConvStore store) : ConvStore(std::move(store)), weights(weight_bytes) { take_weights(weights.as()); }
     Buffer weights;
+    // Whether the panels give the stored filters again, over whatever lies there.
+    bool gives(const void *filters, size_t bytes) const {
+        std::vector<uint8_t> found(bytes, 0xa5);
+        unpack(conv, weights.as(), found.data());
+        return !std::memcmp(found.data(), filters, bytes);
+    }
 };
 
 // v*map, v*mult + add, prelu, + residual, store, sign: as one fused line or as stages.
@@ -255,7 +262,9 @@ void compare_bits(const Kernels &kernels, Case &c) {
     const float factor = c.map.as<float>()[0];
     if (draw(0, 3) == 0) c.map.as<float>()[0] = 3e38f;  // whose double is no number
     const Output a = run(plain, c, Built(build_bit_conv(plain, budget, s, weight.data())), bits.as());
-    const Output b = run(kernels, c, Built(build_bit_conv(kernels, budget, s, weight.data())), bits.as());
+    const Built built(build_bit_conv(kernels, budget, s, weight.data()));
+    if (!built.gives(weight.data(), weight.size())) fail(kernels, "bits from panels", c);
+    const Output b = run(kernels, c, built, bits.as());
     if (a.floats != b.floats || a.bits != b.bits) fail(kernels, "bits", c);
     c.map.as<float>()[0] = factor;
     compare_endings(kernels, c, Built(build_bit_conv(plain, budget, s, weight.data())), Built(build_bit_conv(kernels, budget, s, weight.data())), bits.as());
@@ -290,10 +299,13 @@ void compare(const Kernels &kernels) {
     if (draw(0, 2) == 0) s.kh = s.kw = s.sh = s.sw = s.groups = 1, s.ph = s.pw = 0, s.o = draw(1, 3) * 32;
     c.plain = draw(0, 1), c.threads = draw(0, 1);
     fit(c);
-    const Buffer x = reals(pixels * (size_t)stride), w = reals((size_t)s.o * (size_t)(s.c / s.groups) * (size_t)s.kh * (size_t)s.kw), bias = reals((size_t)s.o);
+    const size_t count = (size_t)s.o * (size_t)(s.c / s.groups) * (size_t)s.kh * (size_t)s.kw;
+    const Buffer x = reals(pixels * (size_t)stride), w = reals(count), bias = reals((size_t)s.o);
     const auto filters = [&] { return std::vector<float>(w.as<float>(), w.as<float>() + w.size() / 4); };
-    const Output fa = run(plain, c, Built(build_float_conv(plain, budget, s, filters, bias.as<float>())), x.as());
-    const Output fb = run(kernels, c, Built(build_float_conv(kernels, budget, s, filters, bias.as<float>())), x.as());
+    const Output fa = run(plain, c, Built(build_float_conv(plain, budget, s, filters, nullptr, bias.as<float>())), x.as());
+    const Built real(build_float_conv(kernels, budget, s, nullptr, w.as<float>(), bias.as<float>()));
+    if (!real.gives(w.as(), count * 4)) fail(kernels, "floats from panels", c);
+    const Output fb = run(kernels, c, real, x.as());
     if (!close(fa, fb)) fail(kernels, "floats", c);
     if (s.groups == 1) compare_whole(kernels, c, x.as(), bias.as<float>());
     c.plain = false;

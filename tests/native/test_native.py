@@ -19,6 +19,7 @@ SOURCES = [
     "csrc/kernels/generic.cpp",
     "csrc/kernels/dispatch.cpp",
     "csrc/core/conv_build.cpp",
+    "csrc/core/filters.cpp",
 ]
 COMMON = ["-std=c++17", "-ffp-contract=off", "-w", "-pthread"]
 

@@ -23,7 +23,7 @@ const Kernels *avx512_kernels();
 #include "stem_tiles.inl"
 
 const Kernels *amx_kernels() {
-    static constexpr Matrix matrix = {takes_matrix, pack_matrix, conv_matrix, pack_stem};
+    static constexpr Matrix matrix = {takes_matrix, pack_matrix, unpack_matrix, conv_matrix, pack_stem};
     static const Kernels kernels = [] {
         Kernels all = *avx512_kernels();
         all.name = "amx", all.matrix = &matrix, all.limits = true, all.conv_pooled = conv_pooled_tiles;

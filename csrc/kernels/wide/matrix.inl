@@ -347,6 +347,21 @@ void pack_matrix(const Conv &k, const uint8_t *weight, void *panels) {
     }
 }
 
+void unpack_matrix(const Conv &k, const void *panels, uint8_t *weight) {
+    const int taps = k.kh * k.kw, bytes = (k.fan + 7) / 8;
+    for (int o = 0; o < k.o; o++) {
+        const char *panel = (const char *)panels + (size_t)(o / kBlock) * k.panel_bytes;
+        const int lane = o % kBlock, half = lane / kTilePlaces, n = lane % kTilePlaces;
+        for (int tap = 0; tap < taps; tap++)
+            for (int c = 0; c < k.fan; c += 4) {
+                const long unit = half * k.total_units + (long)tap * k.units + c / kPlaneUnit;
+                const uint64_t word = ((const uint64_t *)panel)[unit * kTileWords + c % kPlaneUnit / 4], nibble = word >> 4 * n & 15;
+                uint8_t &byte = weight[((size_t)o * taps + tap) * bytes + c / 8];
+                byte = (uint8_t)(c % 8 ? byte | nibble << 4 : nibble);
+            }
+    }
+}
+
 // Cycles of a tile's sums against those of the popcount kernels, at their best.
 bool takes_matrix(const Conv &k) {
 #if defined(XNORPP_EMULATE_AMX)

@@ -37,7 +37,7 @@ ASPECTS = ("squash", "keep")
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 MAX_SIDE = 1 << 13
 MAX_PIXELS = 1 << 26  # of a resized image: one that is a thousand times as wide as high is refused
-_SMALLEST, _LARGEST = 2.0**-126, float(np.finfo(np.float32).max)
+_SMALLEST, _LARGEST = 2.0**-126, 2.0**128 - 2.0**104  # of float32
 
 LARGEST_SIZE = 1 << 13  # pixels on a side; what a file states must not fill the memory
 

@@ -13,17 +13,18 @@ work are known and bounded. `docs/format.md` describes the same for other langua
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from io import BufferedReader
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from xnorpp.runtime.format.ops import CODES, Value, operations, stored_rows
+from xnorpp.runtime.format.stored import StoredTensors
 from xnorpp.runtime.native import ProgramError, core
 
 __all__ = ["INPUT", "Encoding", "Op", "Program", "ProgramError", "Value", "encode", "read", "write"]
@@ -162,15 +163,10 @@ class Program:
         return about
 
     @classmethod
-    def _from_native(cls, native: Any, file: bytes) -> Program:
+    def _from_native(cls, native: Any, file: bytes | Array, hold: Callable[[int], None] | None) -> Program:
         self = object.__new__(cls)
         about = self._derive(native)
-        tensors = {}
-        for name, encoding, shape, _, begin, _ in about["tensors"]:
-            count = math.prod(shape)
-            tensors[name] = np.frombuffer(file, dtype=_DTYPES[encoding], count=count, offset=begin).reshape(
-                shape
-            )
+        places = {name: (_DTYPES[row[0]], row[1], row[3]) for name, *row in about["tensors"]}
         (output_name, output), *others = about["outputs"].items()
         found = {
             "input_shape": about["example_shape"],
@@ -179,7 +175,7 @@ class Program:
             "output": output,
             "output_name": output_name,
             "more_outputs": dict(others),
-            "tensors": tensors,
+            "tensors": StoredTensors(file, places, hold),
             "scales": {name: row.scale for name, row in self.encodings.items() if row.scale},
             **{key: about[key] for key in ("preprocess", "labels", "meta", "temperature", "version")},
         }
@@ -189,7 +185,8 @@ class Program:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the core's own object, which is made again where it is needed."""
-        return {name: value for name, value in self.__dict__.items() if name != "_native"}
+        state = {name: value for name, value in self.__dict__.items() if name != "_native"}
+        return {**state, "tensors": dict(self.tensors)}
 
     @property
     def native(self) -> Any:
@@ -399,13 +396,27 @@ def read(
         with open(source, "rb") as file:
             about = os.fstat(file.fileno())
             _check_size(about.st_size, file_bytes)
-            whole = file.read() if stat.S_ISREG(about.st_mode) else _read_stream(file, file_bytes)
-        return _decode(whole, file_bytes)
+            if stat.S_ISREG(about.st_mode):
+                return _read_regular(file, about.st_size, file_bytes)
+            return _decode(_read_stream(file, file_bytes), file_bytes)
     except IsADirectoryError as error:
         reason = "This is a folder, and a packed file is needed; `xnorpp pack` makes one of a run's folder"
         raise IsADirectoryError(error.errno, reason, os.fspath(source)) from None
     except ProgramError as error:
         raise ProgramError(f"{os.fspath(source)}: {error}") from None
+
+
+def _read_regular(file: BufferedReader, size: int, file_bytes: int) -> Program:
+    """A file on a disk, into memory whose pages the core gives back where an engine needs them no longer."""
+    memory = core().FileMemory(size)
+    whole: Array = memory.bytes
+    end = 0
+    while end < size and (count := file.readinto(whole.data[end:])):
+        end += count
+    if more := file.read():  # it has grown meanwhile
+        return _decode(whole[:end].tobytes() + more, file_bytes)
+    whole.flags.writeable = False
+    return Program._from_native(core().Program.read_memory(memory, end, file_bytes), whole, memory.hold)
 
 
 def _read_stream(file: BinaryIO, file_bytes: int) -> bytes:
@@ -430,4 +441,4 @@ def _check_size(size: int, file_bytes: int) -> None:
 
 
 def _decode(blob: bytes, file_bytes: int) -> Program:
-    return Program._from_native(core().Program.read(blob, file_bytes), blob)
+    return Program._from_native(core().Program.read(blob, file_bytes), blob, None)

@@ -64,7 +64,8 @@ def _server() -> _Server:
 
 
 class Process:
-    """What tests use of `subprocess.Popen`."""
+    """What tests use of `subprocess.Popen`; output and errors go into files, of which `communicate` is for
+    those that nobody gave."""
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Process:
         *,
         cwd: Path | str | None = None,
         env: Mapping[str, str] | None = None,
+        stdout: IO[Any] | None = None,
     ) -> None:
         executable, *rest = map(str, command)
         assert executable == sys.executable
@@ -81,8 +83,9 @@ class Process:
         job = {
             "command": rest, "cwd": str(cwd or Path.cwd()), "env": dict(os.environ if env is None else env),
         }  # fmt: skip
+        outputs = [self.out, self.err] if stdout is None else [stdout, stdout]
         with Path(os.devnull).open("rb") as nothing:
-            streams = [nothing.fileno(), self.out.fileno(), self.err.fileno()]
+            streams = [nothing.fileno(), *(file.fileno() for file in outputs)]
             self.pid: int = _server().ask(job, streams)
 
     def poll(self) -> int | None:
@@ -98,10 +101,16 @@ class Process:
             time.sleep(0.005)
         return status
 
-    def kill(self) -> None:
+    def send_signal(self, number: int) -> None:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         self.wait(timeout)
@@ -124,6 +133,14 @@ def start(
         [str(part) for part in command], cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+
+
+def popen(command: Sequence[object], *, stdout: IO[Any], stdin: int, stderr: int) -> Any:
+    """`subprocess.Popen` of a process without input whose errors go where its output does."""
+    assert (stdin, stderr) == (subprocess.DEVNULL, subprocess.STDOUT)
+    if FORKS:
+        return Process(command, stdout=stdout)
+    return subprocess.Popen([str(part) for part in command], stdout=stdout, stdin=stdin, stderr=stderr)
 
 
 def run(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm
 from PIL import Image
 
 from xnorpp.data import load_dataset, write_shards
@@ -68,10 +69,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def xnorpp(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "xnorpp", *map(str, arguments)], capture_output=True, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-    )  # fmt: skip
+    return warm.run([sys.executable, "-m", "xnorpp", *arguments], env={**os.environ, **environment})
 
 
 def check_refused(done: subprocess.CompletedProcess[str]) -> None:

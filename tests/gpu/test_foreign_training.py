@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import warm
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "foreign_training.py"
 
 
 def run(*arguments: str) -> list[dict[str, object]]:
-    done = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True)
+    done = warm.run([sys.executable, SCRIPT, *arguments], timeout=3600)
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads(line) for line in Path(arguments[-1]).read_text().splitlines()]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -217,6 +219,18 @@ def test_threads_pack_functions_of_torchscript_side_by_side() -> None:
         thread.join()
     assert all("unknown origin" in error or "TorchScript" in error for error in errors)
     assert torch.jit.ScriptFunction.__call__ is before
+
+
+def test_a_tensor_of_the_models_surroundings_is_known_by_two_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The objects of a process are many: they are not looked through for a tensor that both runs meet."""
+    monkeypatch.setattr(gc, "get_objects", lambda: pytest.fail("looked through all objects"))
+    agrees(lambda x: x * MAP + MAP[:1], images(*SHAPE))
+
+
+def test_a_tensor_that_no_other_run_met_is_looked_up() -> None:
+    factors = [torch.tensor([2.0]) for _ in range(100)]  # another at each run
+    runs = itertools.count()
+    agrees(lambda x: x * factors[next(runs)], images(*SHAPE))
 
 
 LARGER = torch.rand(6, 7, 9) + 0.5

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+import warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(name: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, cwd=folder, check=False
-    )
+    done = warm.run([sys.executable, EXAMPLES / name], cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

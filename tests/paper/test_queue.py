@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import warm
 
+from xnorpp.paper.accuracy import queue
 from xnorpp.paper.accuracy.queue import (
     QueueError,
     _lost_teachers,
@@ -34,6 +38,12 @@ def _two() -> list[Run]:
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are forks of a process that has torch; one test starts them as the queue does."""
+    monkeypatch.setattr(queue, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": warm.popen}))
 
 
 def test_the_queue_trains_what_is_missing_and_nothing_twice(tmp_path: Path) -> None:
@@ -65,6 +75,7 @@ def test_the_queue_trains_what_is_missing_and_nothing_twice(tmp_path: Path) -> N
     assert len(read_results(tmp_path / "results")) == 2
 
 
+@pytest.mark.usefixtures("quickly")
 def test_a_failed_run_is_named_and_its_student_waits(tmp_path: Path) -> None:
     twin, student = _two()
     broken = replace(twin, settings=(*twin.settings, "data.batch_size=100000"))
@@ -74,6 +85,7 @@ def test_a_failed_run_is_named_and_its_student_waits(tmp_path: Path) -> None:
     assert read_results(tmp_path) == []
 
 
+@pytest.mark.usefixtures("quickly")
 def test_time_over_stops_the_running_and_begins_no_other(tmp_path: Path) -> None:
     runs = [replace(run, settings=run.settings[:-1]) for run in _two()]
     said: list[str] = []
@@ -83,10 +95,11 @@ def test_time_over_stops_the_running_and_begins_no_other(tmp_path: Path) -> None
     assert not any(row["finished"] for row in read_results(tmp_path))
 
 
+@pytest.mark.usefixtures("quickly")
 def test_a_run_that_is_cut_off_leaves_how_far_it_came(tmp_path: Path) -> None:
     run = quick(plan(("claim",))[0])
     run = replace(run, settings=(*run.settings, "schedule.epochs=100000", "run.log_steps=1"))
-    for minutes in (0.25, 1, 4):  # a busy machine may need more to end an epoch
+    for minutes in (0.1, 0.25, 1, 4):  # a busy machine may need more to end an epoch
         place = tmp_path / str(minutes)
         rows = run_queue(
             [run], results=place, folder=place, device="cpu", minutes=minutes, say=lambda text: None
@@ -106,6 +119,7 @@ def test_a_run_that_is_cut_off_leaves_how_far_it_came(tmp_path: Path) -> None:
     assert accuracy(read_rows(place), split=None) == [], "no table takes it for a result"
 
 
+@pytest.mark.usefixtures("quickly")
 def test_a_run_is_known_by_its_settings_and_its_code(tmp_path: Path) -> None:
     run = quick(plan(("claim",))[0])
     run = replace(run, settings=(*run.settings, *FEW_STEPS))
@@ -126,6 +140,7 @@ def test_a_run_is_known_by_its_settings_and_its_code(tmp_path: Path) -> None:
     assert done_keys(tmp_path, [run]) == set(), "a row without a hash counts for older experiments only"
 
 
+@pytest.mark.usefixtures("quickly")
 def test_uncommitted_changes_are_refused_but_for_a_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +157,7 @@ def test_a_student_without_its_teacher_is_an_error(tmp_path: Path) -> None:
         run_queue(_two()[1:], results=tmp_path, folder=tmp_path, device="cpu", say=lambda text: None)
 
 
+@pytest.mark.usefixtures("quickly")
 def test_a_recorded_teacher_without_weights_is_trained_again(tmp_path: Path) -> None:
     teacher, student = _two()
     row = {"key": teacher.key, "quick": True, "epochs": 2, "finished": True}
@@ -149,7 +165,7 @@ def test_a_recorded_teacher_without_weights_is_trained_again(tmp_path: Path) -> 
     assert done_keys(tmp_path, [teacher, student]) == {teacher.key}
     said: list[str] = []
 
-    def queue(retrain: bool) -> list[str]:
+    def trained(retrain: bool) -> list[str]:
         rows = run_queue(
             [teacher, student],
             results=tmp_path,
@@ -162,9 +178,9 @@ def test_a_recorded_teacher_without_weights_is_trained_again(tmp_path: Path) -> 
 
     weights = tmp_path / teacher.key / "model.safetensors"
     with pytest.raises(QueueError, match=f"{student.key} learns from {teacher.key}.*{weights}, are missing"):
-        queue(retrain=False)
+        trained(retrain=False)
     assert not (tmp_path / teacher.key).exists()
-    assert queue(retrain=True) == [teacher.key, student.key]
+    assert trained(retrain=True) == [teacher.key, student.key]
     assert any(text.startswith(f"{teacher.key} is trained again: {student.key} learns") for text in said)
     assert weights.exists()
 

@@ -32,7 +32,7 @@ agree = _load(HERE.parents[1] / "benchmarks" / "cuda_agreement.py")
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    device.install(monkeypatch, tmp_path_factory.getbasetemp())
+    device.install(monkeypatch, device.machine.shared_folder(tmp_path_factory))
 
 
 def test_equal_engines_and_a_part_that_fails(fake: None) -> None:

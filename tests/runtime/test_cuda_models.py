@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 @pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> object:
-    return machine.HostMachine(tmp_path_factory.mktemp("kernels"))
+    return machine.HostMachine(machine.shared_folder(tmp_path_factory))
 
 
 def images(program: Program, count: int) -> np.ndarray:

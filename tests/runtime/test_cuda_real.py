@@ -23,7 +23,7 @@ BUSY = Gpu(processors=1, tensor_cores=False)  # every launch fills it
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> object:
-    return machine.HostMachine(tmp_path_factory.mktemp("kernels"))
+    return machine.HostMachine(machine.shared_folder(tmp_path_factory))
 
 
 def tiled(builder: Builder, images: int, from_bytes: bool = False) -> int:

@@ -28,7 +28,7 @@ FakeDevice, FakeGraph = device.FakeDevice, device.FakeGraph
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    device.install(monkeypatch, tmp_path_factory.getbasetemp())
+    device.install(monkeypatch, device.machine.shared_folder(tmp_path_factory))
 
 
 def images(program: Program, count: int, seed: int) -> np.ndarray:

@@ -152,7 +152,7 @@ def test_children_forked_while_other_threads_call() -> None:
         callers = [threading.Thread(target=call) for _ in range(6)]
         for caller in callers:
             caller.start()
-        for number in range(300):
+        for number in range(150):
             child = os.fork()
             if child == 0:
                 if number % 3 == 0:

@@ -46,6 +46,23 @@ def _no_interpreter() -> Iterator[None]:
 
 
 @pytest.fixture
+def drawn() -> None:
+    """For tests that look at the plot of a run."""
+
+
+@pytest.fixture(autouse=True)
+def _plots_without_pixels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A run ends with its plot, whose text takes longer than the training of many a test: the plot is made,
+    and its pixels are for tests that ask for `drawn`."""
+    if "drawn" in request.fixturenames:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
+        yield
+
+
+@pytest.fixture
 def quick() -> Callable[..., Recipe]:
     """Makes the quick recipe: Case 4 on the digits, 4 channels wide, 2 epochs of 11 steps."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 
 from xnorpp.training import load_checkpoint, load_recipe, train
 from xnorpp.training.distributed import World, choose_device, sum_over_world, wrap
@@ -50,7 +51,7 @@ def _torchrun(target: list[str], out: Path, *more: str) -> subprocess.CompletedP
     ]
     command += ["train", "digits-small-case4", "--out", str(out), "--device", "cpu", *settings, *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XNORPP_COLLECTIVE_TIMEOUT": "60"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, env=environment)
+    return warm.run(command, timeout=150, env=environment)
 
 
 def test_two_processes_train_as_one_that_takes_the_same_halves(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def test_tensorboard_and_matplotlib_may_be_absent(tmp_path: Path, monkeypatch: p
     assert not draw_curves([], Recipe(), tmp_path / "x.png", 10)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_plot_has_the_papers_number_where_there_is_one(tmp_path: Path) -> None:
     rows = [
         {"kind": "train", "step": 1, "loss": 2.0},

@@ -34,6 +34,7 @@ SERVER = """
 import json, os, signal, sys
 import torch
 torch.set_num_threads(1)
+import torch._dynamo  # which every optimizer imports: longer than one of these runs
 import matplotlib.figure
 from xnorpp.training import load_recipe, loop, train
 

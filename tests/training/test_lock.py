@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 
 from xnorpp.training import load_recipe, train
 from xnorpp.training.state import lock
@@ -63,7 +64,7 @@ def test_a_second_run_is_refused_and_a_killed_one_leaves_nothing(tmp_path: Path)
     ]
     command += [part for setting in SETTINGS for part in ("--set", setting)]
     with holder(out) as first:
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = warm.run(command)
         assert done.returncode == 2
         assert f"is being written by process {first.pid}; wait for it, stop it, or choose" in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
@@ -71,7 +72,7 @@ def test_a_second_run_is_refused_and_a_killed_one_leaves_nothing(tmp_path: Path)
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
         assert (out / lock.NAME).exists()
-        done = subprocess.run([*command, "--resume"], capture_output=True, text=True)
+        done = warm.run([*command, "--resume"])
         assert done.returncode == 0, done.stderr
     assert not (out / lock.NAME).exists()
     assert (out / "model.safetensors").exists()

@@ -48,6 +48,7 @@ def losses(out: Path) -> list[float]:
     return [row["loss"] for row in read_metrics(out / "metrics.jsonl") if row["kind"] == "train"]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_run_learns_and_leaves_everything_behind(
     tmp_path: Path, quick: Quick, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 
 from xnorpp.training import load_checkpoint
 from xnorpp.training.records.journal import read_metrics
@@ -28,10 +29,10 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _start(out: Path, *arguments: str, processes: int = 1) -> subprocess.Popen[str]:
+def _start(out: Path, *arguments: str, processes: int = 1) -> warm.Process | subprocess.Popen[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     command = [sys.executable, *(launcher if processes > 1 else []), str(SCRIPT), str(out), *arguments]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=_environment())
+    return warm.start(command, env=_environment())
 
 
 def _finish(out: Path, *arguments: str, processes: int = 1) -> str:

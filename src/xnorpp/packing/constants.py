@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,8 @@ class Constants:
         # depends on the input; and whether one that is not among them was met.
         self.older: Mapping[int, Tensor] = {}
         self.met_unknown = False
+        # Arguments of unknown origin. Those that the next run meets too were there before it.
+        self.strangers: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._random: set[int] = set()  # memory
         # Memory into which a value was put, and the tensor that it was put in by; None: several.
         self._changed: dict[int, Tensor | None] = {}
@@ -42,6 +45,12 @@ class Constants:
     def is_computed(self, tensor: Tensor) -> bool:
         """Whether the run made a constant, as `torch.arange(len(x))`, so that it may follow the batch."""
         return id(tensor) in self._known and id(tensor) not in self._owned
+
+    def meet(self, tensors: Iterable[Tensor]) -> None:
+        """Notes which of these, none of them a value, are of unknown origin."""
+        for t in tensors:
+            if t not in self:
+                self.strangers[id(t)] = t
 
     def add(self, tensor: Tensor) -> None:
         self._known.add(id(tensor))

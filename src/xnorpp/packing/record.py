@@ -94,9 +94,10 @@ def run_traced(
 ) -> Trace:
     """Run `model` under a trace, which has no outputs where there are obstacles.
 
-    It runs once; again where it uses a tensor that is not its own: whether that was there before is looked up
-    among all objects of the process, which takes longer than most traces. Where it calls torch.sign, it runs
-    on samples too, unless their shares of zeros are given, and again with what the samples showed.
+    It runs once; again where it uses a tensor that is not its own: what both runs meet was there before the
+    second. Any other is looked up among all objects of the process, which takes longer than most traces.
+    Where it calls torch.sign, it runs on samples too, unless their shares of zeros are given, and again with
+    what the samples showed.
     """
     given = as_weights_are(model, inputs)
     older: Mapping[int, Tensor] = {}
@@ -115,6 +116,10 @@ def run_traced(
     if len(recorder.signs.met) != len(signs):
         instead = trained_instead(model)
         signs = measured(lambda sample: run(*as_weights_are(model, sample))[0].signs, given)
+        recorder, result = run()
+    if recorder.constants.met_unknown:
+        met = recorder.constants.strangers.items()
+        older = WeakValueDictionary({key: t for key, t in met if t is not inputs[0]})
         recorder, result = run()
     if recorder.constants.met_unknown:
         found = [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t is not inputs[0]]
@@ -242,6 +247,8 @@ def _record_whole(recorder: Trace, module: nn.Module, args: Any, result: Any) ->
             raise recorder.fail("must be called with its input alone", "pass the input as the one argument")
         if id(args[0]) in recorder.odd:
             raise Consequence
+        if not recorder.is_value(args[0]):
+            recorder.constants.meet(args)
         if args[0] in recorder.constants and not recorder.is_value(args[0]):
             recorder.add_constant(result)  # of a constant, such as an encoding of places
             return

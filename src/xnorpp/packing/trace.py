@@ -112,7 +112,10 @@ class Trace(Places, TorchFunctionMode):
             args, kwargs = self.signs.arguments(function_name(func), args, kwargs)
         if self.inside:
             return func(*args, **kwargs)
-        tracked = [t for t in tensors_in((args, kwargs)) if self.is_value(t)]
+        given = list(tensors_in((args, kwargs)))
+        tracked = [t for t in given if self.is_value(t)]
+        if len(tracked) < len(given):
+            self.constants.meet(t for t in given if not self.is_value(t))
         name = function_name(func)
         before = [self.nodes.get(id(t)) for t in tracked]
         old = self._constant_before(name, args) if tracked and changes_first(name) else None
@@ -124,7 +127,7 @@ class Trace(Places, TorchFunctionMode):
         constant = name in FRESH or (name in LIKE and not self.is_value(args[0]))
         if not tracked or constant or (name in PARTS and len(tracked) == 1 and is_empty(result)):
             made = args[0] if name == "__setitem__" else result
-            self._add_constants(func, name, made, list(tensors_in((args, kwargs))), drawn.moved())
+            self._add_constants(func, name, made, given, drawn.moved())
             return result
         if name == "__setitem__":  # which returns nothing, and changes its first argument
             result = args[0]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import re
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from xnorpp.runtime.cuda.build import Builder, Schedule
 from xnorpp.runtime.cuda.launch import Caller, Constant, Kernel, Local, extent
@@ -34,13 +37,25 @@ def aligned(a: np.ndarray) -> np.ndarray:
     return out
 
 
+def shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """Where all processes of a test run keep compiled kernels, so that each is compiled once."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernels"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 def compile_text(text: str, folder: Path, level: str) -> ctypes.CDLL:
     name = hashlib.sha256((level + text).encode()).hexdigest()[:20]
     source, library = folder / f"{name}.cpp", folder / f"{name}.so"
     if not library.exists():
         source.write_text(text)
         command = ["g++", level, *FLAGS, "-DXNORPP_HOST", f"-I{KERNELS}", f"-I{HERE}"]
-        subprocess.run([*command, str(source), "-o", str(library)], check=True)
+        made = library.with_suffix(
+            f".{os.getpid()}.{threading.get_ident()}"
+        )  # another process may make it too
+        subprocess.run([*command, str(source), "-o", str(made)], check=True)
+        made.replace(library)
     return ctypes.CDLL(str(library))
 
 

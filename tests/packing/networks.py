@@ -118,7 +118,7 @@ class Sine(nn.Module):
     """An activation that has no packed form."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.atan(x)
+        return torch.lgamma(x)
 
 
 def sine() -> nn.Module:
@@ -233,4 +233,4 @@ class ReadsValues(nn.Module):
         x = self.conv(x)
         if x.amax() > 1e6:
             x = x / 2
-        return torch.atan(x).mean((2, 3))
+        return torch.lgamma(x).mean((2, 3))

@@ -24,6 +24,7 @@ from xnorpp.nn.controls import evaluating
 from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.example import as_weights_are, example_inputs, is_batch
 from xnorpp.packing.operations import plain_name
+from xnorpp.packing.runs.state import unchanged
 
 CONSTANT_SHARE = 0.999  # of the signs of a layer's input: beyond this the layer is as good as constant
 _FEWEST = 64  # values, for a share to mean anything
@@ -63,7 +64,7 @@ def constant_inputs(model: nn.Module, example: Any = None) -> dict[str, str]:
             hooks.append(module.register_forward_pre_hook(before))
             hooks.append(module.register_forward_hook(after))
         batch_statistics = _batch_statistics(model) if counts and len(inputs[0]) > 1 else _nothing()
-        with evaluating(model), torch.no_grad(), batch_statistics, watch:
+        with unchanged(model), evaluating(model), torch.no_grad(), batch_statistics, watch:
             model(*inputs)
     finally:
         for hook in hooks:

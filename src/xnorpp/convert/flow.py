@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from xnorpp.nn.controls import evaluating
 from xnorpp.nn.layers import BinaryLayer
 from xnorpp.packing.calls import FRESH, LIKE, METADATA, TURNED, function_name, tensors_in
+from xnorpp.packing.runs.state import unchanged
 
 LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear)
 
@@ -104,7 +105,7 @@ def flow_of_run(model: nn.Module, arguments: tuple[Any, ...]) -> Flow:
             setattr(tensor, _ATTRIBUTE, _INPUT)
         for tensor in weights:
             setattr(tensor, _ATTRIBUTE, _OTHER)
-        with evaluating(model), torch.no_grad(), following:
+        with unchanged(model), evaluating(model), torch.no_grad(), following:
             result = model(*arguments)
         for tensor in tensors_in(result):
             flow.leave(_origins(tensor))

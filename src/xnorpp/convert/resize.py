@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, LearnedScale
 from xnorpp.nn.controls import evaluating
+from xnorpp.packing.runs.state import unchanged
 
 InputSize = int | tuple[int, int]
 
@@ -85,7 +86,7 @@ def resize_scales(
 
             hooks.append(layer.register_forward_pre_hook(resize))
     try:
-        with evaluating(model), torch.no_grad():
+        with unchanged(model), evaluating(model), torch.no_grad():
             model(*arguments)
     except BaseException as error:
         for scale, parameters, size in reversed(before):

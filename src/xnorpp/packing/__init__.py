@@ -18,6 +18,7 @@ from xnorpp.packing.moves.sizes import free_graph, is_dense
 from xnorpp.packing.obstacles import Obstacle
 from xnorpp.packing.parts import Part, PartsReport, pack_submodules
 from xnorpp.packing.record import trace, unwrap
+from xnorpp.packing.runs.failing import failure
 from xnorpp.packing.storage import TOLERANCE, check_calibration, check_real, store_int8
 from xnorpp.packing.submodule import PackedModule
 from xnorpp.packing.verify import Verification, verify
@@ -141,11 +142,15 @@ def pack_program(
         given = "both `input_size` and `example` are" if example is not None else "neither is"
         raise ValueError(f"one of `input_size` and `example` is needed; {given} given")
     model = unwrap(model)
-    if example is None:
-        inputs = example_inputs(model, input_size, "input_size")
-    else:
-        inputs = pair_of_images(example_inputs(model, example))
-    traced = trace(model, *inputs)
+    name = "input_size" if example is None else "example"
+    whole = example_inputs(model, input_size if example is None else example, name)
+    inputs = pair_of_images(whole)
+    try:
+        traced = trace(model, *inputs)
+    except PackError:
+        raise
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
+        raise failure(model, whole, inputs, error, name) from error
     outputs, free = _graph(traced, model, inputs, any_size)
     if traced.alone:
         meta = {**(meta or {}), "scalars": list(traced.alone)}

@@ -48,6 +48,7 @@ READS = (
 # Operators that change their first argument.
 _IN_PLACE = (
     *("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__"),
+    *("__imod__", "__ifloordiv__"),
     *("__iand__", "__ior__", "__ixor__"),
 )
 
@@ -126,11 +127,29 @@ def source_line() -> str | None:
     """`file:line: source` of the innermost frame of the model outside torch and this package."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != _OUTERMOST:
-        name = frame.f_code.co_filename
-        if not name.startswith(_PACKAGES) and not name.startswith("<"):
-            text = linecache.getline(name, frame.f_lineno).strip()
-            return f"{Path(name).name}:{frame.f_lineno}: {text}"
+        if _is_the_models(frame.f_code.co_filename):
+            return _line(frame.f_code.co_filename, frame.f_lineno)
         if frame.f_back is None:
             break
         frame = frame.f_back
     return None
+
+
+def failing_line(error: BaseException) -> str | None:
+    """The same for what a model raised."""
+    found, inside, place = None, False, error.__traceback__
+    while place is not None:
+        code = place.tb_frame.f_code
+        inside = inside or code.co_name == _OUTERMOST
+        if inside and _is_the_models(code.co_filename):
+            found = _line(code.co_filename, place.tb_lineno)
+        place = place.tb_next
+    return found
+
+
+def _is_the_models(file: str) -> bool:
+    return not file.startswith(_PACKAGES) and not file.startswith("<")
+
+
+def _line(file: str, number: int) -> str:
+    return f"{Path(file).name}:{number}: {linecache.getline(file, number).strip()}"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from xnorpp.nn.controls import evaluating
 from xnorpp.packing.graph import Node
+from xnorpp.packing.runs.state import unchanged
 
 _EARLIER = -(10**9)  # serials of what is there before the model runs
 BATCH = 2  # images of a traced run; a reshape that mixes images changes this leading size and is noticed
@@ -74,7 +75,7 @@ def _runs(model: nn.Module, like: Tensor, inputs: Sequence[Tensor]) -> bool:
         x.detach().to(like.device, like.dtype if _is_real(x, False) else x.dtype, copy=True) for x in inputs
     ]
     try:
-        with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with unchanged(model), evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
             model(*given)
     except Exception:  # whatever the user's model raises
         return False

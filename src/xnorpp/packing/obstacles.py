@@ -67,11 +67,7 @@ _ALWAYS: dict[str, str] = {
         ("fractional_max_pool2d", "fractional_max_pool3d"),
         "use nn.MaxPool2d or nn.AdaptiveMaxPool2d, whose windows are fixed",
     ),
-    "grid_sample": f"use nn.functional.interpolate, whose places are fixed; {_PARTS}",
-    **dict.fromkeys(
-        ("addbmm", "addmv", "addr"),
-        f"use torch.matmul, or torch.nn.functional.scaled_dot_product_attention for attention; {_PARTS}",
-    ),
+    "addbmm": f"use torch.matmul, or F.scaled_dot_product_attention for attention; {_PARTS}",
     "nested_tensor_from_mask_left_aligned": "build nn.TransformerEncoder with enable_nested_tensor=False",
 }  # fmt: skip
 
@@ -85,6 +81,7 @@ _BY_SHAPE: dict[str, str] = {
         ("chunk", "split", "tensor_split", "unbind", "narrow", "select", "index_select"),
         "give each part a layer of its own instead of splitting one value",
     ),
+    "grid_sample": f"use fewer places, or nn.functional.interpolate, which stores none; {_PARTS}",
     **dict.fromkeys(("interpolate", "upsample"), f"use mode nearest, bilinear, bicubic or area; {_PARTS}"),
     **dict.fromkeys(("stack", "vstack"), "use torch.cat along dim 1"),
     **dict.fromkeys(("amax", "max"), "name the axes: x.amax((2, 3)), or use nn.AdaptiveMaxPool2d(1)"),
@@ -100,7 +97,7 @@ _BY_SHAPE: dict[str, str] = {
     **dict.fromkeys(("any", "all"), "name the axes of one image, as in mask.any((1, 2, 3))"),
     **dict.fromkeys(("prod", "cumprod"), "name one axis of an image, x.prod(1), of at most 64 numbers"),
     **dict.fromkeys(
-        ("argmax", "argmin", "argsort", "topk", "sort"),
+        ("argmax", "argmin", "argsort", "topk", "sort", "median", "kthvalue", "quantile"),
         "name one axis of an image, of at most 512 numbers, or choose among the scores outside of the model",
     ),
     **dict.fromkeys(
@@ -108,7 +105,7 @@ _BY_SHAPE: dict[str, str] = {
         "give the recurrent layer the padded sequence, all steps of a fixed length",
     ),
     **dict.fromkeys(
-        ("atan", "atan2", "asin", "acos", "angle"),
+        ("lgamma", "digamma", "polygamma", "erfinv", "i0", "i1"),
         f"compute it from the packed model's output, or replace it by nn.ReLU or nn.Hardtanh; {_PARTS}",
     ),
 }

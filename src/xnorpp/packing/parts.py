@@ -23,6 +23,7 @@ from xnorpp.packing.example import BATCH, example_inputs, pair_of_images
 from xnorpp.packing.fold import fold
 from xnorpp.packing.graph import PackError, order
 from xnorpp.packing.record import run_traced, trace, unwrap
+from xnorpp.packing.runs.failing import failure
 from xnorpp.packing.storage import check_real
 from xnorpp.packing.submodule import PackedModule
 from xnorpp.packing.trace import Trace
@@ -152,13 +153,12 @@ def pack_submodules(
 
 def trace_example(model: nn.Module, example: Any) -> Trace:
     """The trace of a model's run on an example; a `ValueError` where the model does not run on it."""
-    inputs = pair_of_images(example_inputs(model, example))
+    given = example_inputs(model, example)
+    inputs = pair_of_images(given)
     try:
         return run_traced(model, *inputs)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise ValueError(f"`example` of shape {shapes} is none that the model runs on ({reason})") from error
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
+        raise failure(model, given, inputs, error) from error
 
 
 Accept = Callable[[str, nn.Module, tuple[int, ...]], str | None]

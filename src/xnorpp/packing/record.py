@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -14,11 +15,14 @@ from torch import Tensor, nn
 
 from xnorpp.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
 from xnorpp.nn.controls import evaluating
-from xnorpp.packing.bits.zeros import Signs, measured, trained_instead
-from xnorpp.packing.calls import Call, tensors_in
+from xnorpp.packing.bits.zeros import Signs, measured, samples, trained_instead
+from xnorpp.packing.calls import Call, failing_line, tensors_in
 from xnorpp.packing.example import as_weights_are
 from xnorpp.packing.graph import Node, PackError
 from xnorpp.packing.obstacles import Obstacle, Refusal
+from xnorpp.packing.runs import batches
+from xnorpp.packing.runs.outputs import finish
+from xnorpp.packing.runs.state import unchanged
 from xnorpp.packing.trace import RANKS, Consequence, Trace
 
 _SCRIPT_CALL = torch.jit.ScriptFunction.__call__
@@ -97,25 +101,31 @@ def run_traced(
     It runs once; again where it uses a tensor that is not its own: what both runs meet was there before the
     second. Any other is looked up among all objects of the process, which takes longer than most traces.
     Where it calls torch.sign, it runs on samples too, unless their shares of zeros are given, and again with
-    what the samples showed.
+    what the samples showed. Every run begins with the model as it is, and leaves it so. Where neither values
+    are asked for nor a graph of any size, it runs on more images too, and again where it changed itself: the
+    program must be the same.
     """
     given = as_weights_are(model, inputs)
     older: Mapping[int, Tensor] = {}
     instead: Mapping[int, Tensor] = {}
+    changed: list[bool] = []  # of each run, whether it changed the model
 
-    def run(*others: Tensor) -> tuple[Trace, Any]:
+    def run(*others: Tensor, like: Mapping[int, Tensor] = MappingProxyType({})) -> tuple[Trace, Any]:
         own = tuple(x.clone() for x in others or given)  # the model may change them in place
         recorder = Trace(model, own, keep and not others, any_size)
         recorder.constants.older = older
-        recorder.signs = Signs(signs, instead if others else {})
+        recorder.signs = Signs(signs, like)
         for tensor in recorder.signs.instead.values():
             recorder.add_constant(tensor)
-        return recorder, _run(recorder, model, own)
+        with unchanged(model) as changes:
+            result = _run(recorder, model, own)
+        changed.extend(changes)
+        return recorder, result
 
     recorder, result = run()
     if len(recorder.signs.met) != len(signs):
         instead = trained_instead(model)
-        signs = measured(lambda sample: run(*as_weights_are(model, sample))[0].signs, given)
+        signs = measured(lambda sample: run(*as_weights_are(model, sample), like=instead)[0].signs, given)
         recorder, result = run()
     if recorder.constants.met_unknown:
         met = recorder.constants.strangers.items()
@@ -126,8 +136,39 @@ def run_traced(
         older = WeakValueDictionary({id(t): t for t in found})
         del found
         recorder, result = run()
-    recorder.finish(result)
+    finish(recorder, result)
+    if recorder.outputs and not keep and not any_size:
+        _compare_runs(recorder, model, given, run, changed[-1])
     return recorder
+
+
+def _compare_runs(
+    recorder: Trace, model: nn.Module, given: Sequence[Tensor], run: Callable[..., Any], changes: bool
+) -> None:
+    """Notes an obstacle where the program is another one for more images, or in a later call."""
+    try:
+        other, result = run(*batches.other_batch(given))
+    except Exception as error:  # whatever the user's model raises where it cannot run
+        line = failing_line(error) or f"class {type(model).__name__}"
+        recorder.obstacles.append(batches.fails(len(given[0]), error, line))
+    else:
+        finish(other, result)
+        recorder.obstacles += batches.more_images(recorder.outputs, other.outputs, other.obstacles)
+    if changes and not recorder.obstacles:
+        with unchanged(model):
+            for sample in itertools.islice(samples(given), 2):
+                with (
+                    suppress(Exception),
+                    evaluating(model),
+                    torch.no_grad(),
+                    torch.random.fork_rng(devices=[]),
+                ):
+                    model(*as_weights_are(model, sample))  # it may not take a sample
+            other, result = run()
+        finish(other, result)
+        recorder.obstacles += batches.later_call(recorder.outputs, other.outputs, other.obstacles)
+    if recorder.obstacles:
+        recorder.outputs = {}
 
 
 def _check_model(recorder: Trace, model: nn.Module) -> None:

@@ -34,7 +34,6 @@ from xnorpp.packing.calls import (
     function_name,
     is_empty,
     keep_value,
-    named_outputs,
     source_line,
     tensors_in,
 )
@@ -52,10 +51,10 @@ from xnorpp.packing.obstacles import (
     remedy_for,
 )
 
-_CHANGED = " a tensor whose memory was changed in place through another view"
-_CLONE = "clone the tensor before the in-place operation"
+CHANGED = " a tensor whose memory was changed in place through another view"
+CLONE = "clone the tensor before the in-place operation"
 _ALWAYS_OTHERS = "uses random numbers, so that every run gives another result"
-_FIRST_RESULT = (
+FIRST_RESULT = (
     "use its first result alone; what needs the others, such as places, can follow the packed model"
 )
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
@@ -96,6 +95,9 @@ class Trace(Places, TorchFunctionMode):
         for t in given:
             self.set_merged(t, int(t.dim() == 1))
         self.obstacles: list[Obstacle] = []
+        self.made: dict[tuple[str, str, str, str], list[Node]] = {}  # what each of them gave
+        self.opaque: list[Node] = []
+        self.read: list[Node] = []  # values that Python decided by
         self.calls: dict[str, list[Call]] = {}  # by module path
         self.outputs: dict[str, Node] = {}  # by name; empty where there are obstacles
         self.alone: tuple[str, ...] = ()  # outputs (n,), without an axis for their one number
@@ -125,7 +127,8 @@ class Trace(Places, TorchFunctionMode):
             self.bind(args[0], self.node(args[1], anywhere=True))
             return result
         constant = name in FRESH or (name in LIKE and not self.is_value(args[0]))
-        if not tracked or constant or (name in PARTS and len(tracked) == 1 and is_empty(result)):
+        no_part = name in PARTS and len(tracked) == 1 and tracked[0] is args[0] and is_empty(result)
+        if not tracked or constant or no_part:
             made = args[0] if name == "__setitem__" else result
             self._add_constants(func, name, made, given, drawn.moved())
             return result
@@ -136,7 +139,7 @@ class Trace(Places, TorchFunctionMode):
         shape_alone = name in METADATA or (name == "__get__" and not list(tensors_in(result)))
         if shape_alone or result is NotImplemented:  # as `x == None`
             return result
-        self.operation = self._operation_name(func, name)
+        self.operation, begin = self._operation_name(func, name), self.serial
         try:
             found = self._record(name, args, kwargs, result, tracked)
             if drawn.moved():
@@ -149,7 +152,7 @@ class Trace(Places, TorchFunctionMode):
                 self.bind(part, node)
             self._leave_out(t for t in tensors_in(result) if not self.is_value(t))
         except Refusal as refusal:
-            self.refuse(refusal, result, tracked)
+            self.refuse(refusal, result, tracked, begin)
         return result
 
     def _leave_out(self, results: Iterable[Tensor]) -> None:
@@ -172,7 +175,7 @@ class Trace(Places, TorchFunctionMode):
 
     def _add_constants(self, func: Any, name: str, result: Any, given: list[Tensor], drawn: bool) -> None:
         """What was computed from constants alone; what follows from random numbers is random."""
-        if name not in (*FRESH, *METADATA) and self._any_changed(given):
+        if name not in (*FRESH, *METADATA) and self.any_changed(given):
             self.operation = self._operation_name(func, name)
             self.refuse(self._fail_changed(), result, [])
             return
@@ -187,7 +190,7 @@ class Trace(Places, TorchFunctionMode):
         if random:
             self.constants.mark_random(tensors_in(result))
 
-    def _any_changed(self, tensors: Iterable[Tensor]) -> bool:
+    def any_changed(self, tensors: Iterable[Tensor]) -> bool:
         return any(self.constants.is_changed(t) for t in tensors if not self.is_value(t))
 
     def _operation_name(self, func: Callable[..., Any], name: str) -> str:
@@ -207,7 +210,7 @@ class Trace(Places, TorchFunctionMode):
         remedy = remedy_for(plain_name(name))
         left_out = next((self.left_out[id(t)] for t in tracked if id(t) in self.left_out), None)
         if left_out is not None:
-            raise self.fail(f"uses a result of {left_out} that is not packed", _FIRST_RESULT)
+            raise self.fail(f"uses a result of {left_out} that is not packed", FIRST_RESULT)
         if not list(tensors_in(result)):
             reason = "reads the values of the input, so the model's path would depend on the image"
             raise self.fail(reason, remedy if refused_for_any_shape(plain_name(name)) else VALUE_READ)
@@ -220,74 +223,51 @@ class Trace(Places, TorchFunctionMode):
             raise self.fail("is not supported", remedy)
         return record(self, name, args, kwargs, result)
 
-    def refuse(self, refusal: Refusal, result: Any, tracked: Sequence[Tensor]) -> None:
-        """Notes the obstacle and continues with opaque values."""
-        if refusal is not Consequence:
-            self._note(refusal.obstacle)
+    def refuse(
+        self, refusal: Refusal, result: Any, tracked: Sequence[Tensor], begin: int | None = None
+    ) -> None:
+        """Notes the obstacle and continues with opaque values; `begin` is the serial when the call began."""
         sources = [self.nodes[id(t)] for t in tracked if id(t) in self.nodes]
+        sources += [node for node in self.opaque if begin is not None and node.serial > begin]
         for t in tensors_in(result):
             if any(t is source for source in tracked):
                 self._mark_views(t)
-        self.make_opaque(tensors_in(result), sources)
+            elif t in self.constants:  # until now
+                self.constants.mark_changed(t)
+        made = self.make_opaque(tensors_in(result), sources)
+        self.read += [] if made else sources  # by Python
+        if refusal is not Consequence:
+            self._note(refusal.obstacle, made)
 
-    def _note(self, new: Obstacle) -> None:
-        """An obstacle is listed once for each line of a module, and once for a module of torch's own."""
+    def _note(self, new: Obstacle, made: Sequence[Node] = ()) -> None:
+        """An obstacle is listed once for each line of a module, and once for a module of torch's own. `made`
+        are the values that it gave: where no output needs any, it is none."""
+        needed = new.path, new.operation, new.line, new.reason
+        self.made.setdefault(needed, []).extend(made or [self.input])
         torch_module = new.operation.startswith("nn.")
         for i, old in enumerate(self.obstacles):
             same = (old.operation, old.line, old.reason) == (new.operation, new.line, new.reason)
             if old.path == new.path and (same or (torch_module and old.operation == new.operation)):
+                self.made[old.path, old.operation, old.line, old.reason] += made or [self.input]
                 self.obstacles[i] = dataclasses.replace(old, calls=old.calls + same)
                 return
         self.obstacles.append(new)
 
-    def make_opaque(self, tensors: Iterable[Tensor], sources: list[Node]) -> None:
+    def make_opaque(self, tensors: Iterable[Tensor], sources: list[Node]) -> list[Node]:
+        made = []
         for t in tensors:
             self.serial += 1
             self.nodes[id(t)] = Node("opaque", sources, tuple(t.shape[1:]), serial=self.serial)
+            made.append(self.nodes[id(t)])
             self._remember(t)
             self.stale.pop(id(t), None)
             (self.odd.discard if self.fits(t) else self.odd.add)(id(t))
+        self.opaque += made
+        return made
 
     def report(self, path: str, operation: str, reason: str, remedy: str, line: str | None = None) -> None:
         name = type(self.modules[0][1]).__name__
         self._note(Obstacle(path, operation, line or f"class {name}", reason, remedy))
-
-    def finish(self, result: Any) -> None:
-        """Sets `outputs`; leaves them empty, with an obstacle, where they cannot be those of a program."""
-        tensors = named_outputs(result)
-        if not tensors:
-            kind = type(result).__name__
-            remedy = "return a tensor, or a tuple, dict or dataclass of tensors"
-            self.report("", "forward", f"returns {kind}, which contains no tensor", remedy)
-        if any(id(t) in self.stale for t in tensors.values()) or self._any_changed(tensors.values()):
-            self.report("", "forward", "returns" + _CHANGED, _CLONE)
-        outputs = {name: self.nodes[id(t)] for name, t in tensors.items() if id(t) in self.nodes}
-        for name, t in tensors.items():
-            if id(t) in self.left_out:
-                reason = f"returns {name!r}, a result of {self.left_out[id(t)]} that is not packed"
-                self.report("", "forward", reason, _FIRST_RESULT)
-            elif id(t) in self.nodes and (self.batch_axis(t) or self.merged(t) > 1):
-                reason = f"returns {name!r}, whose first axis is not the batch"
-                ahead = "y.movedim(1, 0)" if self.batch_axis(t) == 1 else "the batch axis first"
-                self.report("", "forward", reason, f"return {ahead}, with each image to itself")
-            if t.is_complex():
-                remedy = "return torch.view_as_real(y), or its magnitude"
-                self.report("", "forward", f"returns {name!r}, which is complex", remedy)
-        constant = [name for name in tensors if name not in outputs]
-        if constant and not self.obstacles:
-            what = "what" if len(tensors) == 1 else f"{constant[0]!r}, which"
-            self.report(
-                "", "forward", f"returns {what} does not depend on its input through supported operations",
-                "compute the output from the input with torch functions",
-            )  # fmt: skip
-        empty = [name for name, node in outputs.items() if 0 in node.shape]
-        if empty and not self.obstacles:
-            self.report("", "forward", f"returns {empty[0]!r}, which has no numbers", "leave empty parts out")
-        if any(node is self.input for node in outputs.values()) and not self.obstacles:
-            remedy = "return what the model computes alone"
-            self.report("", "forward", "returns its input unchanged; there is nothing to pack", remedy)
-        self.outputs = {} if self.obstacles else outputs
-        self.alone = tuple(name for name, t in tensors.items() if name in outputs and self.merged(t) == 1)
 
     def fits(self, t: Tensor) -> bool:
         """Whether a tensor has a shape and type that a program's values have."""
@@ -404,7 +384,7 @@ class Trace(Places, TorchFunctionMode):
             raise self._fail_changed()
 
     def _fail_changed(self) -> Refusal:
-        return self.fail("reads" + _CHANGED, _CLONE)
+        return self.fail("reads" + CHANGED, CLONE)
 
     def emit(
         self,

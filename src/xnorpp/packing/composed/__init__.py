@@ -17,9 +17,11 @@ from xnorpp.packing.composed import (
     arrangement,
     cells,
     elementwise,
+    inverse,
     places,
     quantised,
     reductions,
+    sampling,
     scatter,
     volumes,
     whole,
@@ -38,6 +40,8 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     **whole.FUNCTIONS,
     **places.FUNCTIONS,
     **quantised.FUNCTIONS,
+    **inverse.FUNCTIONS,
+    **sampling.FUNCTIONS,
 }
 
 
@@ -81,8 +85,18 @@ def _before(trace: Trace, value: Any, result: Any) -> Any:
 
 
 def _taken_over(trace: Trace, made: Tensor, result: Tensor) -> Node:
+    if not trace.is_value(made):
+        return _constant(trace, made, result)
     node = trace.node(made, anywhere=True)
     if node.op == "opaque":  # of something that was refused and noted
         raise Consequence
     trace.follow(result, made)
     return node
+
+
+def _constant(trace: Trace, made: Tensor, result: Tensor) -> Node:
+    """A constant among several results, such as those of `broadcast_tensors`; one for all images."""
+    value = trace.constant(made)
+    if result.shape[:1] != (trace.batch,) or (value != value[:1]).any():
+        raise trace.fail("gives a constant that differs from image to image", "give every image the same")
+    return trace.emit("constant", [trace.input], value.shape[1:], None, {"value": value[0]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -138,7 +139,68 @@ def _cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> 
     return torch.linalg.vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1)
 
 
+def _outer(input: Tensor, vec2: Tensor) -> Tensor:
+    return input.unsqueeze(1) * vec2.unsqueeze(0)
+
+
+def _addr(input: Any, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    product = alpha * _outer(vec1, vec2)
+    return product if beta == 0 else product + beta * input
+
+
+def _kron(input: Tensor, other: Tensor) -> Tensor:
+    """Each number of the one times the whole of the other."""
+    rank = max(input.dim(), other.dim())
+    one, two = (t.reshape(*[1] * (rank - t.dim()), *t.shape) for t in (input, other))
+    for axis in range(rank):
+        one, two = one.unsqueeze(2 * axis + 1), two.unsqueeze(2 * axis)
+    sizes = [n * m for n, m in zip(one.shape[::2], two.shape[1::2])]
+    return (one * two).reshape(sizes)
+
+
+def _matrix_power(input: Tensor, n: int) -> Tensor:
+    if not 1 <= n <= _MOST_FACTORS:
+        raise ValueError(f"the power {n}; powers from 1 to {_MOST_FACTORS} are supported")
+    if n == 1:
+        return input * 1.0
+    half = _matrix_power(input, n // 2) if n > 3 else input
+    square = half @ half
+    return square @ input if n % 2 else square
+
+
+def _chain(*matrices: Any) -> Tensor:
+    """Products of several matrices, from the left."""
+    made: Tensor = functools.reduce(torch.matmul, matrices[0] if len(matrices) == 1 else matrices)
+    return made
+
+
+def _trapezoid(y: Tensor, x: Any = None, *, dx: Any = 1.0, dim: int = -1, running: bool = False) -> Tensor:
+    size = y.shape[dim]
+    if isinstance(x, Tensor) and x.dim() == 1:
+        x = x.reshape(-1, *[1] * (y.dim() - 1 - dim % y.dim()))
+    width = dx if x is None else torch.diff(x, dim=dim if x.dim() == y.dim() else 0)
+    parts = (y.narrow(dim, 1, size - 1) + y.narrow(dim, 0, size - 1)) * (width * 0.5)
+    return parts.cumsum(dim) if running else parts.sum(dim)
+
+
+def _renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
+    if dim % input.dim():
+        raise ValueError("an axis other than the first, so that all images have one norm")
+    size = torch.linalg.vector_norm(input, p, list(range(1, input.dim())), True)
+    return input * torch.where(size > maxnorm, maxnorm / (size + 1e-7), 1.0)
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "addmv": _addmm,
+    "mv": lambda input, vec: input @ vec,
+    **dict.fromkeys(("outer", "ger"), _outer),
+    "addr": _addr,
+    "kron": _kron,
+    **dict.fromkeys(("matrix_power", "linalg_matrix_power"), _matrix_power),
+    **dict.fromkeys(("chain_matmul", "linalg_multi_dot"), _chain),
+    **dict.fromkeys(("trapezoid", "trapz"), _trapezoid),
+    "cumulative_trapezoid": functools.partial(_trapezoid, running=True),
+    "renorm": _renorm,
     **dict.fromkeys(("addmm", "baddbmm"), _addmm),
     "inner": lambda input, other: input @ other.mT,
     **dict.fromkeys(("vecdot", "linalg_vecdot"), lambda x, y, *, dim=-1: (x * y).sum(dim)),

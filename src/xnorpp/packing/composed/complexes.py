@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
-from xnorpp.packing.composed import composed, spectra
+from xnorpp.packing.composed import composed, inverse, spectra
 from xnorpp.packing.composed.spectra import Parts
 from xnorpp.packing.graph import Node
 from xnorpp.packing.obstacles import remedy_for
@@ -49,7 +49,7 @@ def complex_node(trace: Trace, plain: str, args: Any, kwargs: Any, result: Any) 
     """The node of a call with complex numbers, or one for each tensor that it returns."""
     function = _function(plain)
     if function is None:
-        raise trace.fail("of complex numbers is not supported", remedy_for("angle"))
+        raise trace.fail("of complex numbers is not supported", remedy_for("lgamma"))
 
     def run(*given: Any, **named: Any) -> Any:
         return _joined(function(*_each(given, _apart), **_each(named, _apart)))
@@ -212,6 +212,10 @@ def _exponential(input: Pair) -> Parts:
     return size * torch.cos(input.parts[1]), size * torch.sin(input.parts[1])
 
 
+def _logarithm(input: Pair) -> Parts:
+    return torch.log(_magnitude(input)), inverse.atan2(input.parts[1], input.parts[0])
+
+
 def _put(input: Any, index: Any, value: Any) -> Parts:
     (a, b), (c, d) = _parts(input), _parts(value)
     a, b = a.clone(), b.clone()
@@ -239,6 +243,8 @@ _OTHERS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("pow", "ipow"), _power),
     "square": lambda input: _power(input, 2),
     "exp": _exponential,
+    "log": _logarithm,
+    "angle": lambda input: inverse.atan2(input.parts[1], input.parts[0]),
     "real": lambda input: input.parts[0],
     "imag": lambda input: input.parts[1],
     **dict.fromkeys(_COPIES, lambda input, *args, **kwargs: _numbers(input)),

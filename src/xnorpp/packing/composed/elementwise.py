@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_LARGEST = torch.finfo(torch.float32).max
+
 
 def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
     """`x if x > threshold else value`."""
@@ -82,7 +84,69 @@ def _either(input: Any, other: Any) -> Tensor:
     return torch.ne(input, other) if isinstance(input, Tensor) else torch.ne(other, input)
 
 
+def _sinc(input: Tensor) -> Tensor:
+    angle = input * math.pi
+    zero = (input == 0).to(input.dtype)
+    return torch.sin(angle) / (angle + zero) + zero
+
+
+def _xlogy(input: Any, other: Any) -> Any:
+    """0 where the factor is 0, and whatever the logarithm is there."""
+    if not isinstance(other, Tensor):
+        return input * math.log(other)
+    none = (input == 0) if isinstance(input, Tensor) else torch.tensor(input == 0)
+    return input * torch.log(torch.where(none, 1.0, other))
+
+
+def _copysign(input: Tensor, other: Any) -> Tensor:
+    size = input.abs()
+    return size * (
+        torch.where(other < 0, -1.0, 1.0) if isinstance(other, Tensor) else math.copysign(1.0, other)
+    )
+
+
+def _isnan(input: Tensor) -> Tensor:
+    """Only what is no number is not above -1 without its sign."""
+    return ~(input.abs() + 1.0 > 0)
+
+
+def _isinf(input: Tensor) -> Tensor:
+    return input.abs() > _LARGEST
+
+
+def without_infinite(input: Tensor, largest: Any, smallest: Any) -> Tensor:
+    made = input.clamp(-_LARGEST, _LARGEST)
+    if smallest is not None:
+        made = torch.where(input < -_LARGEST, smallest, made)
+    return made if largest is None else torch.where(input > _LARGEST, largest, made)
+
+
+def _isclose(
+    input: Tensor, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Any:
+    return (input - other).abs() <= atol + rtol * abs(other)
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "sinc": _sinc,
+    "xlogy": _xlogy,
+    "entr": lambda input: -_xlogy(input, input),
+    "erfc": lambda input: 1.0 - torch.erf(input),
+    "ndtr": lambda input: 0.5 * (1.0 + torch.erf(input * math.sqrt(0.5))),
+    "logaddexp2": lambda a, b: logaddexp(a * math.log(2.0), b * math.log(2.0)) * (1.0 / math.log(2.0)),
+    "deg2rad": lambda input: input * (math.pi / 180.0),
+    "rad2deg": lambda input: input * (180.0 / math.pi),
+    "ldexp": lambda input, other: input * torch.exp2(other),
+    "copysign": _copysign,
+    "signbit": lambda input: input < 0,
+    "fmax": torch.maximum,
+    "fmin": torch.minimum,
+    "isnan": _isnan,
+    "isinf": _isinf,
+    "isposinf": lambda input: input > _LARGEST,
+    "isneginf": lambda input: input < -_LARGEST,
+    "isfinite": lambda input: (input.abs() <= _LARGEST) & (input.abs() + 1.0 > 0),
+    "isclose": _isclose,
     "rrelu": _rrelu,
     "softshrink": _softshrink,
     "hardshrink": _hardshrink,

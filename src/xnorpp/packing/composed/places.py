@@ -1,7 +1,9 @@
-"""Rows of tables by whole numbers of the input, such as words: products with zeros and ones."""
+"""Rows of tables by whole numbers of the input, such as words, and numbers in order: products with zeros and
+ones."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -140,6 +142,64 @@ def _topk(
     return values.movedim(-1, dim), places.movedim(-1, dim)
 
 
+def _of_rank(input: Tensor, rank: int, dim: int | None, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """The number of an axis with this many smaller ones, and its place."""
+    if dim is None:
+        raise ValueError("no axis, so that all images are compared")
+    last = input.movedim(dim, -1)
+    ones = F.relu(1.0 - (_ranks(last, False) - float(rank)).abs())
+    found = (ones * last).sum(-1), (ones * torch.arange(float(last.shape[-1]))).sum(-1)
+    values, places = (t.unsqueeze(dim) if keepdim else t for t in found)
+    return values, places.long()
+
+
+def _median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return _of_rank(input, (input.shape[-1 if dim is None else dim] - 1) // 2, dim, keepdim)
+
+
+def _quantile(
+    input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """The numbers in order times a constant matrix."""
+    if dim is None:
+        raise ValueError("no axis, so that all images are compared")
+    size = input.shape[dim]
+    shares = q if isinstance(q, Tensor) else torch.tensor(float(q))
+    rows = []
+    for share in shares.reshape(-1).tolist():
+        place = share * (size - 1)
+        low = math.floor(place)
+        rest = {
+            "linear": place - low,
+            "lower": 0.0,
+            "higher": float(place > low),
+            "midpoint": 0.5 * (place > low),
+        }
+        part = rest.get(interpolation, round(place) - low)
+        rows.append([(1 - part) * (i == low) + part * (i == low + 1) for i in range(size)])
+    values = _ordered(input.movedim(dim, -1), False, size)[0] @ torch.tensor(rows, dtype=input.dtype).mT
+    if shares.dim():
+        values = values.unsqueeze(dim % input.dim()) if keepdim else values
+        return values.movedim(-1, 0)
+    return values.movedim(-1, dim) if keepdim else values.squeeze(-1)
+
+
+def _bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
+    """How many boundaries are below each number, or not above it."""
+    wide = input.unsqueeze(-1)
+    return (wide >= boundaries if right else wide > boundaries).float().sum(-1)
+
+
+def _searchsorted(
+    sorted_sequence: Tensor, input: Tensor, *, out_int32: bool = False, right: bool = False,
+    side: str | None = None, sorter: Any = None,
+) -> Any:  # fmt: skip
+    if sorter is not None:
+        raise ValueError("`sorter`; give it the sorted numbers")
+    rows = sorted_sequence if sorted_sequence.dim() == 1 else sorted_sequence.unsqueeze(-2)
+    return _bucketize(input, rows, right=right or side == "right")
+
+
 def _best(largest: bool) -> Callable[..., Tensor]:
     def best(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
         if dim is None:
@@ -161,6 +221,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sort": _sort,
     "argsort": lambda input, dim=-1, descending=False, stable=False: _sort(input, dim, descending)[1],
     "topk": _topk,
+    "median": _median,
+    "kthvalue": lambda input, k, dim=-1, keepdim=False: _of_rank(input, k - 1, dim, keepdim),
+    "quantile": _quantile,
+    "bucketize": _bucketize,
+    "searchsorted": _searchsorted,
     "argmax": _best(True),
     "argmin": _best(False),
 }

@@ -1,4 +1,5 @@
-"""Whole numbers below, above and towards zero, made of the nearest one; and waves, which need them."""
+"""Whole numbers below, above and towards zero, made of the nearest one; and what needs them: quotients with
+a rest, and waves."""
 
 from __future__ import annotations
 
@@ -32,6 +33,66 @@ def truncated(input: Tensor) -> Tensor:
     return near - (near * sign > input * sign).to(near.dtype) * sign
 
 
+def _number(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and not value.is_floating_point() else value
+
+
+def _halves(divisor: Any) -> tuple[Any, Any]:
+    """A divisor in two parts of 12 bits, whose products with whole numbers up to 4096 are exact."""
+    if not isinstance(divisor, Tensor):
+        whole = torch.tensor(float(divisor))
+        high, low = _halves(whole)
+        return float(high), float(low)
+    large = divisor * 4097.0
+    high = large - (large - divisor)
+    return high, divisor - high
+
+
+def _floored(input: Any, other: Any) -> tuple[Tensor, Tensor]:
+    """The whole quotient below, and the rest, which has the sign of the divisor.
+
+    The quotient was rounded, so that it may be one too large or too small: then the rest shows it.
+    """
+    input, other = _number(input), _number(other)
+    exact = not isinstance(other, Tensor) and math.frexp(other)[0] in (0.5, -0.5)
+    if exact:  # of a power of two
+        quotient = torch.floor(input * (1.0 / other))
+        return quotient, input - quotient * other
+    high, low = _halves(other)
+    quotient = torch.floor(input / other)
+    rest = (input - quotient * high) - quotient * low
+    sign = torch.where(other < 0, -1.0, 1.0) if isinstance(other, Tensor) else math.copysign(1.0, other)
+    under = (rest * sign < 0).to(rest.dtype)
+    over = (rest * sign >= other * sign).to(rest.dtype)
+    return quotient - under + over, rest + other * under - other * over
+
+
+def _remainder(input: Any, other: Any) -> Tensor:
+    return _floored(input, other)[1]
+
+
+def _fmod(input: Any, other: Any) -> Tensor:
+    """The rest with the sign of what is divided."""
+    rest = _floored(abs(input), abs(other))[1]
+    negative = input < 0
+    return (
+        rest * torch.where(negative, -1.0, 1.0) if isinstance(negative, Tensor) else rest * (1 - 2 * negative)
+    )
+
+
+def divided(input: Any, other: Any, rounding_mode: str) -> Tensor:
+    """The whole quotient below, which is exact, or the rounded quotient towards zero, as torch has them."""
+    if rounding_mode == "floor":
+        return _floored(input, other)[0]
+    if rounding_mode != "trunc":
+        raise ValueError(f"rounding_mode={rounding_mode!r}")
+    input, other = _number(input), _number(other)
+    divisor = (
+        0.0 * input + other if isinstance(input, Tensor) else other
+    )  # a constant, but not its reciprocal
+    return torch.trunc(input / divisor)
+
+
 def _wave(halves: Tensor, input: Tensor) -> Tensor:
     """The sine of a number less a multiple of pi, which is that of a whole number or a half."""
     rest = ((input - halves * _FIRST) - halves * _SECOND) - halves * _THIRD
@@ -61,6 +122,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floor": _floor,
     "ceil": _ceil,
     **dict.fromkeys(("trunc", "fix"), truncated),
+    **dict.fromkeys(("remainder", "mod", "imod"), _remainder),
+    "rmod": lambda input, other: _remainder(other, input),
+    "fmod": _fmod,
+    **dict.fromkeys(("floor_divide", "floordiv", "ifloordiv"), lambda a, b: divided(a, b, "floor")),
+    "rfloordiv": lambda input, other: divided(other, input, "floor"),
     "frac": lambda input: input - torch.trunc(input),
     "sin": _sin,
     "cos": _cos,

@@ -51,7 +51,8 @@ _ANSWERS = frozenset(
     (
         *("gt", "greater", "lt", "less", "ge", "greater_equal", "le", "less_equal"),
         *("eq", "ne", "not_equal", "any", "all", "count_nonzero", "logical_not", "one_hot", "argmax"),
-        *("argmin", "argsort"),
+        *("argmin", "argsort", "bucketize", "searchsorted", "isnan", "isinf", "isfinite", "isclose"),
+        *("signbit", "isneginf", "isposinf"),
     )
 )
 # The names of numpy's arguments, which torch's functions take too, and torch's own ones.

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from xnorpp.packing.composed import composed_value, whole
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import as_image, channels_back, channels_first, expanded, reshaped
 from xnorpp.packing.operations.activation import emit_curve
@@ -127,9 +128,7 @@ def _channels_are_last(node: Node) -> bool:
 
 def div(trace: Trace, result: Tensor, a: Any, b: Any, *, rounding_mode: Any = None) -> Node:
     if rounding_mode is not None:
-        raise trace.fail(
-            f"with rounding_mode={rounding_mode!r} is not supported", "leave `rounding_mode` out"
-        )
+        return composed_value(trace, whole.divided, (a, b, rounding_mode), result)
     if trace.is_value(a) and trace.is_value(b):
         first, second, _ = _pair(trace, a, b)
         if second.op == "prelu" and second.inputs[0] is first and (second.tensors["slope"] == -1).all():

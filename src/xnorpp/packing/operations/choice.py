@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xnorpp.packing.composed import composed_value
+from xnorpp.packing.composed import composed_value, elementwise
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import expanded, reshaped
-from xnorpp.packing.operations.activation import hardtanh, relu
+from xnorpp.packing.operations.activation import bounded, emit_slope, hardtanh, relu
 from xnorpp.packing.operations.arguments import Handler, affine, finite, shape_of
 from xnorpp.packing.operations.arithmetic import plus_constant, sub, times_constant
 from xnorpp.packing.operations.reduction import axes_of, emit_reduce
@@ -28,6 +28,8 @@ _LARGEST = float(np.finfo(np.float32).max)
 _MOST_STEPS, _MOST = 3, 1e6  # of a rounding: those of two bits; a larger number is no limit
 _ROUNDINGS: dict[str, Any] = {"round": (np.rint, 0.5), "floor": (np.floor, 1.0), "ceil": (np.ceil, 0.0)}
 _BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "softmax": (0.0, 1.0), "erf": (-1.0, 1.0)}
+# Operations that give what is no number of finite ones.
+_UNDEFINED = ("div", "reciprocal", "sqrt", "log", "exp", "softmax", "attention")
 _MOVED = ("reshape", "flatten", "permute", "slice", "max_pool2d", "global_avg_pool", "flip")
 
 
@@ -283,6 +285,43 @@ def _ends(node: Node) -> tuple[float, float] | None:
     return low, high
 
 
+def nan_to_num(
+    trace: Trace, result: Tensor, input: Any, nan: float | None = 0.0, posinf: Any = None, neginf: Any = None
+) -> Node:
+    """Limits, where all before it gives numbers; of a quotient, 0 where both are 0."""
+    source, plain = trace.node(input), posinf is None and neginf is None
+    quotient = source.op == "div" and source.inputs[0].shape == source.inputs[1].shape and not nan and plain
+    stack, seen = list(source.inputs if quotient else [source]), set()
+    while stack:
+        node = stack.pop()
+        if node.op in _UNDEFINED:
+            raise trace.fail(
+                f"of what may be no number ({node.line}) is not supported",
+                "keep divisors and arguments of roots and logarithms above 0, as by y.clamp(min=1e-6)",
+            )
+        if id(node) not in seen:
+            seen.add(id(node))
+            stack.extend(node.inputs)
+    if not plain:
+        return composed_value(trace, elementwise.without_infinite, (input, posinf, neginf), result)
+    if not quotient:
+        return bounded(trace, source, -_LARGEST, _LARGEST)
+    upper, lower = source.inputs
+    zero = affine(
+        trace, _bit(trace, emit_slope(trace, lower, np.array([-1.0]))), np.array([-0.5]), np.array([0.5])
+    )
+    rest = trace.emit("div", [upper, trace.emit("add", [lower, zero], lower.shape)], lower.shape)
+    signs = trace.emit(
+        "sub", [_bit(trace, upper), _bit(trace, affine(trace, upper, np.array([-1.0]), None))], lower.shape
+    )
+    beyond = affine(trace, trace.emit("mul", [zero, signs], lower.shape), np.array([0.5 * _LARGEST]), None)
+    return bounded(trace, trace.emit("add", [rest, beyond], lower.shape), -_LARGEST, _LARGEST)
+
+
+def _bit(trace: Trace, node: Node) -> Node:
+    return trace.emit("signs", [trace.emit_sign(node)], node.shape)
+
+
 FUNCTIONS: dict[str, Handler] = {
     **{function: _rounding(function) for function in _ROUNDINGS},
     **dict.fromkeys(("gt", "greater"), _comparison(turned=False, opposite=False)),
@@ -293,6 +332,7 @@ FUNCTIONS: dict[str, Handler] = {
     **dict.fromkeys(("logical_and", "bitwise_and", "and", "iand", "rand"), logical_and),
     **dict.fromkeys(("logical_or", "bitwise_or", "or", "ior", "ror"), logical_or),
     "where": where,
+    "nan_to_num": nan_to_num,
     "masked_fill": masked_fill,
     "maximum": maximum,
     "minimum": minimum,

@@ -1,4 +1,4 @@
-"""Padding, enlarging and shuffling of pixels."""
+"""Padding, enlarging, shuffling and sampling of pixels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from xnorpp.packing.composed import composed_value
+from xnorpp.packing.composed import composed_value, sampling
 from xnorpp.packing.composed.volumes import enlarged
 from xnorpp.packing.graph import Node
 from xnorpp.packing.moves.views import reshaped, sliced
@@ -128,8 +128,24 @@ def channel_shuffle(trace: Trace, result: Tensor, input: Any, groups: int) -> No
     return trace.emit("channel_shuffle", [source], source.shape, {"groups": int(groups)})
 
 
+def grid_sample(
+    trace: Trace, result: Tensor, input: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros",
+    align_corners: Any = None,
+) -> Node:  # fmt: skip
+    """Numbers at places between pixels; an image that is the same for all is sampled once for each."""
+    args = (input, grid, mode, padding_mode, align_corners)
+    if not trace.is_value(grid):
+        return composed_value(trace, sampling.at_constant_places, args, result)
+    if not trace.is_value(input):
+        trace.check_constant(input)
+        if (input != input[:1]).any():
+            raise trace.fail("has an image that differs along the batch", "give every image the same")
+    return composed_value(trace, sampling.at_computed_places, args, result)
+
+
 FUNCTIONS: dict[str, Handler] = {
     "pad": pad,
+    "grid_sample": grid_sample,
     **dict.fromkeys(("interpolate", "upsample"), interpolate),
     "upsample_nearest": interpolate,
     "upsample_bilinear": lambda trace, result, input, size=None, scale_factor=None: interpolate(

@@ -444,3 +444,38 @@ def test_pruned_layers_have_a_remedy() -> None:
     pruned = prune.random_unstructured(nn.Linear(8, 8), "weight", 0.5)
     report = binarize(nn.Sequential(nn.Linear(4, 8), pruned, nn.Linear(8, 2)), example=torch.randn(4, 4))
     assert "nn.utils.prune.remove(layer, 'weight')" in report.rows[1].reason
+
+
+def test_hooks_and_attributes_of_a_layer_stay() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 1), nn.Flatten(), nn.Linear(128, 2))
+    calls: list[str] = []
+    before = net[1].register_forward_pre_hook(lambda module, args: calls.append("before"))
+    net[1].register_forward_hook(lambda module, args, result: calls.append(module.role))
+    net[1].role = "middle"
+    binarize(net, example=(3, 4, 4))
+    calls.clear()
+    net(torch.zeros(1, 3, 4, 4))
+    assert calls == ["before", "middle"]
+    before.remove()
+    unbinarize(net)
+    net(torch.zeros(1, 3, 4, 4))
+    assert calls == ["before", "middle", "middle"]
+
+
+def test_an_example_that_the_model_does_not_run_on_is_named() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Flatten(), nn.Linear(128, 2))
+    with pytest.raises(ValueError, match=r"`example` of shape \(2, 3, 5, 5\) is none that the model runs on"):
+        binarize(net, example=(3, 5, 5))
+
+
+def test_weights_of_several_types_leave_the_example_as_it_is() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.small = nn.Parameter(torch.randn(4, 8).half())
+            self.layer = nn.Linear(6, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).relu() @ self.small.float().t()
+
+    assert not binarize(Mixed(), example=torch.randn(2, 6)).obstacles

@@ -170,7 +170,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str, str]] = {
     "nuclear norm": (lambda x: torch.linalg.matrix_norm(x, "nuc"), "norm 'nuc' of a matrix", "replace it"),
     "third norm": (lambda x: F.pairwise_distance(x, -x, 3.0), "pairwise_distance with p=3.0", "use p=1"),
     "distances of images": (lambda x: torch.cdist(mean(x), mean(x)), "cdist", "batch"),
-    "xor of numbers": (lambda x: (x > 0).logical_xor(x), "logical_xor .*numbers; compare", "replace it"),
+    "xor of numbers": (lambda x: (x.long() ^ 1).float(), "xor.*numbers; compare", "replace it"),
     "random slopes": (lambda x: F.rrelu(x, training=True), "rrelu uses random numbers", "if self.training"),
     "differences of truth values": (lambda x: torch.diff(x > 0, dim=1).float(), r"torch\.diff", "replace it"),
 }

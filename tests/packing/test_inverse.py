@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from agreement import agrees, images, is_refused
 from networks import Lambda
 from torch import Tensor
@@ -110,6 +111,32 @@ def test_rests_by_computed_divisors() -> None:
     agrees(lambda x: torch.div(x, 4, rounding_mode="trunc").float(), whole)
 
 
+POWERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "whole powers": lambda x: x ** torch.tensor([2.0, 3.0, 0.0, 1.0, -1.0]).view(1, 1, 5).expand(1, 3, 5),
+    "of zero": lambda x: (x.relu() + 0.0) ** torch.tensor([2.0, 0.5, 0.0, 1.0, 3.0]),
+    "computed": lambda x: torch.pow(x, torch.round(x * 2)) + torch.pow(x.abs(), x.flip(2)),
+    "float_power": lambda x: torch.float_power(x, torch.tensor(3.0)).float() + x.float_power(2).float(),
+    "learned": lambda x: (
+        x.clamp(min=1e-6).pow(torch.tensor(3.0)).mean(1, keepdim=True).pow(1 / torch.tensor(3.0))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_powers_of_any_numbers(name: str) -> None:
+    x = images(3, 5)
+    if name == "computed":
+        x = torch.where(x == 0, 0.7, x)
+    if name == "whole powers":
+        x[..., 4] += 5
+    agrees(POWERS[name], x)
+
+
+def test_limits_that_cross_and_whole_numbers_turned() -> None:
+    agrees(lambda x: x.clamp(2, -1) + torch.clamp(x, 1.0, 1.0), images(5))
+    agrees(lambda x: (~x + torch.bitwise_not(x * 2)).float(), torch.randint(-9, 9, (3, 5)))
+
+
 OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
     "sinc": torch.sinc,
     "xlogy": lambda x: torch.xlogy(x, x.abs() + 1) + torch.xlogy(x.relu(), x.relu()),
@@ -123,6 +150,15 @@ OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
     "larger": lambda x: torch.fmax(x, -x) + torch.fmin(x, x * 2),
     "is finite": lambda x: torch.where(torch.isfinite(x) & ~torch.isnan(x) & ~torch.isinf(x), x, 0.0),
     "is close": lambda x: torch.isclose(x, x.round(), atol=0.2).float(),
+    "is in": lambda x: torch.isin(x.round(), torch.tensor([0.0, 2.0])).float() + x,
+    "both": lambda x: (
+        torch.logical_and(x, x.round()).float()
+        + torch.logical_or(x, x.round()).float()
+        + torch.logical_xor(x, x.round()).float()
+    ),
+    "of truth values": lambda x: torch.atan(x > 0) + torch.cos(x < 0),
+    "the same": lambda x: torch.as_tensor(x).conj().resolve_conj() * 2,
+    "axes": lambda x: torch.atleast_3d(x.sum(2)) + torch.atleast_2d(x).mean(2, keepdim=True),
     "ldexp": lambda x: torch.ldexp(x, torch.tensor(3)),
 }
 
@@ -130,6 +166,12 @@ OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_functions(name: str) -> None:
     agrees(OTHERS[name], images(3, 5))
+
+
+def test_pooling_without_channels() -> None:
+    agrees(lambda x: F.avg_pool1d(x, 2), images(7))
+    agrees(lambda x: torch.cat([F.adaptive_avg_pool1d(x, 3), F.max_pool1d(x, 3, 2)], 1), images(7))
+    agrees(lambda x: F.max_pool2d(x, 2) + F.adaptive_max_pool2d(x, (2, 3)), images(5, 6))
 
 
 def test_what_is_no_number() -> None:

@@ -97,6 +97,8 @@ def test_maxima_put_back(kernel: Any) -> None:
 def test_places_of_maxima(more: dict[str, Any]) -> None:
     pool = nn.MaxPool2d(3, return_indices=True, **more)
     agrees(lambda x: torch.cat([t.float() for t in pool(x)], 1), images(2, 8, 7))
+    long = nn.MaxPool1d(3, return_indices=True, **more)
+    agrees(lambda x: torch.cat([long(x)[0], torch.adaptive_max_pool1d(x, 2)[0]], 2), images(2, 9))
 
 
 ORDERED: dict[str, Callable[[Tensor], Any]] = {
@@ -142,6 +144,12 @@ ALGEBRA: dict[str, Callable[[Tensor], Any]] = {
     ),
     "trapezoid": lambda x: torch.trapezoid(x, dx=0.5) + torch.trapz(x, torch.tensor([0.0, 1, 3, 4, 6, 7])),
     "cumulative": lambda x: torch.cumulative_trapezoid(x, dim=1),
+    "determinant": lambda x: torch.det(x[:, :4].view(-1, 2, 2)) + torch.linalg.det(x.view(-1, 6, 1)[:, :1]),
+    "inverse": lambda x: (
+        torch.linalg.inv(torch.diag_embed(x[:, :3] * 0.1 + 1) + 0.2) @ x[:, 3:].unsqueeze(-1)
+    ),
+    "larger inverse": lambda x: torch.inverse(torch.diag_embed(x[:, :4]) + 5 * torch.eye(4) + 0.3),
+    "linalg": lambda x: torch.linalg.matmul(x, MATRIX),
     "renorm": lambda x: torch.renorm(x, 2, 0, 1.5),
 }
 

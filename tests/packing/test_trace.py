@@ -119,7 +119,7 @@ REFUSED: dict[str, tuple[Forward, str]] = {
         "mode='bicubic' and antialias",
     ),
     "torch.sign": (lambda x: F.conv2d(torch.sign(x), torch.ones(3, 4, 1, 1)), "xnorpp.nn.sign"),
-    "indices": (lambda x: F.max_pool3d(x.unsqueeze(1), 2, return_indices=True)[0], "max_pool3d"),
+    "indices": (lambda x: F.max_pool1d(x.flatten(2), 2, return_indices=True)[1].float(), "not packed"),
     "constant only": (lambda x: torch.ones(2, 4, 8, 8), "does not depend"),
     "its input among others": (lambda x: (x * 2, x), "returns its input unchanged"),
     "no tensor": (lambda x: 3, "returns int, which contains no tensor"),

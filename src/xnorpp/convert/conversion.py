@@ -26,6 +26,7 @@ from xnorpp.nn import (
 )
 from xnorpp.packing import check_packable
 from xnorpp.packing.example import as_weights_are, example_inputs
+from xnorpp.packing.runs.failing import failure
 
 Config = Binarization | str | Mapping[str, Any]
 Filter = Callable[[str, nn.Module], bool]
@@ -95,7 +96,11 @@ def binarize(
     if example is None:
         flow = flow_of_graph(model)
     else:
-        flow = flow_of_run(model, as_weights_are(model, example_inputs(model, example)))
+        given = example_inputs(model, example)
+        try:
+            flow = flow_of_run(model, as_weights_are(model, given))
+        except Exception as error:  # whatever the user's model raises
+            raise failure(model, given, given, error) from error
     plan = _Plan(model, flow, binarization, filter, overrides or {}, ran=example is not None)
     plan.keep_ends(first=old.get("keep_first", True), last=old.get("keep_last", True))
     plan.keep_named(constant_inputs(model, example))
@@ -193,6 +198,7 @@ def binary_layer(
     new.weight, new.bias = layer.weight, layer.bias
     new._set_up(new.binarization, None if isinstance(layer, nn.Linear) else output_size)
     new.train(layer.training)
+    _take_over(new, layer)
     return new  # type: ignore[no-any-return]
 
 
@@ -205,7 +211,18 @@ def _real_layer(layer: BinaryLayer) -> nn.Module:
         new = kind(*_geometry(layer), device="meta")
     new.weight, new.bias = layer.weight, layer.bias
     new.train(layer.training)
+    _take_over(new, layer)
     return new  # type: ignore[no-any-return]
+
+
+def _take_over(new: nn.Module, layer: nn.Module) -> None:
+    """Hooks that were registered on a layer, and attributes that were set on it, as its user knows them."""
+    own = vars(new)
+    for name, value in vars(layer).items():
+        if name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called", "_full_backward_hook")):
+            own[name] = value  # the same object, so that their handles remove them
+        elif name not in own and not name.startswith("_"):
+            own[name] = value
 
 
 def _geometry(layer: Any) -> tuple[Any, ...]:

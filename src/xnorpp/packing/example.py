@@ -56,8 +56,11 @@ def as_weights_are(model: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, 
     Bytes stay bytes where the model takes them, as one that computes `x.float() / 255`; otherwise they are
     numbers too. A model may change its inputs in place.
     """
-    tensors = [*model.parameters(), *model.buffers()]
-    like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.zeros(1))
+    tensors = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
+    like = tensors[0] if tensors else torch.zeros(1)
+    kinds = {t.dtype for t in tensors}
+    if len(kinds) > 1:  # the type of the example is one that some of them have, so the model chose it
+        like = next((t for x in inputs for t in tensors if t.dtype == x.dtype), like)
     bytes_too = not any(x.dtype == torch.uint8 for x in inputs) or not _runs(model, like, inputs)
     return tuple(
         x.detach().to(like.device, like.dtype if _is_real(x, bytes_too) else x.dtype, copy=True)

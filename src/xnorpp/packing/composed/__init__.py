@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
@@ -58,13 +59,20 @@ def composed(
     trace.composing = outer or operation
     try:
         with trace:
-            made = function(*args, **kwargs)
+            made = function(*_as_numbers(args, result), **kwargs)
     finally:
         trace.operation, trace.composing = operation, outer
     if trace.values is not None:
         trace.values = {serial: value for serial, value in trace.values.items() if serial <= first}
     nodes = [_taken_over(trace, new, old) for new, old in zip(tensors_in(made), tensors_in(result))]
     return nodes[0] if isinstance(result, Tensor) else nodes
+
+
+def _as_numbers(args: list[Any], result: Any) -> list[Any]:
+    """Truth values of a function of numbers as 0 and 1."""
+    truth = args and isinstance(args[0], Tensor) and args[0].dtype == torch.bool
+    number = isinstance(result, Tensor) and result.is_floating_point()
+    return [args[0].float(), *args[1:]] if truth and number else args
 
 
 def composed_value(trace: Trace, function: Callable[..., Any], args: Any, result: Tensor) -> Node:

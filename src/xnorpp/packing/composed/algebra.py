@@ -15,6 +15,7 @@ from torch import Tensor
 from xnorpp.packing.composed.elementwise import logaddexp
 
 _MOST_FACTORS = 64  # of a product along an axis
+_LARGEST_MATRIX = 4  # of a determinant, whose terms are as many as its permutations
 _REAL = (None, torch.float32, torch.float64)
 
 
@@ -168,6 +169,38 @@ def _matrix_power(input: Tensor, n: int) -> Tensor:
     return square @ input if n % 2 else square
 
 
+def _minor(input: Tensor, row: int, column: int) -> Tensor:
+    for axis, place in ((-2, row), (-1, column)):
+        size = input.shape[axis]
+        parts = [input.narrow(axis, 0, place), input.narrow(axis, place + 1, size - place - 1)]
+        input = torch.cat([part for part in parts if part.numel()], axis)
+    return input
+
+
+def _det(input: Tensor) -> Any:
+    """By the first row, of matrices that are small."""
+    size = input.shape[-1]
+    if size > _LARGEST_MATRIX:
+        raise ValueError(
+            f"matrices of {size}x{size}; up to {_LARGEST_MATRIX}x{_LARGEST_MATRIX} are supported"
+        )
+    if size == 1:
+        return input[..., 0, 0]
+    parts = [(-1) ** i * input[..., 0, i] * _det(_minor(input, 0, i)) for i in range(size)]
+    return functools.reduce(torch.add, parts)
+
+
+def _inverse(A: Tensor) -> Tensor:
+    """Determinants of what is left of a matrix without a row and a column, by that of the whole."""
+    size, whole = A.shape[-1], _det(A)
+    if size == 1:
+        return 1.0 / A
+    rows = [
+        torch.stack([(-1) ** (i + j) * _det(_minor(A, j, i)) for j in range(size)], -1) for i in range(size)
+    ]
+    return torch.stack(rows, -2) / whole.unsqueeze(-1).unsqueeze(-1)
+
+
 def _chain(*matrices: Any) -> Tensor:
     """Products of several matrices, from the left."""
     made: Tensor = functools.reduce(torch.matmul, matrices[0] if len(matrices) == 1 else matrices)
@@ -201,6 +234,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("trapezoid", "trapz"), _trapezoid),
     "cumulative_trapezoid": functools.partial(_trapezoid, running=True),
     "renorm": _renorm,
+    "linalg_matmul": torch.matmul,
+    **dict.fromkeys(("det", "linalg_det"), _det),
+    **dict.fromkeys(("inverse", "linalg_inv"), _inverse),
     **dict.fromkeys(("addmm", "baddbmm"), _addmm),
     "inner": lambda input, other: input @ other.mT,
     **dict.fromkeys(("vecdot", "linalg_vecdot"), lambda x, y, *, dim=-1: (x * y).sum(dim)),

@@ -24,6 +24,18 @@ def power(base: Any, exponent: Any) -> Tensor:
     return torch.exp(natural * exponent)
 
 
+def any_power(base: Tensor, exponent: Any, fractions: bool = False) -> Any:
+    """A power of any number: 0 to the power of 0 is 1, and a negative number has whole powers alone.
+    `fractions`: whether constant exponents have others, which are no number then."""
+    zero = (base == 0).float()
+    made = torch.exp(torch.log(base.abs() + zero) * exponent)
+    near = torch.round(exponent)
+    odd = near - 2 * torch.round(near * 0.5 - 0.25)
+    negative = (base < 0).float()
+    made = made * (1.0 - zero * (exponent > 0)) / (1.0 - zero * (exponent < 0)) * (1.0 - 2.0 * odd * negative)
+    return made + torch.sqrt(-negative * (exponent != near)) if fractions else made
+
+
 def softplus(input: Tensor, beta: float, threshold: float) -> Tensor:
     """Softplus up to a threshold below which the curve is not yet x itself."""
     return torch.where(input * beta > threshold, input, F.softplus(input, beta))
@@ -127,7 +139,22 @@ def _isclose(
     return (input - other).abs() <= atol + rtol * abs(other)
 
 
+def both(input: Tensor, other: Tensor) -> Tensor:
+    return (input != 0) & (other != 0)
+
+
+def either(input: Tensor, other: Tensor) -> Tensor:
+    return (input != 0) | (other != 0)
+
+
+def _is_in(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    others = test_elements if isinstance(test_elements, Tensor) else torch.tensor([test_elements])
+    found = (elements.unsqueeze(-1) == others.reshape(-1)).any(-1)
+    return ~found if invert else found
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "isin": _is_in,
     "sinc": _sinc,
     "xlogy": _xlogy,
     "entr": lambda input: -_xlogy(input, input),
@@ -155,7 +182,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logit": _logit,
     "logaddexp": logaddexp,
     "exp2": lambda input: torch.exp(input * math.log(2.0)),
-    "rpow": lambda exponent, base: power(base, exponent),
+    "rpow": lambda exponent, base: torch.pow(base, exponent),
     "float_power": lambda input, exponent: torch.pow(input, exponent),
     "hypot": lambda input, other: torch.sqrt(input * input + other * other),
     "lerp": _lerp,
@@ -163,5 +190,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "heaviside": _heaviside,
     "eq": _equal,
     **dict.fromkeys(("ne", "not_equal"), lambda input, other: ~_equal(input, other)),
-    **dict.fromkeys(("xor", "ixor", "rxor", "logical_xor", "bitwise_xor"), _either),
+    **dict.fromkeys(("xor", "ixor", "rxor", "bitwise_xor"), _either),
+    "logical_xor": lambda input, other: torch.ne(input != 0, other != 0),
 }

@@ -8,9 +8,11 @@ evaluation. Anything else is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
@@ -40,7 +42,12 @@ from xnorpp.packing.operations.arguments import Handler
 from xnorpp.packing.sequences import attention, recurrent
 from xnorpp.packing.trace import Trace
 
-_IDENTITY = frozenset(("contiguous", "clone", "detach", "requires_grad_", "positive", "__get__", "real"))
+_IDENTITY = frozenset(
+    (
+        *("contiguous", "clone", "detach", "requires_grad_", "positive", "__get__", "real", "as_tensor"),
+        *("asarray", "conj", "conj_physical", "resolve_conj", "resolve_neg", "alias"),
+    )
+)
 _CASTS = frozenset(
     ("to", "type", "type_as", "float", "double", "half", "bfloat16", "bool", "int", "long", "short")
 )
@@ -50,9 +57,22 @@ _WHOLE = (torch.int32, torch.int64)
 _ANSWERS = frozenset(
     (
         *("gt", "greater", "lt", "less", "ge", "greater_equal", "le", "less_equal"),
-        *("eq", "ne", "not_equal", "any", "all", "count_nonzero", "logical_not", "one_hot", "argmax"),
+        *(
+            "eq",
+            "ne",
+            "not_equal",
+            "any",
+            "all",
+            "count_nonzero",
+            "logical_not",
+            "logical_and",
+            "logical_or",
+            "logical_xor",
+            "one_hot",
+            "argmax",
+        ),
         *("argmin", "argsort", "bucketize", "searchsorted", "isnan", "isinf", "isfinite", "isclose"),
-        *("signbit", "isneginf", "isposinf"),
+        *("signbit", "isneginf", "isposinf", "isin"),
     )
 )
 # The names of numpy's arguments, which torch's functions take too, and torch's own ones.
@@ -81,6 +101,9 @@ _PLACED = frozenset(
     (*moves.FUNCTIONS, *indexing.FUNCTIONS, *einsum.FUNCTIONS)
 )  # which find the batch axis by themselves
 
+# Functions that may give places too, which are not packed.
+_POOLS = frozenset((*window.FUNCTIONS, *volume.FUNCTIONS))
+
 
 def plain_name(name: str) -> str:
     """A function's name without the underscores of operators, in-place forms and torch's own `_threshold`,
@@ -96,6 +119,12 @@ def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Any) -> Node
     if not with_complex and (name in _IDENTITY or name in _CASTS):
         return _same(trace, name, args[0], result)
     made: Node | list[Node]
+    pool = plain.removesuffix("_with_indices")
+    if pool in _POOLS and isinstance(result, tuple) and plain not in COMPOSED:
+        kwargs.pop("return_indices", None)
+        return [batches.called(trace, pool, FUNCTIONS[pool], args, kwargs, result[0])]
+    if pool == plain and pool in _POOLS and args and _lacks_channels(trace, pool, args[0]):
+        return composed(trace, partial(_of_one_channel, getattr(F, pool)), args, kwargs, result)
     handler = FUNCTIONS.get(plain)
     if handler is None and plain not in COMPOSED and not with_complex:
         raise trace.fail("is not supported", remedy_for(plain))
@@ -122,13 +151,18 @@ def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Any) -> Node
         return made
     except Refusal:
         raise
-    except (
-        TypeError,
-        ValueError,
-        LookupError,
-        RuntimeError,
-    ) as error:  # a form of the call that the handler does not know
+    except Exception as error:  # a form of the call that the handler does not know
         raise trace.fail(f"is not supported with these arguments ({error})") from error
+
+
+def _lacks_channels(trace: Trace, pool: str, input: Any) -> bool:
+    """Whether what torch takes for the channels of one image are the images of a batch."""
+    alone = trace.is_value(input) and not trace.batch_axis(input) and not trace.merged(input)
+    return alone and pool[-2:] in ("1d", "2d", "3d") and input.dim() == int(pool[-2]) + 1
+
+
+def _of_one_channel(function: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return function(input.unsqueeze(1), *args, **kwargs).squeeze(1)
 
 
 def _in_order(plain: str, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:

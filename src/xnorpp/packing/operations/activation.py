@@ -18,6 +18,7 @@ from xnorpp.packing.operations.arguments import Handler, affine, as_number
 from xnorpp.packing.trace import Trace
 
 _MOST_FACTORS = 16  # of a power
+_ABOVE_ZERO = ("exp", "sigmoid", "softmax", "softplus")
 
 
 def relu(trace: Trace, result: Tensor, input: Any, inplace: bool = False) -> Node:
@@ -203,7 +204,11 @@ def square(trace: Trace, result: Tensor, input: Any) -> Node:
 def power(trace: Trace, result: Tensor, input: Any, exponent: Any) -> Node:
     value = as_number(trace, exponent)
     if value is None or not trace.is_value(input):
-        return composed_value(trace, elementwise.power, (input, exponent), result)
+        if _is_plain(trace, input, exponent):
+            return composed_value(trace, elementwise.power, (input, exponent), result)
+        e = np.zeros(1) if trace.is_value(exponent) else trace.constant(exponent)
+        args = (input, exponent, bool((e != np.rint(e)).any()))
+        return composed_value(trace, elementwise.any_power, args, result)
     source = trace.node(input)
     if value == 0:
         return affine(trace, source, np.array([0.0]), np.array([1.0]))
@@ -218,6 +223,19 @@ def power(trace: Trace, result: Tensor, input: Any, exponent: Any) -> Node:
         )
     made = _whole_power(trace, source, int(abs(value)))
     return made if value > 0 else emit_curve(trace, made, "reciprocal", torch.reciprocal)
+
+
+def _is_plain(trace: Trace, base: Any, exponent: Any) -> bool:
+    """Whether a power is one by exp and log: of numbers above 0, or where torch has none of others."""
+    if not trace.is_value(base):
+        return bool((trace.constant(base) > 0).all())
+    e = None if trace.is_value(exponent) else trace.constant(exponent)
+    if e is not None and not (e == np.rint(e)).any():
+        return True
+    node = trace.node(base)
+    if node.op == "relu":
+        return e is not None and bool((e > 0).all())
+    return node.op in _ABOVE_ZERO or (node.op == "hardtanh" and node.attrs["min"] > 0)
 
 
 def _whole_power(trace: Trace, source: Node, count: int) -> Node:

@@ -63,6 +63,13 @@ def logical_not(trace: Trace, result: Tensor, input: Any) -> Node:
     return affine(trace, trace.node(input), np.array([-1.0]), np.array([1.0]))
 
 
+def bitwise_not(trace: Trace, result: Tensor, input: Any) -> Node:
+    """Of a whole number, -1 less it."""
+    if not _is_mask(input):
+        return affine(trace, trace.node(input), np.array([-1.0]), np.array([-1.0]))
+    return logical_not(trace, result, input)
+
+
 def logical_and(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
     return _masks(trace, result, a, b, either=False)
 
@@ -74,6 +81,9 @@ def logical_or(trace: Trace, result: Tensor, a: Any, b: Any) -> Node:
 def _masks(trace: Trace, result: Tensor, a: Any, b: Any, either: bool) -> Node:
     """Both, or not (neither)."""
     if not (_is_mask(a) and _is_mask(b)):
+        if trace.operation.rpartition(".")[2].startswith("logical_"):
+            function = elementwise.either if either else elementwise.both
+            return composed_value(trace, function, (a, b), result)
         raise trace.fail("of numbers is not supported", "compare the numbers with 0 first")
     parts = [_filled(trace, t, result) for t in (a, b)]
     opposite = (np.array([-1.0]), np.array([1.0]))
@@ -192,6 +202,8 @@ def clamp(trace: Trace, result: Tensor, input: Any, min: Any = None, max: Any = 
     if smallest is None and largest is None:
         return trace.node(input)
     if not isinstance(smallest, Tensor) and not isinstance(largest, Tensor):
+        if None not in (smallest, largest) and smallest > largest:  # as torch has it
+            return affine(trace, trace.node(input), np.zeros(1), np.array([float(largest)]))
         if smallest == 0 and largest is None:
             return relu(trace, result, input)
         return hardtanh(
@@ -328,7 +340,8 @@ FUNCTIONS: dict[str, Handler] = {
     **dict.fromkeys(("lt", "less"), _comparison(turned=True, opposite=False)),
     **dict.fromkeys(("le", "less_equal"), _comparison(turned=False, opposite=True)),
     **dict.fromkeys(("ge", "greater_equal"), _comparison(turned=True, opposite=True)),
-    **dict.fromkeys(("logical_not", "bitwise_not", "invert"), logical_not),
+    "logical_not": logical_not,
+    **dict.fromkeys(("bitwise_not", "invert"), bitwise_not),
     **dict.fromkeys(("logical_and", "bitwise_and", "and", "iand", "rand"), logical_and),
     **dict.fromkeys(("logical_or", "bitwise_or", "or", "ior", "ror"), logical_or),
     "where": where,

@@ -291,7 +291,7 @@ def repeat_interleave(
 
 FUNCTIONS: dict[str, Handler] = {
     **dict.fromkeys(("reshape", "view", "view_as", "reshape_as", "flatten", "ravel", "unflatten"), reshape),
-    **dict.fromkeys(("squeeze", "unsqueeze"), reshape),
+    **dict.fromkeys(("squeeze", "unsqueeze", "atleast_1d", "atleast_2d", "atleast_3d"), reshape),
     "permute": permute,
     **dict.fromkeys(("transpose", "swapaxes", "swapdims"), transpose),
     "t": lambda trace, y, x: transpose(trace, y, x, 0, 1),

@@ -251,3 +251,21 @@ ENLARGED: dict[str, Forward] = {
 @pytest.mark.parametrize("name", ENLARGED)
 def test_a_constant_that_is_larger_than_the_value(name: str) -> None:
     agrees(lambda x: ENLARGED[name](x.mean((2, 3), keepdim=True)), images(*SHAPE))
+
+
+class OldStyle(nn.Module):
+    """As code from before PyTorch 0.4 has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("index", torch.tensor([2, 0, 1]))
+        self.gain = nn.Parameter(torch.tensor([[[1.5]], [[-0.5]], [[2.0]]]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.index_select(x, 1, torch.autograd.Variable(self.index)) * torch.autograd.Variable(
+            self.gain
+        )
+
+
+def test_a_variable_of_a_buffer_is_a_constant() -> None:
+    agrees(OldStyle(), torch.randn(3, 3, 4, 5, generator=torch.Generator().manual_seed(0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -72,3 +73,21 @@ def test_what_compares_images_or_too_many_numbers_is_refused() -> None:
     is_refused(Lambda(lambda x: x.argmax()), images(*SHAPE), "argmax is not supported", "name one axis")
     is_refused(Lambda(lambda x: x.argmax(0)), images(*SHAPE), "argmax", "leave each image to itself")
     is_refused(Lambda(lambda x: x.sort(1)[0]), images(600), "600 numbers", "at most 512 numbers")
+
+
+@pytest.mark.parametrize("function", [torch.max, torch.min])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_places_of_extremes(function: Any, keepdim: bool) -> None:
+    """The first of equal ones, as torch has it; a value and its place, or the place alone."""
+    x = torch.randint(-3, 4, (6, 5, 4, 7), generator=torch.Generator().manual_seed(0)).float()
+    for axis in (1, 2, -1):
+        agrees(lambda x: (lambda value, place: value * 10 + place)(*function(x, axis, keepdim)), x)  # noqa: B023
+        agrees(lambda x: function(x, dim=axis, keepdim=keepdim).indices.float(), x)  # noqa: B023
+
+
+def test_a_heatmap_becomes_coordinates() -> None:
+    def found(x: Tensor) -> Tensor:
+        best, place = x.flatten(2).max(2)
+        return torch.stack([place % x.shape[3], place // x.shape[3], best], 2)
+
+    agrees(found, torch.randn(6, 5, 4, 7, generator=torch.Generator().manual_seed(1)))

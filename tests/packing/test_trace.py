@@ -307,21 +307,17 @@ def test_what_is_no_module_is_named() -> None:
         pack("resnet18", 32)  # type: ignore[arg-type]
 
 
-def _chosen(x: Tensor) -> Tensor:
-    return torch.zeros_like(x).scatter_(1, x.max(1, keepdim=True)[1], 1.0) * x
-
-
-def _gathered(x: Tensor) -> Tensor:
-    return x.gather(1, torch.max(x, 1)[1][:, None])
+def _weights(x: Tensor) -> Tensor:
+    return ATTENTION(x, x, x)[1]
 
 
 ATTENTION = nn.MultiheadAttention(6, 2, batch_first=True)
 FURTHER: dict[str, Callable[[Tensor], Any]] = {
-    "chosen": _chosen,
-    "gathered": _gathered,
-    "a number": lambda x: x + x.min(1)[1].float()[:, None],
-    "a table": lambda x: x + F.embedding(x.flatten(1).max(1)[1], torch.ones(30, 6))[:, None],
-    "returned": lambda x: tuple(x.max(1)),
+    "chosen": lambda x: torch.zeros_like(x[..., :5]).scatter_(1, _weights(x).argmax(1, keepdim=True), 1.0),
+    "gathered": lambda x: x.gather(2, _weights(x).argmax(2, keepdim=True)),
+    "a number": lambda x: x + _weights(x).sum((1, 2))[:, None, None],
+    "a table": lambda x: x + F.embedding(_weights(x).argmax(2), torch.ones(5, 6)),
+    "returned": lambda x: tuple(ATTENTION(x, x, x)),
     "weights of attention": lambda x: (lambda y, w: y * w.mean((1, 2), keepdim=True))(*ATTENTION(x, x, x)),
 }
 

@@ -182,3 +182,60 @@ def test_an_estimator_of_another_sum_is_found(monkeypatch: pytest.MonkeyPatch) -
     model = nn.Sequential(Lambda(lambda x: (torch.sign(x + 0.1) - x) + x.tanh()), nn.Conv2d(3, 4, 3)).eval()
     x = np.random.default_rng(0).standard_normal((3, 3, 9, 8)).astype(np.float32)
     assert not verify(model, x).holds
+
+
+class Cancelling(nn.Module):
+    """Tokens whose mean is 0 but for rounding, so that the signs of their zeros are decided by it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(37, elementwise_affine=False), nn.LayerNorm(74)
+        self.layer = BinaryLinear(74, 20)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        found: Tensor = self.layer(self.second(torch.cat([y, torch.zeros_like(y)], 2)))
+        return found
+
+
+def test_signs_of_tokens_are_compared_and_may_be_decided_by_rounding() -> None:
+    torch.manual_seed(0)
+    x = 5 + np.random.default_rng(0).standard_normal((20, 9, 37)).astype(np.float32)
+    found = verify(Cancelling(), x)
+    assert found.holds
+    (signs,) = (layer for layer in found.layers if layer.op == "sign")
+    assert signs.count == 20 * 9 * 74
+    assert signs.end_to_end > 0, "rounding decides some"
+
+
+def test_bits_that_rounding_may_turn_move_the_sums_that_take_them() -> None:
+    from xnorpp.packing import pack_program
+    from xnorpp.runtime import reference
+
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.BatchNorm2d(16), BinaryConv2d(16, 20, 3, padding=1, stride=2, groups=2, scale=None)
+    )
+    program = pack_program(model.eval(), (16, 7, 6))
+    op = next(op for op in program.ops if op.op == "binary_conv2d")
+    rng = np.random.default_rng(0)
+    bits = rng.choice(np.array([-1, 1], np.int8), (3, 16, 7, 6))
+    turned = rng.random(bits.shape) < 0.05
+    before, after = (reference.apply(program, op, x) for x in (bits, np.where(turned, -bits, bits)))
+    for errors in (np.zeros(bits.shape), 2.0 * turned):
+        bound = reference.ROWS[op.op].bound(program, op, None, [bits], [errors], before)
+        assert bound.shape == before.shape
+        if errors.any():
+            moved = np.abs(after - before)
+            assert np.all(moved <= bound)
+            assert (moved == bound).any(), "no more than needed"
+        else:
+            assert not bound.any()
+    linear = pack_program(nn.Sequential(nn.BatchNorm1d(24), BinaryLinear(24, 7, scale=None)).eval(), (24,))
+    op = next(op for op in linear.ops if op.op == "binary_linear")
+    bits = rng.choice(np.array([-1, 1], np.int8), (5, 24))
+    turned = rng.random(bits.shape) < 0.1
+    before, after = (reference.apply(linear, op, x) for x in (bits, np.where(turned, -bits, bits)))
+    bound = reference.ROWS[op.op].bound(linear, op, None, [bits], [2.0 * turned], before)
+    assert bound.shape == before.shape
+    assert np.all(np.abs(after - before) <= bound)

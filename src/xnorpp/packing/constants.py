@@ -13,7 +13,8 @@ from xnorpp.packing.calls import RANDOM
 
 def _memory(tensor: Tensor) -> int:
     """The address of a tensor's memory, which its views share; 0 where it has none."""
-    return tensor.untyped_storage().data_ptr()
+    with torch._C.DisableTorchFunction():
+        return tensor.untyped_storage().data_ptr()
 
 
 class Constants:
@@ -38,9 +39,17 @@ class Constants:
             own = [*module.parameters(False), *module.buffers(False), *vars(module).values()]
             self._known.update(id(value) for value in own if isinstance(value, Tensor))
         self._owned = frozenset(self._known)
+        owned = (
+            value
+            for module in model.modules()
+            for value in (*module.parameters(False), *module.buffers(False))
+        )
+        self._owned_memory = {_memory(value) for value in owned} - {0}
 
     def __contains__(self, tensor: Tensor) -> bool:
-        return id(tensor) in self._known or self.older.get(id(tensor)) is tensor
+        if id(tensor) in self._known or self.older.get(id(tensor)) is tensor:
+            return True
+        return _memory(tensor) in self._owned_memory  # as `torch.autograd.Variable(self.index)`
 
     def is_computed(self, tensor: Tensor) -> bool:
         """Whether the run made a constant, as `torch.arange(len(x))`, so that it may follow the batch."""

@@ -146,8 +146,7 @@ def verify(model: nn.Module, x: Any, *, half: bool = False, real: str | None = N
                 program, op, node, inputs, [errors[name] for name in op.inputs], result
             )
         values[op.output], errors[op.output] = result, bound
-        if node.argument in trained:
-            argument = trained[node.argument]
+        if (argument := trained_argument(node, trained)) is not None:
             signs = np.where(argument > 0, np.int8(1), np.int8(-1))
             layers.append(_check_bits(op, result, signs, argument, bound, free[op.output]))
             values[op.output], errors[op.output] = signs, np.zeros(signs.shape)
@@ -178,9 +177,16 @@ def verify(model: nn.Module, x: Any, *, half: bool = False, real: str | None = N
 def trained_value(node: Node, trained: dict[int, Any]) -> Any:
     """The trained value of a node, its axes moved as the program has them, or None where there is none."""
     serial, steps = node.turned or (node.serial, ())
-    if serial not in trained:
-        return None
-    value = trained[serial]
+    return _turned(trained[serial], steps) if serial in trained else None
+
+
+def trained_argument(node: Node, trained: dict[int, Any]) -> Any:
+    """The same of what a sign is taken of; None of another operation."""
+    _, steps = node.turned or (node.serial, ())
+    return _turned(trained[node.argument], steps) if node.argument in trained else None
+
+
+def _turned(value: Any, steps: Any) -> Any:
     for op, places in steps:
         value = (
             value.transpose(0, *(i + 1 for i in places)) if op == "permute" else value.reshape(-1, *places)

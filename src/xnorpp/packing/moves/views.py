@@ -76,7 +76,9 @@ def as_image(trace: Trace, node: Node) -> Node:
 def on_last_axis(trace: Trace, node: Node, layer: Callable[[Node], Node]) -> Node:
     """A layer over the channels of an image, applied to the last axis of a value of two axes or more."""
     first = channels_first(trace, node, len(node.shape) - 1)
-    made = layer(as_image(trace, first))
+    image = as_image(trace, first)
+    trace.keep(image, node, lambda t: t.movedim(-1, 1).reshape(len(t), *image.shape))
+    made = layer(image)
     back = reshaped(trace, made, (made.shape[0], *first.shape[1:]))
     return channels_back(trace, back, len(node.shape) - 1)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xnorpp.packing.composed import composed_value, elementwise
+from xnorpp.packing.composed import COMPOSED, composed_value, elementwise
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import expanded, reshaped
 from xnorpp.packing.operations.activation import bounded, emit_slope, hardtanh, relu
@@ -22,7 +22,7 @@ from xnorpp.packing.operations.arguments import Handler, affine, finite, shape_o
 from xnorpp.packing.operations.arithmetic import plus_constant, sub, times_constant
 from xnorpp.packing.operations.reduction import axes_of, emit_reduce
 from xnorpp.packing.operations.rounding import any_rounding
-from xnorpp.packing.trace import Trace
+from xnorpp.packing.trace import Refusal, Trace
 
 _LARGEST = float(np.finfo(np.float32).max)
 _MOST_STEPS, _MOST = 3, 1e6  # of a rounding: those of two bits; a larger number is no limit
@@ -228,7 +228,7 @@ def _number(trace: Trace, limit: Any, none: float) -> Any:
 
 
 def extreme(function: str) -> Any:
-    """`max` and `min`: of two values, or along one axis, whose places are not packed."""
+    """`max` and `min`: of two values, or along one axis, and their places."""
 
     def handler(
         trace: Trace, result: Any, input: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any
@@ -241,9 +241,21 @@ def extreme(function: str) -> Any:
         made = emit_reduce(trace, source, function, axes)
         if not keepdim:
             made = reshaped(trace, made, [n for axis, n in enumerate(made.shape) if axis not in axes] or [1])
-        return [made]
+        return [made, *_places(trace, f"arg{function}", result, (input, dim, keepdim))]
 
     return handler
+
+
+def _places(trace: Trace, function: str, result: Any, args: tuple[Any, ...]) -> list[Node]:
+    """The places of extremes, as `argmax` has them. None where these cannot be packed: few models use them."""
+    if not isinstance(result, tuple):
+        return []
+    obstacles = list(trace.obstacles)
+    try:
+        return [composed_value(trace, COMPOSED[function], args, result[1])]
+    except Refusal:
+        trace.obstacles[:] = obstacles
+        return []
 
 
 def _rounding(function: str) -> Handler:

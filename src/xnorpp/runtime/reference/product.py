@@ -11,7 +11,7 @@ from xnorpp.runtime.format.program import Op, Program
 from xnorpp.runtime.reference import curves
 from xnorpp.runtime.reference.arrays import Array, signs_of, with_bias
 from xnorpp.runtime.reference.convolution import filter_bound
-from xnorpp.runtime.reference.rounding import U, exact
+from xnorpp.runtime.reference.rounding import U
 from xnorpp.runtime.reference.rows import F64, Folded, Row
 
 
@@ -105,11 +105,16 @@ def _attention_bound(
     return np.asarray(moved.swapaxes(2, 3).reshape(y.shape))
 
 
+def _bits_bound(program: Program, op: Op, node: Folded, x: Sequence[Any], e: Sequence[F64], y: Any) -> F64:
+    """A sum of bits is exact, up to bits that rounding may turn."""
+    return np.broadcast_to(e[0].sum(axis=1, keepdims=True), y.shape)
+
+
 _VECTOR = "f32 (i) -> f32 (o)"
 _REAL, _BITS = {"weight": "real (o, i)", "bias": "real (o)"}, {"weight": "bits (o, i)"}
 ROWS: dict[str, Row] = {
     "linear": Row(_linear, filter_bound, _VECTOR, _REAL),
-    "binary_linear": Row(_binary_linear, exact, "bits (i) -> int (o)", _BITS),
+    "binary_linear": Row(_binary_linear, _bits_bound, "bits (i) -> int (o)", _BITS),
     "bitweight_linear": Row(_bitweight_linear, filter_bound, _VECTOR, _BITS),
     "softmax": Row(_softmax, _softmax_bound, "f32 (c) -> f32 (c)", {"axis": "f32 of any shape"}),
     "log_softmax": Row(_log_softmax, _log_softmax_bound, "f32 -> f32, same shape"),

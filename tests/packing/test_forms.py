@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from agreement import agrees
 from networks import Lambda
 from torch import Tensor, nn
 
@@ -281,3 +283,10 @@ def test_bicubic_resampling_takes_images_of_any_size() -> None:
         with torch.no_grad():
             wanted = model(x).numpy()
         np.testing.assert_allclose(CpuModel(program)(x.numpy()), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pool", [F.avg_pool2d, F.max_pool2d])
+@pytest.mark.parametrize("kernel", [9, (3, 50), 2560])
+def test_windows_larger_than_the_image(pool: Any, kernel: Any) -> None:
+    """With `ceil_mode`, as a pool over whatever is left has it."""
+    agrees(lambda x: pool(x, kernel, ceil_mode=True) * 2, torch.randn(3, 4, 7, 6))

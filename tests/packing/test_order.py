@@ -91,3 +91,22 @@ def test_a_heatmap_becomes_coordinates() -> None:
         return torch.stack([place % x.shape[3], place // x.shape[3], best], 2)
 
     agrees(found, torch.randn(6, 5, 4, 7, generator=torch.Generator().manual_seed(1)))
+
+
+class Positions(nn.Module):
+    """A table that is the same for every image, read at computed places, as in text models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(5)[None] * 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.gather(self.table.expand(len(x), -1), 1, x.argmax(1)).float() + x.sum(1)
+
+
+def test_a_table_of_all_images_is_read_at_computed_places() -> None:
+    agrees(Positions(), images(*SHAPE))
+    other = Lambda(
+        lambda x: torch.gather(torch.arange(4 * len(x)).view(len(x), 4), 1, x.argmax(1)[:, :2]).float()
+    )
+    is_refused(other, torch.zeros(2, *SHAPE), "gather", "")

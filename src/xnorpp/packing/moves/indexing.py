@@ -216,6 +216,12 @@ def gather(
     """The numbers at places of an axis, which are the same for every image."""
     if trace.is_value(index) and trace.is_value(input) and dim % input.dim():
         return composed_value(trace, gathered, (input, dim, index), result)
+    if trace.is_value(index) and dim % input.dim() and not trace.is_value(input):
+        trace.check_constant(input)
+        row = input.detach()[:1]
+        if (input.detach() != row).any():
+            raise trace.fail("has a table that differs from image to image", "give every image the same")
+        return composed_value(trace, _from_row, (row.to(result.device), dim, index), result)
     if trace.is_value(index):
         raise trace.fail("with an index computed from the input is not supported", _FIXED)
     if not trace.is_value(input) or trace.batch_axis(input) or trace.merged(input):
@@ -239,6 +245,11 @@ def gather(
     flat = np.ravel_multi_index(tuple(grid), node.shape).reshape(-1)
     every = chosen(trace, reshaped(trace, node, [int(np.prod(node.shape))]), 0, flat)
     return reshaped(trace, every, places.shape)
+
+
+def _from_row(row: Tensor, dim: int, index: Tensor) -> Tensor:
+    found = gathered(row.float(), dim, index)
+    return found if row.is_floating_point() else found.long()
 
 
 def take_along_dim(trace: Trace, result: Tensor, input: Tensor, indices: Any, dim: Any = None) -> Node:

@@ -247,7 +247,7 @@ def extreme(function: str) -> Any:
 
 
 def _places(trace: Trace, function: str, result: Any, args: tuple[Any, ...]) -> list[Node]:
-    """The places of extremes, as `argmax` has them. None where these cannot be packed: few models use them."""
+    """The places of extremes, as `argmax` has them; none where these do not pack: few models use them."""
     if not isinstance(result, tuple):
         return []
     obstacles = list(trace.obstacles)

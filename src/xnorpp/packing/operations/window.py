@@ -20,38 +20,51 @@ def _strides(stride: Any, kernel: list[int]) -> list[int]:
     return pair(stride) if stride not in (None, [], ()) else kernel
 
 
+def _within(
+    trace: Trace, node: Node, kernel: list[int], stride: Any, padding: Any, beyond: bool
+) -> tuple[list[int], list[int]]:
+    """Kernel and stride. With `ceil_mode` a window may be larger than the image: it is the image then, where
+    the size of this is fixed."""
+    step = _strides(stride, kernel)
+    if not beyond or pair(padding) != [0, 0] or trace.any_size:
+        return kernel, step
+    pairs = list(zip(node.shape[1:], kernel, step))
+    return [min(size, one) for size, one, _ in pairs], [size if size < one else by for size, one, by in pairs]
+
+
 def max_pool2d(
     trace: Trace, result: Tensor | Shape, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
     dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
 ) -> Node:  # fmt: skip
     if return_indices:
         raise trace.fail("with return_indices=True is not supported", "use return_indices=False")
-    kernel = pair(kernel_size)
-    attrs = {
-        "kernel": kernel,
-        "stride": _strides(stride, kernel),
-        "padding": pair(padding),
-        "ceil_mode": bool(ceil_mode),
-    }
+    node = _image(trace, input)
+    kernel, step = _within(
+        trace, node, pair(kernel_size), stride, padding, ceil_mode and pair(dilation) == [1, 1]
+    )
+    attrs = {"kernel": kernel, "stride": step, "padding": pair(padding), "ceil_mode": bool(ceil_mode)}
     if pair(dilation) != [1, 1]:
         attrs["dilation"] = pair(dilation)
-        return trace.emit("dilated_max_pool2d", [_image(trace, input)], _shape(result), attrs)
-    return trace.emit("max_pool2d", [_image(trace, input)], _shape(result), attrs)
+        return trace.emit("dilated_max_pool2d", [node], _shape(result), attrs)
+    return trace.emit("max_pool2d", [node], _shape(result), attrs)
 
 
 def avg_pool2d(
     trace: Trace, result: Tensor | Shape, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: Any = None,
 ) -> Node:  # fmt: skip
-    kernel = pair(kernel_size)
+    node = _image(trace, input)
+    kernel, step = _within(
+        trace, node, pair(kernel_size), stride, padding, ceil_mode and divisor_override is None
+    )
     attrs = {
         "kernel": kernel,
-        "stride": _strides(stride, kernel),
+        "stride": step,
         "padding": pair(padding),
         "ceil_mode": bool(ceil_mode),
         "count_include_pad": bool(count_include_pad) or divisor_override is not None,
     }
-    pooled = trace.emit("avg_pool2d", [_image(trace, input)], _shape(result), attrs)
+    pooled = trace.emit("avg_pool2d", [node], _shape(result), attrs)
     if divisor_override is None:
         return pooled
     if ceil_mode:

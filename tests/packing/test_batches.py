@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -317,3 +318,34 @@ def test_constants_that_differ_from_image_to_image_are_refused() -> None:
         return (x.flatten(0, 1) + torch.arange(len(x) * 4).view(-1, 1, 1)).unflatten(0, (len(x), -1))
 
     is_refused(Lambda(function), (4, 5, 6), "differs from image to image", "every image the same")
+
+
+FEATURES = torch.randn(5, 7, 4, generator=torch.Generator().manual_seed(0))
+TABLES = torch.randn(2, 5, 7, 4, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: (x.transpose(0, 1) @ FEATURES).transpose(0, 1), (5, 7)),
+        (lambda x: torch.matmul(x.permute(1, 2, 0, 3), TABLES).permute(2, 0, 1, 3), (2, 5, 7)),
+    ],
+)
+def test_a_layer_for_each_feature_with_the_images_as_rows(function: Any, shape: tuple[int, ...]) -> None:
+    agrees(function, images(*shape))
+
+
+class Ghost(nn.Module):
+    """Batch norm over parts of at most 128 images, as TabNet has it: in evaluation all are treated alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = x.chunk(-(-len(x) // 128), 0)
+        return torch.cat([self.norm(part) for part in parts], 0)
+
+
+def test_parts_of_a_batch_that_is_no_larger_than_one() -> None:
+    agrees(Ghost(), images(9))

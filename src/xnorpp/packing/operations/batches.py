@@ -101,6 +101,10 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
         )
     if name in ("matmul", "bmm") and len(values) == 1 and values[0] is args[0] and 0 not in places | counts:
         return _rows_with_the_batch(trace, handler, args, result)
+    if name == "matmul" and len(values) == 1 and values[0] is args[0] and counts == {0}:
+        constant = args[1] if len(args) > 1 else None
+        if places == {max(args[0].dim() - 2, 1)} and isinstance(constant, Tensor) and constant.dim() > 2:
+            return _one_row_each(trace, handler, args, result)
     if len(counts) == len(places) == 1 and places != {0} and name in _TRAILING:
         return _batch_first(trace, name, handler, args, kwargs, result, values[0])
     if counts == {0} or len(counts) > 1 or places != {0}:
@@ -205,6 +209,17 @@ def _rows_with_the_batch(trace: Trace, handler: Handler, args: Any, result: Tens
     first, made = (trace.apart(t).movedim(batch, 0) for t in (value, result))
     trace.bind(first, trace.node(value, anywhere=True))
     return handler(trace, made, first, constant)
+
+
+def _one_row_each(trace: Trace, handler: Handler, args: Any, result: Tensor) -> Node:
+    """(k, n, c) times a constant (k, c, d), a layer for each of k features: (n, k, 1, c) times it."""
+    value, constant = args
+    batch, node = trace.batch_axis(value), trace.node(value, anywhere=True)
+    trace.follow(result, value)
+    first, made = (t.movedim(batch, 0).unsqueeze(-2) for t in (value, result))
+    trace.alive.append(made)
+    trace.bind(first, reshaped(trace, node, first.shape[1:]))
+    return reshaped(trace, handler(trace, made, first, constant), (*made.shape[1:-2], made.shape[-1]))
 
 
 def _moved(trace: Trace, tensor: Tensor, batch: int, rank: int) -> Tensor:

@@ -80,6 +80,9 @@ def reshape(trace: Trace, result: Tensor, input: Tensor, *args: Any, **kwargs: A
 def _pieces(trace: Trace, input: Tensor, results: Sequence[Tensor], dim: int) -> list[Node]:
     source, dim = trace.node(input, anywhere=True), dim % input.dim()
     nodes, begin = [], 0
+    if len(results) == 1:  # all of it, as of a batch that is no larger than a part
+        trace.follow(results[0], input)
+        return [source]
     if dim == trace.batch_axis(input):
         for part in results:
             end = begin + part.shape[dim]

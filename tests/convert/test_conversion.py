@@ -479,3 +479,37 @@ def test_weights_of_several_types_leave_the_example_as_it_is() -> None:
             return self.layer(x).relu() @ self.small.float().t()
 
     assert not binarize(Mixed(), example=torch.randn(2, 6)).obstacles
+
+
+class OwnProduct(nn.Module):
+    """A linear layer that someone wrote anew, with its weight the other way round."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs))
+        self.gain = nn.Parameter(torch.ones(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight * self.gain
+
+
+class Norm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, 8, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight.flatten()
+
+
+def test_modules_with_weights_of_their_own_are_named() -> None:
+    model = nn.Sequential(
+        nn.Linear(8, 8), OwnProduct(8, 8), Norm(), nn.Linear(8, 8), OwnProduct(8, 8), nn.Linear(8, 3)
+    )
+    model.append(nn.Embedding(4, 3))
+    report = binarize(model[:-1], example=(8,))
+    assert report.others == {"OwnProduct": ("1", "4")}
+    assert "2 modules of class OwnProduct with a weight of their own left, the first at 1" in str(report)
+    assert binarize(OwnProduct(8, 4)).others == {"OwnProduct": ("the model itself",)}
+    assert "1 module of class OwnProduct with a weight of its own left" in str(binarize(OwnProduct(8, 4)))
+    assert not binarize(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2))).others

@@ -120,7 +120,21 @@ def binarize(
         rows.append(ReportRow(path, type(layer).__name__, layer not in plan.reasons, reason + note))
     set_nested_sequences(model)
     obstacles = () if example is None else check_packable(model, example).obstacles
-    return Report(tuple(rows), obstacles)
+    return Report(tuple(rows), obstacles, _weights_of_others(model))
+
+
+def _weights_of_others(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Modules of other classes than torch's and ours that have a matrix called `weight`."""
+    found: dict[str, tuple[str, ...]] = {}
+    for path, module in model.named_modules():
+        weight = module._parameters.get("weight")
+        if weight is None or isinstance(module, (*LAYERS, BinaryLayer)):
+            continue
+        matrix = sum(size > 1 for size in weight.shape) > 1 and weight.is_floating_point()
+        if matrix and not type(module).__module__.startswith("torch.nn."):
+            kind = type(module).__name__
+            found[kind] = (*found.get(kind, ()), path or "the model itself")
+    return found
 
 
 def unbinarize(model: nn.Module) -> Report:

@@ -39,6 +39,8 @@ class Report:
     Attributes:
         rows: One per convolution or linear.
         obstacles: What would not pack and what to do about it, given an example; see `check_packable`.
+        others: Paths of modules that have a weight of their own and are no convolution or linear of torch's,
+            by their class, such as a linear layer that someone wrote anew. They were left as they are.
 
     Example:
         >>> from torch import nn
@@ -51,6 +53,7 @@ class Report:
 
     rows: tuple[ReportRow, ...] = field(default_factory=tuple)
     obstacles: tuple[Any, ...] = ()
+    others: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def changed(self) -> tuple[str, ...]:
@@ -71,6 +74,12 @@ class Report:
         ]
         count = len(self.changed)
         lines.append(f"{count} layer{'s'[: count != 1]} made binary, {len(self.left)} left as they were")
+        for kind, places in self.others.items():
+            one = len(places) == 1
+            lines.append(
+                f"{len(places)} module{'' if one else 's'} of class {kind} with a weight of {'its' if one else 'their'} "
+                f"own left, the first at {places[0]}: layers of torch.nn alone are made binary"
+            )
         if self.obstacles:
             lines.append(f"{len(self.obstacles)} obstacles to packing:")
             lines += [f"  {obstacle}" for obstacle in self.obstacles]

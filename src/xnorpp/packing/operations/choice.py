@@ -17,12 +17,13 @@ from torch import Tensor
 from xnorpp.packing.composed import COMPOSED, composed_value, elementwise
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.views import expanded, reshaped
+from xnorpp.packing.obstacles import Refusal
 from xnorpp.packing.operations.activation import bounded, emit_slope, hardtanh, relu
 from xnorpp.packing.operations.arguments import Handler, affine, finite, shape_of
 from xnorpp.packing.operations.arithmetic import plus_constant, sub, times_constant
 from xnorpp.packing.operations.reduction import axes_of, emit_reduce
 from xnorpp.packing.operations.rounding import any_rounding
-from xnorpp.packing.trace import Refusal, Trace
+from xnorpp.packing.trace import Trace
 
 _LARGEST = float(np.finfo(np.float32).max)
 _MOST_STEPS, _MOST = 3, 1e6  # of a rounding: those of two bits; a larger number is no limit

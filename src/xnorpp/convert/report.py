@@ -76,9 +76,10 @@ class Report:
         lines.append(f"{count} layer{'s'[: count != 1]} made binary, {len(self.left)} left as they were")
         for kind, places in self.others.items():
             one = len(places) == 1
+            modules, own = ("module", "its own") if one else ("modules", "their own")
             lines.append(
-                f"{len(places)} module{'' if one else 's'} of class {kind} with a weight of {'its' if one else 'their'} "
-                f"own left, the first at {places[0]}: layers of torch.nn alone are made binary"
+                f"{len(places)} {modules} of class {kind} with a weight of {own} left, the first at {places[0]}: "
+                "layers of torch.nn alone are made binary"
             )
         if self.obstacles:
             lines.append(f"{len(self.obstacles)} obstacles to packing:")

@@ -78,8 +78,8 @@ class Report:
             one = len(places) == 1
             modules, own = ("module", "its own") if one else ("modules", "their own")
             lines.append(
-                f"{len(places)} {modules} of class {kind} with a weight of {own} left, the first at {places[0]}: "
-                "layers of torch.nn alone are made binary"
+                f"{len(places)} {modules} of class {kind} with a weight of {own} left, the first at "
+                f"{places[0]}: layers of torch.nn alone are made binary"
             )
         if self.obstacles:
             lines.append(f"{len(self.obstacles)} obstacles to packing:")

@@ -32,6 +32,7 @@ from xnorpp.packing.calls import (
     Call,
     changes_first,
     function_name,
+    is_description,
     is_empty,
     keep_value,
     source_line,
@@ -40,7 +41,7 @@ from xnorpp.packing.calls import (
 from xnorpp.packing.constants import Constants, RandomState
 from xnorpp.packing.example import are_batches, input_nodes
 from xnorpp.packing.graph import Array, Node, Trained
-from xnorpp.packing.moves.places import Places
+from xnorpp.packing.moves.places import COUNTED, MOVED, READ_ACROSS, Places
 from xnorpp.packing.obstacles import (
     OBSERVERS,
     RANDOM_NUMBERS,
@@ -136,7 +137,9 @@ class Trace(Places, TorchFunctionMode):
             result = args[0]
         if old is not None:
             args = (old, *args[1:])
-        shape_alone = name in METADATA or (name == "__get__" and not list(tensors_in(result)))
+        shape_alone = (
+            name in METADATA or is_description(result) or (name == "__get__" and not list(tensors_in(result)))
+        )
         if shape_alone or result is NotImplemented:  # as `x == None`
             return result
         self.operation, begin = self._operation_name(func, name), self.serial
@@ -218,10 +221,16 @@ class Trace(Places, TorchFunctionMode):
             if refused_for_any_shape(plain_name(name)):
                 raise self.fail("is not supported", remedy)
             raise Consequence
+        steps = {self.step(t) for t in tracked} - {0}
+        if steps and plain_name(name) not in READ_ACROSS:
+            raise self.fail("reads numbers that count through the batch", COUNTED)
         several = isinstance(result, list | tuple) and all(isinstance(p, Tensor | None) for p in result)
         if not isinstance(result, Tensor) and not several:
             raise self.fail("is not supported", remedy)
-        return record(self, name, args, kwargs, result)
+        made = record(self, name, args, kwargs, result)
+        if steps and isinstance(result, Tensor) and plain_name(name) in MOVED:
+            self.set_step(result, steps.pop())
+        return made
 
     def refuse(
         self, refusal: Refusal, result: Any, tracked: Sequence[Tensor], begin: int | None = None
@@ -290,6 +299,7 @@ class Trace(Places, TorchFunctionMode):
         self.stale.pop(id(tensor), None)
         if self.values is not None:
             with _no_modes():
+                plain = self.without_step(tensor) if self.step(tensor) else plain
                 keep_value(self.values, self.rounded, node.serial, plain.detach().movedim(batch, 0))
 
     def keep(self, made: Node, source: Node | None, move: Callable[[Tensor], Tensor]) -> None:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.composed import composed_value
-from xnorpp.packing.composed.places import gathered, own_rows, rows_of
+from xnorpp.packing.composed.places import gathered, own_places, own_rows, rows_of
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.moves.places import Place
+from xnorpp.packing.moves.places import COUNTED, Place
 from xnorpp.packing.moves.views import (
     as_image,
     batches_of,
@@ -42,6 +42,9 @@ def _whole(index: Any) -> bool:
 
 def getitem(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node:
     """Slices, whole numbers, `...` and None; `x[:, :, ::s, ::t]` is a pooling over single pixels."""
+    across = _across(trace, result, input, index)
+    if across is not None:
+        return across
     computed = _computed(trace, input, index)
     if computed is not None:
         function, places = computed
@@ -96,18 +99,51 @@ def getitem(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node:
     return reshaped(trace, node, shape or [1])
 
 
+def _across(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node | None:
+    """Rows of a batch of rows, (n*k, ...), by places that count through it: those of each image."""
+    parts = list(index) if type(index) is tuple else [index]
+    while len(parts) > 1 and (_whole(parts[-1]) or parts[-1] is Ellipsis):
+        del parts[-1]
+    places = parts[0]
+    step = trace.step(places) if isinstance(places, Tensor) else trace.step(input)
+    if not step:
+        return None
+    rows = trace.place(input)
+    if len(parts) > 1 or (rows.axis, rows.count, rows.outer) != (0, step, 1) or not trace.is_value(input):
+        raise trace.fail("reads numbers that count through the batch", COUNTED)
+    trace.follow(result, places)
+    with torch._C.DisableTorchFunction():
+        value = trace.without_step(places).reshape(places.shape)
+    trace.follow(value, places)
+    trace.bind(value, trace.node(places, anywhere=True))
+    own, apart = trace.apart(value), trace.apart(input)
+    if places.dim() == 1 and trace.merged(places) == 1:  # one for each image
+        return composed_value(trace, own_rows, (apart, value), result)
+    return composed_value(trace, own_places, (apart, own), trace.apart(result))
+
+
 def _computed(trace: Trace, input: Tensor, index: Any) -> tuple[Callable[..., Tensor], Tensor] | None:
-    """Whole numbers computed from the input, as an index of a constant's rows, or one for each image."""
-    images, places = index if type(index) is tuple and len(index) == 2 else (None, index)
-    if not trace.is_value(places) or places.dtype not in (torch.int32, torch.int64):
+    """Whole numbers computed from the input, as an index of a constant's rows, or of rows of each image."""
+    parts = list(index) if type(index) is tuple else [index]
+    while len(parts) > 1 and (_whole(parts[-1]) or parts[-1] is Ellipsis):
+        del parts[-1]
+    images, places = parts if len(parts) == 2 else (None, parts[0])
+    if len(parts) > 2 or not trace.is_value(places) or places.dtype not in (torch.int32, torch.int64):
         return None
     if images is None:
         return None if trace.is_value(input) else (rows_of, places)
-    if not trace.is_value(input) or trace.batch_axis(input) or trace.merged(input) or places.dim() != 1:
+    several = trace.merged(places) and places.dim() > 1
+    if not trace.is_value(input) or trace.batch_axis(input) or trace.merged(input) or several:
         return None
-    counts = images if isinstance(images, range) else images.tolist() if isinstance(images, Tensor) else []
-    ready = _counts_images(trace, images) and list(counts) == list(range(input.shape[0]))
-    return (own_rows, places) if ready else None
+    if not _counts_images(trace, images) or trace.batch_axis(places):
+        return None
+    with torch._C.DisableTorchFunction():
+        counts = torch.as_tensor(list(images) if isinstance(images, range) else images).cpu()
+        own = torch.arange(len(input)).reshape(-1, *[1] * (places.dim() - 1))
+        fits = (
+            counts.dim() <= places.dim() and counts.shape[:1] == own.shape[:1] and bool((counts == own).all())
+        )
+    return (own_rows if places.dim() == 1 else own_places, places) if fits else None
 
 
 def _index(trace: Trace, input: Tensor, index: Any) -> list[Any]:

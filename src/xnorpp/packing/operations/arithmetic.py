@@ -170,12 +170,33 @@ def add(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> No
         if alpha != 1:
             second = affine(trace, second, np.array([float(alpha)]), None)
         return _sum(trace, first, second, result, equal)
+    for value, constant in ((a, b), (b, a)) if alpha == 1 else ():
+        step = _step_of(trace, value, constant, result)
+        if step:
+            trace.follow(result, value)
+            trace.set_step(result, step)
+            return trace.node(value, anywhere=True)
     if trace.is_value(a):
         return _plus(trace, result, a, b, float(alpha))
     if alpha != 1:
         scaled = affine(trace, _grown(trace, trace.node(b), result), np.array([float(alpha)]), None)
         return plus_constant(trace, scaled, a)
     return _plus(trace, result, b, a, 1.0)
+
+
+def _step_of(trace: Trace, value: Any, constant: Any, result: Tensor) -> int:
+    """How much more a constant is for each image, as `torch.arange(n) * k` beside whole numbers."""
+    whole = (torch.int32, torch.int64)
+    if not (trace.is_value(value) and isinstance(constant, Tensor)) or value.dtype not in whole:
+        return 0
+    axes = result.dim() if result.numel() != trace.batch else constant.dim()  # one for each image
+    if value.shape != result.shape or constant.dim() != axes or constant.dtype not in whole:
+        return 0
+    if not trace.constants.is_computed(constant) or trace.batch_axis(value) or trace.merged(value) > 1:
+        return 0
+    c = trace.constant(constant)
+    step = int(c.reshape(-1)[-1]) // (trace.batch - 1) if c.shape[0] == c.size == trace.batch > 1 else 0
+    return step if step > 0 and np.array_equal(c.reshape(-1), step * np.arange(trace.batch)) else 0
 
 
 def _sum(trace: Trace, first: Node, second: Node, result: Tensor, equal: bool) -> Node:

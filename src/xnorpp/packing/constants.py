@@ -13,7 +13,8 @@ from xnorpp.packing.calls import RANDOM
 
 def _memory(tensor: Tensor) -> int:
     """The address of a tensor's memory, which its views share; 0 where it has none."""
-    return tensor.untyped_storage().data_ptr()
+    with torch._C.DisableTorchFunction():
+        return tensor.untyped_storage().data_ptr()
 
 
 class Constants:
@@ -31,6 +32,7 @@ class Constants:
         self.met_unknown = False
         # Arguments of unknown origin. Those that the next run meets too were there before it.
         self.strangers: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+        self._made: set[int] = set()  # memory of what the run made
         self._random: set[int] = set()  # memory
         # Memory into which a value was put, and the tensor that it was put in by; None: several.
         self._changed: dict[int, Tensor | None] = {}
@@ -40,7 +42,12 @@ class Constants:
         self._owned = frozenset(self._known)
 
     def __contains__(self, tensor: Tensor) -> bool:
-        return id(tensor) in self._known or self.older.get(id(tensor)) is tensor
+        if id(tensor) in self._known or self.older.get(id(tensor)) is tensor:
+            return True
+        memory = (
+            _memory(tensor) if self._made else 0
+        )  # another name of one that the run made, as Variable gives
+        return bool(memory) and memory in self._made
 
     def is_computed(self, tensor: Tensor) -> bool:
         """Whether the run made a constant, as `torch.arange(len(x))`, so that it may follow the batch."""
@@ -54,6 +61,8 @@ class Constants:
 
     def add(self, tensor: Tensor) -> None:
         self._known.add(id(tensor))
+        if tensor.layout == torch.strided and tensor.device.type != "meta":
+            self._made.add(_memory(tensor))
 
     def mark_random(self, tensors: Iterable[Tensor]) -> None:
         self._random.update(_memory(t) for t in tensors if _memory(t))

@@ -266,7 +266,8 @@ class Trace(Places, TorchFunctionMode):
         made = []
         for t in tensors:
             self.serial += 1
-            self.nodes[id(t)] = Node("opaque", sources, tuple(t.shape[1:]), serial=self.serial)
+            attrs = {"serial": self.serial}  # no two are alike
+            self.nodes[id(t)] = Node("opaque", sources, tuple(t.shape[1:]), attrs, serial=self.serial)
             made.append(self.nodes[id(t)])
             self._remember(t)
             self.stale.pop(id(t), None)

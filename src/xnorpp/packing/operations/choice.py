@@ -236,6 +236,9 @@ def extreme(function: str) -> Any:
         if isinstance(dim, Tensor) or "other" in kwargs:
             other = kwargs.get("other", dim)
             return (maximum if function == "max" else minimum)(trace, result, input, other)
+        if dim is not None and (trace.batch_axis(input) or trace.merged(input)):
+            along = partial(torch.amax if function == "max" else torch.amin, dim=dim, keepdim=keepdim)
+            return [composed_value(trace, along, (input,), result[0])]
         source = trace.node(input)
         axes = axes_of(trace, source, dim)
         made = emit_reduce(trace, source, function, axes)

@@ -47,7 +47,8 @@ def finish(trace: Trace, result: Any) -> None:
     empty = [name for name, node in outputs.items() if 0 in node.shape]
     if empty and not trace.obstacles:
         trace.report("", "forward", f"returns {empty[0]!r}, which has no numbers", "leave empty parts out")
-    if any(node is trace.input for node in outputs.values()) and not trace.obstacles:
+    alone = outputs and all(node is trace.input for node in outputs.values())
+    if alone and not trace.obstacles:
         remedy = "return what the model computes alone"
         trace.report("", "forward", "returns its input unchanged; there is nothing to pack", remedy)
     trace.outputs = {} if trace.obstacles else outputs

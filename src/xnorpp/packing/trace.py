@@ -41,6 +41,7 @@ from xnorpp.packing.calls import (
 from xnorpp.packing.constants import Constants, RandomState
 from xnorpp.packing.example import are_batches, input_nodes
 from xnorpp.packing.graph import Array, Node, Trained
+from xnorpp.packing.moves.masked import COMPUTED, REASON, Masked
 from xnorpp.packing.moves.places import COUNTED, MOVED, READ_ACROSS, Places
 from xnorpp.packing.obstacles import (
     OBSERVERS,
@@ -98,6 +99,7 @@ class Trace(Places, TorchFunctionMode):
         self.obstacles: list[Obstacle] = []
         self.made: dict[tuple[str, str, str, str], list[Node]] = {}  # what each of them gave
         self.opaque: list[Node] = []
+        self.masked = Masked()  # numbers that computed masks chose
         self.read: list[Node] = []  # values that Python decided by
         self.calls: dict[str, list[Call]] = {}  # by module path
         self.outputs: dict[str, Node] = {}  # by name; empty where there are obstacles
@@ -144,6 +146,8 @@ class Trace(Places, TorchFunctionMode):
             return result
         self.operation, begin = self._operation_name(func, name), self.serial
         try:
+            if self.masked.follow(self, func, name, args, kwargs, result):
+                return result
             found = self._record(name, args, kwargs, result, tracked)
             if drawn.moved():
                 raise self.fail(_ALWAYS_OTHERS, RANDOM_NUMBERS)
@@ -352,6 +356,8 @@ class Trace(Places, TorchFunctionMode):
         """The node of a tensor that depends on the input; `anywhere`: its batch axis may be any one."""
         if isinstance(tensor, Tensor) and id(tensor) in self.stale:
             raise self._fail_changed()
+        if tensor in self.masked:
+            raise self.fail(REASON, COMPUTED)
         if not isinstance(tensor, Tensor) or id(tensor) not in self.nodes:
             raise self.fail("has a constant where a value computed from the input is needed")
         if not anywhere and self.merged(tensor):

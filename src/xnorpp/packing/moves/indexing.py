@@ -16,6 +16,7 @@ from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.composed import composed_value
 from xnorpp.packing.composed.places import gathered, own_places, own_rows, rows_of
 from xnorpp.packing.graph import Array, Node
+from xnorpp.packing.moves.masked import COMPUTED, REASON
 from xnorpp.packing.moves.places import COUNTED, Place
 from xnorpp.packing.moves.views import (
     as_image,
@@ -33,7 +34,6 @@ _FEW = 24  # slices that a list of places may become
 _MOST = 1 << 24  # zeros and ones of a product that chooses
 _BATCH = "leave the batch axis first, and each image to itself"
 _FIXED = "use an index that is the same for every image"
-_COMPUTED = "use slices; where a mask chooses numbers, torch.where(mask, x, y) leaves all others in place"
 
 
 def _whole(index: Any) -> bool:
@@ -152,7 +152,7 @@ def _index(trace: Trace, input: Tensor, index: Any) -> list[Any]:
     parts: list[Any] = []
     for part in index if isinstance(index, tuple) else [index]:
         if isinstance(part, bool) or any(trace.is_value(t) for t in tensors_in(part)):
-            raise trace.fail("with an index computed from the input is not supported", _COMPUTED)
+            raise trace.fail(REASON, COMPUTED)
         for tensor in tensors_in(part):
             trace.check_constant(tensor)
             if tensor.dtype == torch.uint8:  # which torch takes for truth values
@@ -301,6 +301,8 @@ def _slice_axis(trace: Trace, node: Node, axis: int, part: slice) -> Node:
 def setitem(trace: Trace, result: Tensor, input: Tensor, index: Any, value: Any) -> Node:
     """`x[..] = value`: what is put in, joined with what stays around it, or chosen by a mask."""
     if trace.is_value(index):
+        if value in trace.masked:
+            return composed_value(trace, _put_back, (input, index, trace.masked.whole_of(value)), result)
         return composed_value(trace, _masked, (input, index, value), result)
     if trace.batch_axis(input):
         raise trace.fail("reads a tensor whose batch is not its first axis", _BATCH)
@@ -336,6 +338,10 @@ def setitem(trace: Trace, result: Tensor, input: Tensor, index: Any, value: Any)
             around = _taken(trace, around, before, spans[before][1])
         piece = _put(trace, around, piece, axis, spans[axis][1])
     return reshaped(trace, piece, sizes)
+
+
+def _put_back(input: Tensor, mask: Tensor, whole: Tensor) -> Tensor:
+    return torch.where(mask.reshape(*mask.shape, *[1] * (input.dim() - mask.dim())), whole, input)
 
 
 def _masked(input: Tensor, mask: Tensor, value: Any) -> Tensor:

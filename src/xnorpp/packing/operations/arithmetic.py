@@ -10,14 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from xnorpp.packing.composed import composed_value, whole
-from xnorpp.packing.graph import Array, Node
+from xnorpp.packing.graph import Array, Node, same
 from xnorpp.packing.moves.views import as_image, channels_back, channels_first, expanded, reshaped
 from xnorpp.packing.operations.activation import emit_curve
 from xnorpp.packing.operations.arguments import Handler, affine, finite, of_one, once, shape_of, spatial_parts
 from xnorpp.packing.trace import Trace
 
 _MOST_SUMMED = 4  # sums of sums
-_MOST_SAME = 100  # operations on a value that are written twice
 
 
 def batch_norm(
@@ -235,29 +234,12 @@ def _left_over(
     """What is left of two sums where summands of one cancel those of the other; None where none do."""
     left = list(first)
     for sign, node in second:
-        opposite = next((i for i, (s, other) in enumerate(left) if s == -sign and _same(other, node)), None)
+        opposite = next((i for i, (s, other) in enumerate(left) if s == -sign and same(other, node)), None)
         if opposite is None:
             left.append((sign, node))
         else:
             del left[opposite]
     return None if len(left) == len(first) + len(second) else left
-
-
-def _same(a: Node, b: Node) -> bool:
-    """Whether two nodes are one, or the same operations on it."""
-    pairs, seen = [(a, b)], set()
-    while pairs:
-        one, other = pairs.pop()
-        if one is other or (id(one), id(other)) in seen:
-            continue
-        seen.add((id(one), id(other)))
-        alike = one.op == other.op and one.attrs == other.attrs and one.tensors.keys() == other.tensors.keys()
-        if not alike or not one.inputs or len(one.inputs) != len(other.inputs) or len(seen) > _MOST_SAME:
-            return False
-        if not all(np.array_equal(one.tensors[role], other.tensors[role]) for role in one.tensors):
-            return False
-        pairs += zip(one.inputs, other.inputs)
-    return True
 
 
 def sub(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> Node:

@@ -32,6 +32,8 @@ def finish(trace: Trace, result: Any) -> None:
             reason = f"returns {name!r}, whose first axis is not the batch"
             ahead = "y.movedim(1, 0)" if trace.batch_axis(t) == 1 else "the batch axis first"
             trace.report("", "forward", reason, f"return {ahead}, with each image to itself")
+        if t in trace.masked:
+            trace.obstacles.append(trace.masked.obstacle(t))
         if trace.step(t):
             trace.report("", "forward", f"returns {name!r}, whose numbers count through the batch", COUNTED)
         if t.is_complex():

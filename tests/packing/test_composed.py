@@ -227,6 +227,7 @@ def test_what_is_expanded_to_a_value_takes_images_of_any_size() -> None:
 
 GEOMETRIES: list[dict[str, Any]] = [
     {"kernel_size": 3, "stride": 2, "dilation": 2, "padding": 1},
+    {"kernel_size": 3, "dilation": 2, "padding": 1, "output_padding": 1},
     {"kernel_size": 3, "stride": 2, "dilation": 3, "padding": 2, "output_padding": 1},
     {"kernel_size": 4, "stride": 3, "dilation": 2, "groups": 2},
     {"kernel_size": 3, "stride": (2, 3), "dilation": (2, 1), "padding": (1, 0)},

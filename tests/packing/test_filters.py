@@ -135,4 +135,4 @@ def test_filters_that_all_images_would_share_are_refused() -> None:
 
 def test_filters_of_a_constant_image_are_refused() -> None:
     model = Lambda(lambda x: F.conv2d(torch.ones(1, 6, 8, 8), x[:, :, :3, :3]).mean())
-    is_refused(model, (6, 8, 8), "a constant image", "swap")
+    is_refused(model, (6, 8, 8), "which all images would share", "make each image a group")

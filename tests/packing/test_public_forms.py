@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from agreement import agrees, images, is_refused
+from networks import Lambda
 from test_handwritten import Shift, Sign, polynomial, straight_through
 from torch import Tensor, nn
 
@@ -290,3 +292,48 @@ def test_shifts_before_training_are_no_zeros() -> None:
     model[2].forward = lambda x: F.conv2d(torch.sign(x), straight_through(model.filters))
     model.filters = nn.Parameter(torch.randn(4, 8, 3, 3))
     assert check_packable(model, (3, 12, 12))
+
+
+class Autoencoder(nn.Module):
+    """Returns what it was given too, for a loss outside of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Conv2d(3, 4, 3, 2, 1), nn.ConvTranspose2d(4, 3, 2, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.decode(self.encode(x).relu()), x
+
+
+def test_the_input_beside_other_outputs() -> None:
+    torch.manual_seed(0)
+    model = Autoencoder().eval()
+    packed = xnorpp.pack(model, example=(3, 8, 8))
+    x = torch.randn(3, 3, 16, 8)
+    made, given = packed(x.numpy()).values()
+    assert (given == x.numpy()).all()
+    torch.testing.assert_close(torch.from_numpy(made), model(x)[0], rtol=1e-4, atol=1e-5)
+    assert verify(model, x.numpy()).holds
+
+
+NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "of numpy": lambda x: np.float32(0.5) * x - np.int64(3) * x / np.sqrt(x.shape[1]) + (x > np.float32(0.1)),
+    "on a device": lambda x: x.cpu() * 2,
+    "legacy": lambda x: 2 * x + torch.autograd.Variable(torch.zeros(x.size(0), 1, 1, 1)),
+    "out": lambda x: torch.add(x, x * 3, out=torch.empty_like(x)),
+    "copied": lambda x: torch.empty_like(x).copy_(x * 2) + x.clone().fill_(2.0) + x.clone().zero_(),
+    "largest of several": lambda x: (
+        torch.stack([x, x * 2], 0).max(0)[0] + torch.stack([x, -x]).min(dim=0).values
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_as_people_write_them(name: str) -> None:
+    agrees(NUMBERS[name], images(3, 4, 5))
+
+
+def test_what_is_refused_twice_is_not_taken_for_one() -> None:
+    is_refused(
+        Lambda(lambda x: x * 2 + torch.lgamma(x) - torch.digamma(x)), (4,), "lgamma is not supported", ""
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from agreement import agrees, images
 from torch import Tensor, nn
 
@@ -49,3 +50,10 @@ class UNet(nn.Module):
 
 def test_a_network_of_volumes() -> None:
     agrees(UNet(), images(1, 4, 8, 6))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_borders_of_volumes(mode: str) -> None:
+    agrees(lambda x: F.pad(x, (1, 2, 0, 1, 2, 1), mode=mode), images(2, 4, 5, 3))
+    agrees(lambda x: F.pad(x, (0, 0, 0, 0, 1, 2), mode=mode), images(2, 4, 5, 3))
+    agrees(nn.Conv3d(2, 3, 3, padding=1, padding_mode=mode), images(2, 4, 5, 3))

@@ -34,6 +34,8 @@ def assemble(
     free_axes: tuple[int, ...] = (),
 ) -> tuple[Program, dict[str, Node]]:
     """The program of a folded graph, and the node that makes each of its values."""
+    if len(outputs) > 1:
+        outputs = {name: _copied(node) if node.op == "input" else node for name, node in outputs.items()}
     names: dict[int, str] = {}
     nodes: dict[str, Node] = {}
     ops: list[Op] = []
@@ -69,6 +71,12 @@ def assemble(
         scales=store.scales,
     )
     return store_int8(program) if real == "int8" else add_byte_filters(program), nodes
+
+
+def _copied(node: Node) -> Node:
+    """The input as an output beside others."""
+    tensors = {"mult": np.ones(node.shape[0], np.float32)}
+    return Node("affine", [node], node.shape, {}, tensors, "model", node.line, node.serial)
 
 
 def _too_many(nodes: Sequence[Node]) -> PackError:

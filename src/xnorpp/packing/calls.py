@@ -20,6 +20,8 @@ _OUTERMOST = "run_traced"  # the function of `record.py` around a model's run
 METADATA = (
     *("size", "dim", "ndimension", "numel", "nelement", "stride", "is_contiguous", "is_floating_point"),
     *("is_complex", "get_device", "element_size", "storage_offset", "__len__", "__hash__", "__repr__"),
+    *("is_signed", "is_conj", "is_neg", "is_inference", "is_pinned", "is_shared", "is_same_size", "data_ptr"),
+    *("result_type", "can_cast", "is_tensor", "is_storage", "has_names", "dim_order"),
 )
 # Fresh tensors that take no more than shape and type from a value.
 FRESH = (
@@ -105,6 +107,11 @@ def named_outputs(result: Any) -> dict[str, Tensor]:
         for inner, tensor in named_outputs(value).items():
             found[name if isinstance(value, Tensor) else f"{name}.{inner}"] = tensor
     return found
+
+
+def is_description(result: Any) -> bool:
+    """Whether a result is a type, a device or a shape, which do not depend on numbers, as of `x.type()`."""
+    return isinstance(result, str | torch.dtype | torch.device | torch.layout | torch.Size)
 
 
 def is_empty(result: Any) -> bool:

@@ -32,6 +32,7 @@ class Constants:
         self.met_unknown = False
         # Arguments of unknown origin. Those that the next run meets too were there before it.
         self.strangers: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+        self._made: set[int] = set()  # memory of what the run made
         self._random: set[int] = set()  # memory
         # Memory into which a value was put, and the tensor that it was put in by; None: several.
         self._changed: dict[int, Tensor | None] = {}
@@ -49,7 +50,8 @@ class Constants:
     def __contains__(self, tensor: Tensor) -> bool:
         if id(tensor) in self._known or self.older.get(id(tensor)) is tensor:
             return True
-        return _memory(tensor) in self._owned_memory  # as `torch.autograd.Variable(self.index)`
+        memory = _memory(tensor)  # another name of what the model owns or the run made, as Variable gives
+        return memory in self._owned_memory or (bool(memory) and memory in self._made)
 
     def is_computed(self, tensor: Tensor) -> bool:
         """Whether the run made a constant, as `torch.arange(len(x))`, so that it may follow the batch."""
@@ -63,6 +65,8 @@ class Constants:
 
     def add(self, tensor: Tensor) -> None:
         self._known.add(id(tensor))
+        if tensor.layout == torch.strided and tensor.device.type != "meta":
+            self._made.add(_memory(tensor))
 
     def mark_random(self, tensors: Iterable[Tensor]) -> None:
         self._random.update(_memory(t) for t in tensors if _memory(t))

@@ -29,6 +29,9 @@ Trained = Callable[[F32], F32]
 Turned = tuple[int, tuple[tuple[str, tuple[int, ...]], ...]]
 
 
+_MOST_SAME = 100  # operations on a value that are written twice
+
+
 class PackError(XnorppError, ValueError):
     """A model that cannot be packed; the message names the module, the operation and the line.
 
@@ -73,6 +76,23 @@ class Node:
     def spatial(self) -> dict[str, Array]:
         """The spatial factor of an affine or sign: its `row` and `col`, `map` or `full` tensors."""
         return {role: self.tensors[role] for role in ("row", "col", "map", "full") if role in self.tensors}
+
+
+def same(a: Node, b: Node) -> bool:
+    """Whether two nodes are one, or the same operations on it."""
+    pairs, seen = [(a, b)], set()
+    while pairs:
+        one, other = pairs.pop()
+        if one is other or (id(one), id(other)) in seen:
+            continue
+        seen.add((id(one), id(other)))
+        alike = one.op == other.op and one.attrs == other.attrs and one.tensors.keys() == other.tensors.keys()
+        if not alike or not one.inputs or len(one.inputs) != len(other.inputs) or len(seen) > _MOST_SAME:
+            return False
+        if not all(np.array_equal(one.tensors[role], other.tensors[role]) for role in one.tensors):
+            return False
+        pairs += zip(one.inputs, other.inputs)
+    return True
 
 
 def fingerprint(array: Array) -> tuple[str, tuple[int, ...], bytes]:

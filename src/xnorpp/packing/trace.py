@@ -32,6 +32,7 @@ from xnorpp.packing.calls import (
     Call,
     changes_first,
     function_name,
+    is_description,
     is_empty,
     keep_value,
     source_line,
@@ -40,7 +41,8 @@ from xnorpp.packing.calls import (
 from xnorpp.packing.constants import Constants, RandomState
 from xnorpp.packing.example import are_batches, input_nodes
 from xnorpp.packing.graph import Array, Node, Trained
-from xnorpp.packing.moves.places import Places
+from xnorpp.packing.moves.masked import COMPUTED, REASON, Masked
+from xnorpp.packing.moves.places import COUNTED, MOVED, READ_ACROSS, Places
 from xnorpp.packing.obstacles import (
     OBSERVERS,
     RANDOM_NUMBERS,
@@ -97,6 +99,7 @@ class Trace(Places, TorchFunctionMode):
         self.obstacles: list[Obstacle] = []
         self.made: dict[tuple[str, str, str, str], list[Node]] = {}  # what each of them gave
         self.opaque: list[Node] = []
+        self.masked = Masked()  # numbers that computed masks chose
         self.read: list[Node] = []  # values that Python decided by
         self.calls: dict[str, list[Call]] = {}  # by module path
         self.outputs: dict[str, Node] = {}  # by name; empty where there are obstacles
@@ -136,11 +139,15 @@ class Trace(Places, TorchFunctionMode):
             result = args[0]
         if old is not None:
             args = (old, *args[1:])
-        shape_alone = name in METADATA or (name == "__get__" and not list(tensors_in(result)))
+        shape_alone = (
+            name in METADATA or is_description(result) or (name == "__get__" and not list(tensors_in(result)))
+        )
         if shape_alone or result is NotImplemented:  # as `x == None`
             return result
         self.operation, begin = self._operation_name(func, name), self.serial
         try:
+            if self.masked.follow(self, func, name, args, kwargs, result):
+                return result
             found = self._record(name, args, kwargs, result, tracked)
             if drawn.moved():
                 raise self.fail(_ALWAYS_OTHERS, RANDOM_NUMBERS)
@@ -218,10 +225,16 @@ class Trace(Places, TorchFunctionMode):
             if refused_for_any_shape(plain_name(name)):
                 raise self.fail("is not supported", remedy)
             raise Consequence
+        steps = {self.step(t) for t in tracked} - {0}
+        if steps and plain_name(name) not in READ_ACROSS:
+            raise self.fail("reads numbers that count through the batch", COUNTED)
         several = isinstance(result, list | tuple) and all(isinstance(p, Tensor | None) for p in result)
         if not isinstance(result, Tensor) and not several:
             raise self.fail("is not supported", remedy)
-        return record(self, name, args, kwargs, result)
+        made = record(self, name, args, kwargs, result)
+        if steps and isinstance(result, Tensor) and plain_name(name) in MOVED:
+            self.set_step(result, steps.pop())
+        return made
 
     def refuse(
         self, refusal: Refusal, result: Any, tracked: Sequence[Tensor], begin: int | None = None
@@ -257,7 +270,8 @@ class Trace(Places, TorchFunctionMode):
         made = []
         for t in tensors:
             self.serial += 1
-            self.nodes[id(t)] = Node("opaque", sources, tuple(t.shape[1:]), serial=self.serial)
+            attrs = {"serial": self.serial}  # no two are alike
+            self.nodes[id(t)] = Node("opaque", sources, tuple(t.shape[1:]), attrs, serial=self.serial)
             made.append(self.nodes[id(t)])
             self._remember(t)
             self.stale.pop(id(t), None)
@@ -290,6 +304,7 @@ class Trace(Places, TorchFunctionMode):
         self.stale.pop(id(tensor), None)
         if self.values is not None:
             with _no_modes():
+                plain = self.without_step(tensor) if self.step(tensor) else plain
                 keep_value(self.values, self.rounded, node.serial, plain.detach().movedim(batch, 0))
 
     def keep(self, made: Node, source: Node | None, move: Callable[[Tensor], Tensor]) -> None:
@@ -341,6 +356,8 @@ class Trace(Places, TorchFunctionMode):
         """The node of a tensor that depends on the input; `anywhere`: its batch axis may be any one."""
         if isinstance(tensor, Tensor) and id(tensor) in self.stale:
             raise self._fail_changed()
+        if tensor in self.masked:
+            raise self.fail(REASON, COMPUTED)
         if not isinstance(tensor, Tensor) or id(tensor) not in self.nodes:
             raise self.fail("has a constant where a value computed from the input is needed")
         if not anywhere and self.merged(tensor):

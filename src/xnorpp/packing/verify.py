@@ -215,7 +215,7 @@ def _check_real(op: Op, mine: Any, goal: Any, bound: F64, off: F64) -> LayerChec
         error = np.abs(mine.astype(np.float64) - goal)
     same = (mine == goal) | (np.isnan(mine) & np.isnan(goal))
     same |= np.isinf(goal) & (mine * np.sign(goal) >= FAR)  # an infinite number of a mask is a large one
-    close = off <= _ROUNDED * np.abs(goal).max(initial=1.0)
+    close = off <= _ROUNDED * np.nanmax(np.abs(goal), initial=1.0)
     beyond = int(((~same & ~(error <= bound)) | ~close).sum())
     largest = float(np.where(same, 0.0, error).max())
     return LayerCheck(op.name, op.op, goal.size, 0, beyond, largest, float(np.median(bound)), 0)

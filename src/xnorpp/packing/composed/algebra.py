@@ -190,7 +190,7 @@ def _det(input: Tensor) -> Any:
     return functools.reduce(torch.add, parts)
 
 
-def _inverse(A: Tensor) -> Tensor:
+def _inverse(A: Tensor) -> Any:
     """Determinants of what is left of a matrix without a row and a column, by that of the whole."""
     size, whole = A.shape[-1], _det(A)
     if size == 1:

@@ -80,7 +80,14 @@ def _diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) 
     return (rows.unsqueeze(-1) * torch.diag(ones, offset)).movedim((-2, -1), (dim1, dim2))
 
 
+def _copy(input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    return src.to(input.dtype).expand_as(input)
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "copy": _copy,
+    "zero": torch.zeros_like,
+    "fill": torch.full_like,
     "hstack": lambda tensors: torch.cat(list(tensors), 1),
     "column_stack": _column_stack,
     "dstack": _dstack,

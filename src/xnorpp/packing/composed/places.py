@@ -69,6 +69,13 @@ def own_rows(input: Tensor, places: Tensor) -> Tensor:
     return (input * ones.reshape(*ones.shape, *[1] * (input.dim() - 2))).sum(1)
 
 
+def own_places(input: Tensor, places: Tensor) -> Tensor:
+    """`input[images, places]`: several rows for each image, where `images` counts them."""
+    rows = _at(places, input.shape[1]).flatten(1, -2)
+    wide = input.unsqueeze(-1) if input.dim() == 2 else input.flatten(2)
+    return (rows @ wide).reshape(*places.shape, *input.shape[2:])
+
+
 def gathered(input: Tensor, dim: int, index: Tensor) -> Tensor:
     for axis, size in enumerate(index.shape):
         if axis and axis != dim % input.dim() and size < input.shape[axis]:

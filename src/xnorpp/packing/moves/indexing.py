@@ -14,9 +14,10 @@ from torch import Tensor
 
 from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.composed import composed_value
-from xnorpp.packing.composed.places import gathered, own_rows, rows_of
+from xnorpp.packing.composed.places import gathered, own_places, own_rows, rows_of
 from xnorpp.packing.graph import Array, Node
-from xnorpp.packing.moves.places import Place
+from xnorpp.packing.moves.masked import COMPUTED, REASON
+from xnorpp.packing.moves.places import COUNTED, Place
 from xnorpp.packing.moves.views import (
     as_image,
     batches_of,
@@ -33,7 +34,6 @@ _FEW = 24  # slices that a list of places may become
 _MOST = 1 << 24  # zeros and ones of a product that chooses
 _BATCH = "leave the batch axis first, and each image to itself"
 _FIXED = "use an index that is the same for every image"
-_COMPUTED = "use slices; where a mask chooses numbers, torch.where(mask, x, y) leaves all others in place"
 
 
 def _whole(index: Any) -> bool:
@@ -42,6 +42,9 @@ def _whole(index: Any) -> bool:
 
 def getitem(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node:
     """Slices, whole numbers, `...` and None; `x[:, :, ::s, ::t]` is a pooling over single pixels."""
+    across = _across(trace, result, input, index)
+    if across is not None:
+        return across
     computed = _computed(trace, input, index)
     if computed is not None:
         function, places = computed
@@ -96,18 +99,51 @@ def getitem(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node:
     return reshaped(trace, node, shape or [1])
 
 
+def _across(trace: Trace, result: Tensor, input: Tensor, index: Any) -> Node | None:
+    """Rows of a batch of rows, (n*k, ...), by places that count through it: those of each image."""
+    parts = list(index) if type(index) is tuple else [index]
+    while len(parts) > 1 and (_whole(parts[-1]) or parts[-1] is Ellipsis):
+        del parts[-1]
+    places = parts[0]
+    step = trace.step(places) if isinstance(places, Tensor) else trace.step(input)
+    if not step:
+        return None
+    rows = trace.place(input)
+    if len(parts) > 1 or (rows.axis, rows.count, rows.outer) != (0, step, 1) or not trace.is_value(input):
+        raise trace.fail("reads numbers that count through the batch", COUNTED)
+    trace.follow(result, places)
+    with torch._C.DisableTorchFunction():
+        value = trace.without_step(places).reshape(places.shape)
+    trace.follow(value, places)
+    trace.bind(value, trace.node(places, anywhere=True))
+    own, apart = trace.apart(value), trace.apart(input)
+    if places.dim() == 1 and trace.merged(places) == 1:  # one for each image
+        return composed_value(trace, own_rows, (apart, value), result)
+    return composed_value(trace, own_places, (apart, own), trace.apart(result))
+
+
 def _computed(trace: Trace, input: Tensor, index: Any) -> tuple[Callable[..., Tensor], Tensor] | None:
-    """Whole numbers computed from the input, as an index of a constant's rows, or one for each image."""
-    images, places = index if type(index) is tuple and len(index) == 2 else (None, index)
-    if not trace.is_value(places) or places.dtype not in (torch.int32, torch.int64):
+    """Whole numbers computed from the input, as an index of a constant's rows, or of rows of each image."""
+    parts = list(index) if type(index) is tuple else [index]
+    while len(parts) > 1 and (_whole(parts[-1]) or parts[-1] is Ellipsis):
+        del parts[-1]
+    images, places = parts if len(parts) == 2 else (None, parts[0])
+    if len(parts) > 2 or not trace.is_value(places) or places.dtype not in (torch.int32, torch.int64):
         return None
     if images is None:
         return None if trace.is_value(input) else (rows_of, places)
-    if not trace.is_value(input) or trace.batch_axis(input) or trace.merged(input) or places.dim() != 1:
+    several = trace.merged(places) and places.dim() > 1
+    if not trace.is_value(input) or trace.batch_axis(input) or trace.merged(input) or several:
         return None
-    counts = images if isinstance(images, range) else images.tolist() if isinstance(images, Tensor) else []
-    ready = _counts_images(trace, images) and list(counts) == list(range(input.shape[0]))
-    return (own_rows, places) if ready else None
+    if not _counts_images(trace, images) or trace.batch_axis(places):
+        return None
+    with torch._C.DisableTorchFunction():
+        counts = torch.as_tensor(list(images) if isinstance(images, range) else images).cpu()
+        own = torch.arange(len(input)).reshape(-1, *[1] * (places.dim() - 1))
+        fits = (
+            counts.dim() <= places.dim() and counts.shape[:1] == own.shape[:1] and bool((counts == own).all())
+        )
+    return (own_rows if places.dim() == 1 else own_places, places) if fits else None
 
 
 def _index(trace: Trace, input: Tensor, index: Any) -> list[Any]:
@@ -116,7 +152,7 @@ def _index(trace: Trace, input: Tensor, index: Any) -> list[Any]:
     parts: list[Any] = []
     for part in index if isinstance(index, tuple) else [index]:
         if isinstance(part, bool) or any(trace.is_value(t) for t in tensors_in(part)):
-            raise trace.fail("with an index computed from the input is not supported", _COMPUTED)
+            raise trace.fail(REASON, COMPUTED)
         for tensor in tensors_in(part):
             trace.check_constant(tensor)
             if tensor.dtype == torch.uint8:  # which torch takes for truth values
@@ -276,6 +312,8 @@ def _slice_axis(trace: Trace, node: Node, axis: int, part: slice) -> Node:
 def setitem(trace: Trace, result: Tensor, input: Tensor, index: Any, value: Any) -> Node:
     """`x[..] = value`: what is put in, joined with what stays around it, or chosen by a mask."""
     if trace.is_value(index):
+        if value in trace.masked:
+            return composed_value(trace, _put_back, (input, index, trace.masked.whole_of(value)), result)
         return composed_value(trace, _masked, (input, index, value), result)
     if trace.batch_axis(input):
         raise trace.fail("reads a tensor whose batch is not its first axis", _BATCH)
@@ -311,6 +349,10 @@ def setitem(trace: Trace, result: Tensor, input: Tensor, index: Any, value: Any)
             around = _taken(trace, around, before, spans[before][1])
         piece = _put(trace, around, piece, axis, spans[axis][1])
     return reshaped(trace, piece, sizes)
+
+
+def _put_back(input: Tensor, mask: Tensor, whole: Tensor) -> Tensor:
+    return torch.where(mask.reshape(*mask.shape, *[1] * (input.dim() - mask.dim())), whole, input)
 
 
 def _masked(input: Tensor, mask: Tensor, value: Any) -> Tensor:

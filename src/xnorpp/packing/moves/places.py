@@ -4,7 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
+
+# Functions that leave numbers as they are, each image's with it, ...
+MOVED = frozenset(
+    (
+        *(
+            "view",
+            "reshape",
+            "flatten",
+            "ravel",
+            "unsqueeze",
+            "squeeze",
+            "unflatten",
+            "view_as",
+            "contiguous",
+        ),
+        *("long", "int", "to", "clone", "detach", "type", "type_as"),
+    )
+)
+# ... and that read places in a whole batch of rows.
+READ_ACROSS = MOVED | {"getitem", "index_select"}
+COUNTED = "index the rows of each image by themselves: torch.gather(x, 1, index)"
 
 
 @dataclass(frozen=True)
@@ -32,6 +54,9 @@ class Places:
     def __init__(self) -> None:
         super().__init__()
         self._places: dict[int, Place] = {}  # of tensors where it is not the first axis alone
+        # Of tensors that have this number more for each image before theirs, as places in a whole batch of
+        # rows, (n*k, ...), have; their values do not.
+        self._steps: dict[int, int] = {}
 
     def place(self, tensor: Tensor) -> Place:
         """Where the images of a tensor are."""
@@ -68,6 +93,22 @@ class Places:
     def set_merged(self, tensor: Tensor, count: int) -> None:
         """From now on the batch axis of this tensor is images times `count`."""
         self.set_place(tensor, replace(self.place(tensor), count=count, outer=1))
+
+    def step(self, tensor: Tensor) -> int:
+        """How much more the numbers of a tensor are for each image than its value."""
+        return self._steps.get(id(tensor), 0)
+
+    def set_step(self, tensor: Tensor, step: int) -> None:
+        """From now on a tensor's numbers are its value and this much more for each image."""
+        self._steps.pop(id(tensor), None)
+        if step:
+            self._steps[id(tensor)] = step
+
+    def without_step(self, tensor: Tensor) -> Tensor:
+        """The value of a tensor whose batch is its first axis, with what it is merged with apart."""
+        plain = self.plain_of(tensor)
+        images = torch.arange(self.batch, device=plain.device).reshape(-1, *[1] * (plain.dim() - 1))
+        return plain - self.step(tensor) * images
 
     def plain_of(self, tensor: Tensor, place: Place | None = None) -> Tensor:
         """A tensor with images and the axis that they were merged with as two axes, in this order."""

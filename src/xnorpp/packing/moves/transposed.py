@@ -42,9 +42,10 @@ def transposed(
     if stride != [1, 1] and dilation != [1, 1] and not binary:
         filters, dilation = _spread(filters, dilation), [1, 1]
     reach = [d * (k - 1) for d, k in zip(dilation, filters.shape[2:])]
-    if stride == [1, 1] and reach[0] >= padding[0] and reach[1] >= padding[1]:
-        border, padding = [r - p for r, p in zip(reach, padding)], [0, 0]
-        size = [n + 2 * b - r for n, b, r in zip(source.shape[1:], border, reach)]
+    border = [r - p for r, p in zip(reach, padding)]
+    size = [n + 2 * b - r for n, b, r in zip(source.shape[1:], border, reach)]
+    if stride == [1, 1] and min(border) >= 0 and tuple(size) == shape[1:]:  # no `output_padding`
+        padding = [0, 0]
         turned = filters[:, :, ::-1, ::-1]
         made = _conv(trace, source, turned, dilation, groups, (size[0], size[1]), border)
     else:

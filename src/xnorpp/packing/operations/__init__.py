@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -45,7 +46,17 @@ from xnorpp.packing.trace import Trace
 _IDENTITY = frozenset(
     (
         *("contiguous", "clone", "detach", "requires_grad_", "positive", "__get__", "real", "as_tensor"),
-        *("asarray", "conj", "conj_physical", "resolve_conj", "resolve_neg", "alias"),
+        *(
+            "cpu",
+            "cuda",
+            "pin_memory",
+            "asarray",
+            "conj",
+            "conj_physical",
+            "resolve_conj",
+            "resolve_neg",
+            "alias",
+        ),
     )
 )
 _CASTS = frozenset(
@@ -115,6 +126,8 @@ def record(trace: Trace, name: str, args: Any, kwargs: Any, result: Any) -> Node
     """The node for one call of a torch function, or one for each tensor that it returns."""
     plain = plain_name(name)
     args, kwargs = _in_order(plain, args, kwargs)
+    if isinstance(kwargs.get("out"), Tensor):  # which is the result
+        del kwargs["out"]
     with_complex = any_complex(args, kwargs, result)
     if not with_complex and (name in _IDENTITY or name in _CASTS):
         return _same(trace, name, args[0], result)
@@ -167,11 +180,17 @@ def _of_one_channel(function: Any, input: Tensor, *args: Any, **kwargs: Any) -> 
 
 def _in_order(plain: str, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
     """Arguments under torch's own names, and the values by their places, which are the first ones."""
-    kwargs = {_NUMPY.get(key, key): value for key, value in kwargs.items()}
+    kwargs = {_NUMPY.get(key, key): _python(value) for key, value in kwargs.items()}
+    args = tuple(_python(value) for value in args)
     for place, name in enumerate((*(["condition"] if plain == "where" else []), "input", "other")):
         if name in kwargs and len(args) == place:
             args = (*args, kwargs.pop(name))
     return args, kwargs
+
+
+def _python(value: Any) -> Any:
+    """A number of numpy as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _same(trace: Trace, name: str, input: Tensor, result: Tensor) -> Node:

@@ -10,14 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from xnorpp.packing.composed import composed_value, whole
-from xnorpp.packing.graph import Array, Node
+from xnorpp.packing.graph import Array, Node, same
 from xnorpp.packing.moves.views import as_image, channels_back, channels_first, expanded, reshaped
 from xnorpp.packing.operations.activation import emit_curve
 from xnorpp.packing.operations.arguments import Handler, affine, finite, of_one, once, shape_of, spatial_parts
 from xnorpp.packing.trace import Trace
 
 _MOST_SUMMED = 4  # sums of sums
-_MOST_SAME = 100  # operations on a value that are written twice
 
 
 def batch_norm(
@@ -170,12 +169,33 @@ def add(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> No
         if alpha != 1:
             second = affine(trace, second, np.array([float(alpha)]), None)
         return _sum(trace, first, second, result, equal)
+    for value, constant in ((a, b), (b, a)) if alpha == 1 else ():
+        step = _step_of(trace, value, constant, result)
+        if step:
+            trace.follow(result, value)
+            trace.set_step(result, step)
+            return trace.node(value, anywhere=True)
     if trace.is_value(a):
         return _plus(trace, result, a, b, float(alpha))
     if alpha != 1:
         scaled = affine(trace, _grown(trace, trace.node(b), result), np.array([float(alpha)]), None)
         return plus_constant(trace, scaled, a)
     return _plus(trace, result, b, a, 1.0)
+
+
+def _step_of(trace: Trace, value: Any, constant: Any, result: Tensor) -> int:
+    """How much more a constant is for each image, as `torch.arange(n) * k` beside whole numbers."""
+    whole = (torch.int32, torch.int64)
+    if not (trace.is_value(value) and isinstance(constant, Tensor)) or value.dtype not in whole:
+        return 0
+    axes = result.dim() if result.numel() != trace.batch else constant.dim()  # one for each image
+    if value.shape != result.shape or constant.dim() != axes or constant.dtype not in whole:
+        return 0
+    if not trace.constants.is_computed(constant) or trace.batch_axis(value) or trace.merged(value) > 1:
+        return 0
+    c = trace.constant(constant)
+    step = int(c.reshape(-1)[-1]) // (trace.batch - 1) if c.shape[0] == c.size == trace.batch > 1 else 0
+    return step if step > 0 and np.array_equal(c.reshape(-1), step * np.arange(trace.batch)) else 0
 
 
 def _sum(trace: Trace, first: Node, second: Node, result: Tensor, equal: bool) -> Node:
@@ -214,29 +234,12 @@ def _left_over(
     """What is left of two sums where summands of one cancel those of the other; None where none do."""
     left = list(first)
     for sign, node in second:
-        opposite = next((i for i, (s, other) in enumerate(left) if s == -sign and _same(other, node)), None)
+        opposite = next((i for i, (s, other) in enumerate(left) if s == -sign and same(other, node)), None)
         if opposite is None:
             left.append((sign, node))
         else:
             del left[opposite]
     return None if len(left) == len(first) + len(second) else left
-
-
-def _same(a: Node, b: Node) -> bool:
-    """Whether two nodes are one, or the same operations on it."""
-    pairs, seen = [(a, b)], set()
-    while pairs:
-        one, other = pairs.pop()
-        if one is other or (id(one), id(other)) in seen:
-            continue
-        seen.add((id(one), id(other)))
-        alike = one.op == other.op and one.attrs == other.attrs and one.tensors.keys() == other.tensors.keys()
-        if not alike or not one.inputs or len(one.inputs) != len(other.inputs) or len(seen) > _MOST_SAME:
-            return False
-        if not all(np.array_equal(one.tensors[role], other.tensors[role]) for role in one.tensors):
-            return False
-        pairs += zip(one.inputs, other.inputs)
-    return True
 
 
 def sub(trace: Trace, result: Tensor, a: Any, b: Any, *, alpha: float = 1) -> Node:

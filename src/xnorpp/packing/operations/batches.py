@@ -17,6 +17,7 @@ from xnorpp.packing.calls import tensors_in
 from xnorpp.packing.composed import composed
 from xnorpp.packing.composed.filters import CONVOLUTIONS
 from xnorpp.packing.graph import Node
+from xnorpp.packing.moves.places import COUNTED, Place
 from xnorpp.packing.moves.views import channels_back, channels_first, of_each_image, reshaped
 from xnorpp.packing.operations import (
     activation,
@@ -131,16 +132,18 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
             raise mixes_images(trace)
         return dims[0] if isinstance(value, int) else dims
 
-    return handler(trace, trace.apart(result), *_each(name, changed, args), **_named(changed, kwargs))
+    own = trace.apart(result)
+    made = handler(trace, own, *_each(name, changed, args), **_named(changed, kwargs))
+    trace.set_step(result, trace.step(own))
+    return made
 
 
 def _own_filters(trace: Trace, name: str, args: Any, kwargs: Any, result: Tensor) -> Node:
     """A convolution with filters of each image's own: the images must be groups of one image."""
     given = signature(CONVOLUTIONS[name]).bind(0, *args, **kwargs).arguments
     input, weight = given["input"], given["weight"]
-    if not trace.is_value(input):
-        raise trace.fail("has filters computed from the input, and a constant image", "swap the two")
-    place, own = trace.place(input), trace.place(weight)
+    own = trace.place(weight)
+    place = trace.place(input) if trace.is_value(input) else Place(1, own.count, own.outer)
     count = trace.batch * own.outer
     apart = (place.axis, own.axis) == (1, 0) and len(input) == 1 and place.outer == own.outer
     if not apart or given.get("groups", 1) % count:
@@ -197,7 +200,10 @@ def _batch_first(
     trace.alive.append(front)
     args, kwargs = _each(name, changed, args), _named(changed, kwargs)
     if not count:
-        return handler(trace, front, *args, **kwargs)
+        made = handler(trace, front, *args, **kwargs)
+        if trace.step(front):
+            raise trace.fail("gives numbers that count through the batch", COUNTED)
+        return made
     return channels_back(trace, called(trace, name, handler, args, kwargs, front), batch - gone)
 
 

@@ -31,6 +31,22 @@ _ROUNDINGS: dict[str, Any] = {"round": (np.rint, 0.5), "floor": (np.floor, 1.0),
 _BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "softmax": (0.0, 1.0), "erf": (-1.0, 1.0)}
 # Operations that give what is no number of finite ones.
 _UNDEFINED = ("div", "reciprocal", "sqrt", "log", "exp", "softmax", "attention")
+_OF_SOME = ("sqrt", "log", "reciprocal", "div")
+_POINTWISE = (
+    "affine",
+    "relu",
+    "prelu",
+    "hardtanh",
+    "exp",
+    "sigmoid",
+    "tanh",
+    "softplus",
+    "silu",
+    "gelu",
+    "elu",
+)
+_OF_TWO = ("mul", "add", "sub")
+_MOST_GUARDED = 12  # operations before a choice
 _MOVED = ("reshape", "flatten", "permute", "slice", "max_pool2d", "global_avg_pool", "flip")
 
 
@@ -129,11 +145,12 @@ def where(trace: Trace, result: Tensor, condition: Any, a: Any = None, b: Any = 
         between = None if trace.is_value(a) or trace.is_value(b) else _between(trace, a, b, result)
         if between is not None:
             return _plus(trace, _times(trace, mask, between[0]), between[1])
-        chosen = trace.emit("mul", [_filled(trace, a, result), mask], mask.shape)
         rest = affine(trace, mask, np.array([-1.0]), np.array([1.0]))
-        return trace.emit(
-            "add", [chosen, trace.emit("mul", [_filled(trace, b, result), rest], mask.shape)], mask.shape
-        )
+        chosen = [
+            trace.emit("mul", [_guarded(trace, _filled(trace, value, result), share), share], mask.shape)
+            for value, share in ((a, mask), (b, rest))
+        ]
+        return trace.emit("add", chosen, mask.shape)
     fixed = _finite(trace, condition, result)
     parts: list[Any] = []
     for t, share in ((a, fixed), (b, 1 - fixed)):
@@ -146,6 +163,25 @@ def where(trace: Trace, result: Tensor, condition: Any, a: Any = None, b: Any = 
     values = [part for part in parts if isinstance(part, Node)]
     (constant,) = (part for part in parts if not isinstance(part, Node))
     return _plus(trace, values[0], constant)
+
+
+def _guarded(trace: Trace, node: Node, share: Node, steps: int = _MOST_GUARDED) -> Node:
+    """A value that is the same where `share` is 1, and where it is 0 a number, which a root, a logarithm or a
+    quotient there may not be: 0 times it would not be 0. Composed functions see to it themselves."""
+    if trace.composing and not trace.composing.endswith("__setitem__"):
+        return node
+    if node.op not in (*_POINTWISE, *_OF_TWO, *_OF_SOME) or node.shape != share.shape or not steps:
+        return node
+    inputs = [_guarded(trace, source, share, steps - 1) for source in node.inputs]
+    if node.op in _OF_SOME and inputs[-1].shape == share.shape:
+        chosen = trace.emit("mul", [inputs[-1], share], share.shape)
+        others = affine(trace, share, np.array([-1.0]), np.array([1.0]))
+        inputs[-1] = trace.emit("add", [chosen, others], share.shape)
+    if all(new is old for new, old in zip(inputs, node.inputs)):
+        return node
+    made = trace.emit(node.op, inputs, node.shape, node.attrs, node.tensors, node.trained)
+    made.size = node.size
+    return made
 
 
 def _between(trace: Trace, a: Any, b: Any, result: Tensor) -> tuple[Array, Array] | None:
@@ -237,6 +273,9 @@ def extreme(function: str) -> Any:
         if isinstance(dim, Tensor) or "other" in kwargs:
             other = kwargs.get("other", dim)
             return (maximum if function == "max" else minimum)(trace, result, input, other)
+        if dim is not None and (trace.batch_axis(input) or trace.merged(input)):
+            along = partial(torch.amax if function == "max" else torch.amin, dim=dim, keepdim=keepdim)
+            return [composed_value(trace, along, (input,), result[0])]
         source = trace.node(input)
         axes = axes_of(trace, source, dim)
         made = emit_reduce(trace, source, function, axes)

@@ -38,8 +38,17 @@ def pad(
     if mode == "constant":
         filled = np.clip(np.float32(value or 0.0), -_LARGEST, _LARGEST)  # before a maximum, -inf as good as
         return surrounded(trace, node, more, float(filled))
-    if mode not in ("reflect", "replicate", "circular") or any(any(pair) for pair in more[:-2]):
+    if mode not in ("reflect", "replicate", "circular") or any(any(pair) for pair in more[:-3]):
         raise trace.fail(f"with mode={mode!r} and pad={tuple(pad)} is not supported")
+    if rank > 2 and any(more[-3]):  # the planes of a volume, as rows
+        before, after = more[-3]
+        lead, planes, pixels = math.prod(node.shape[:-3]), node.shape[-3], math.prod(node.shape[-2:])
+        attrs = {"padding": [before, after, 0, 0], "mode": mode}
+        longer = (lead, planes + before + after, pixels)
+        made = trace.emit("edge_pad2d", [reshaped(trace, node, (lead, planes, pixels))], longer, attrs)
+        node = reshaped(trace, made, (*node.shape[:-3], longer[1], *node.shape[-2:]))
+    if not any(map(any, more[-2:])):
+        return node
     shape = (math.prod(node.shape[:-2]), *node.shape[-2:]) if rank > 1 else (1, 1, node.shape[0])
     image = reshaped(trace, node, shape)
     (top, bottom), (left, right) = more[-2:] if rank > 1 else ((0, 0), more[-1])

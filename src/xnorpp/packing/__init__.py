@@ -20,6 +20,7 @@ from xnorpp.packing.parts import Part, PartsReport, pack_submodules
 from xnorpp.packing.record import trace, unwrap
 from xnorpp.packing.runs.failing import failure
 from xnorpp.packing.storage import TOLERANCE, check_calibration, check_real, store_int8
+from xnorpp.packing.storage.recorded import check_labels, check_meta, check_module, check_truth
 from xnorpp.packing.submodule import PackedModule
 from xnorpp.packing.verify import Verification, verify
 from xnorpp.runtime import PackedModel
@@ -134,8 +135,10 @@ def pack_program(
         >>> program.input_shape, program.ops[0].op
         ((3, 8, 8), 'conv2d')
     """
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"`model` is {type(model).__name__}; an nn.Module is needed")
+    check_module(model)
+    check_truth("half", half)
+    check_truth("any_size", any_size, unset=True)
+    labels, meta = check_labels(labels), check_meta(meta)
     stored = check_real(real, half)
     check_calibration(stored, calibration)
     if (input_size is None) == (example is None):

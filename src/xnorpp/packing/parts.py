@@ -25,6 +25,7 @@ from xnorpp.packing.graph import PackError, order
 from xnorpp.packing.record import run_traced, trace, unwrap
 from xnorpp.packing.runs.failing import failure
 from xnorpp.packing.storage import check_real
+from xnorpp.packing.storage.recorded import check_module
 from xnorpp.packing.submodule import PackedModule
 from xnorpp.packing.trace import Trace
 from xnorpp.runtime.format.program import Program
@@ -130,6 +131,7 @@ def pack_submodules(
         >>> [part.name for part in report.packed]
         ['0 to 1']
     """
+    check_module(model)
     stored = check_real(real, half)
     model = unwrap(model)
     recorder = trace_example(model, example)

@@ -30,10 +30,12 @@ from torch import nn
 
 from xnorpp.packing.assemble import assemble
 from xnorpp.packing.fold import fold
-from xnorpp.packing.graph import Node
+from xnorpp.packing.graph import Node, PackError
 from xnorpp.packing.operations.arguments import FAR
 from xnorpp.packing.record import trace_values, unwrap
+from xnorpp.packing.runs.failing import failure
 from xnorpp.packing.storage import check_real
+from xnorpp.packing.storage.recorded import check_module
 from xnorpp.runtime import reference
 from xnorpp.runtime.format.program import INPUT, Op
 from xnorpp.runtime.reference.rows import F64
@@ -125,11 +127,22 @@ def verify(model: nn.Module, x: Any, *, half: bool = False, real: str | None = N
         True
     """
     given = [np.asarray(part) for part in (x if isinstance(x, tuple) else (x,))]
+    if any(part.dtype.kind not in "fiub" for part in given):
+        raise ValueError(
+            f"`x` is {type(x).__name__} of {given[0].dtype}; arrays or tensors of numbers are needed"
+        )
     given = [np.array(part, part.dtype if part.dtype.kind in "iub" else np.float32) for part in given]
     if given[0].ndim < 2 - (len(given) > 1) or not len(given[0]):
         raise ValueError(f"`x` has shape {given[0].shape}; a batch of at least one input is needed")
+    check_module(model)
     model = unwrap(model)
-    traced, tensors = trace_values(model, *map(torch.from_numpy, given))
+    images = [torch.from_numpy(part) for part in given]
+    try:
+        traced, tensors = trace_values(model, *images)
+    except PackError:
+        raise
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
+        raise failure(model, images, images, error, "x") from error
     program, nodes = assemble(fold(traced), traced.shape, real=check_real(real, half))
     trained = {serial: tensor.float().cpu().numpy() for serial, tensor in tensors.items()}
     rounded = {serial: tensor.cpu().numpy() for serial, tensor in traced.rounded.items()}

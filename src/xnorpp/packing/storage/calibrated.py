@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.packing.storage.recorded import check_classes, check_finite
 from xnorpp.packing.storage.whole import (
     FINE_STEPS,
     STEPS,
@@ -62,7 +63,7 @@ class Observed:
 
 def store_calibrated(program: Program, calibration: Any, tolerance: float) -> Program:
     """The program with real layers in int8 where the answers on the calibration images stay the same."""
-    if not 0 <= tolerance <= 1:
+    if not isinstance(tolerance, int | float) or not 0 <= tolerance <= 1:
         raise ValueError(f"`tolerance` (={tolerance!r}) must be between 0 and 1, a share of the answers")
     images, labels, mixed = _calibration(program, calibration)
     chosen, asked = program, np.concatenate([images, _mixed(images)]) if mixed else images
@@ -110,6 +111,7 @@ def _calibration(program: Program, given: Any) -> tuple[Array, Array | None, boo
     else:
         images, labels = given if isinstance(given, tuple) else (given, None)
         images = check_input(program, images)
+    check_finite(images)
     if not len(images):
         raise ValueError("`calibration` has no images; some hundred of the training set are needed")
     if labels is None:
@@ -120,6 +122,7 @@ def _calibration(program: Program, given: Any) -> tuple[Array, Array | None, boo
             f"`calibration` has classes of shape {labels.shape}; one for each of the {len(images)} images of "
             "a network with one number per class is needed"
         )
+    check_classes(labels, program.values[program.output].shape[0])
     return images, labels, mixed
 
 

@@ -128,9 +128,7 @@ def verify(model: nn.Module, x: Any, *, half: bool = False, real: str | None = N
     """
     given = [np.asarray(part) for part in (x if isinstance(x, tuple) else (x,))]
     if any(part.dtype.kind not in "fiub" for part in given):
-        raise ValueError(
-            f"`x` is {type(x).__name__} of {given[0].dtype}; arrays or tensors of numbers are needed"
-        )
+        raise ValueError(f"`x` is {type(x).__name__} of {given[0].dtype}; arrays of numbers are needed")
     given = [np.array(part, part.dtype if part.dtype.kind in "iub" else np.float32) for part in given]
     if given[0].ndim < 2 - (len(given) > 1) or not len(given[0]):
         raise ValueError(f"`x` has shape {given[0].shape}; a batch of at least one input is needed")

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -265,6 +266,9 @@ ALIASES: dict[str, Callable[[Tensor], Tensor]] = {
 LEGACY: dict[str, Callable[[Tensor], Tensor]] = {
     "FloatTensor": lambda x: x * 2 + torch.FloatTensor([1, 2, 3, 4]),
     "Tensor of a list": lambda x: x * torch.Tensor([2.0]) + torch.Tensor(4).fill_(3.0),
+    "of numpy": lambda x: (
+        x * 2 + torch.from_numpy(np.eye(2, dtype=np.float32).flatten()).view(1, 4).repeat(len(x), 1)
+    ),
     "then changed": lambda x: x * torch.exp(torch.FloatTensor([[1, 2, 3, 4]]) * 0.1),
 }
 

@@ -38,13 +38,14 @@ def other_batch(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 def are_constant(unknown: Callable[..., list[Tensor]], model: nn.Module, inputs: Sequence[Tensor]) -> bool:
     """Whether tensors whose origin is unknown are the same whatever the input is, on samples."""
-    first = unknown()
+    first: list[Tensor] | None = None
     for sample in itertools.islice(samples(inputs), _SAMPLES):
         try:
-            other = unknown(*as_weights_are(model, sample))
+            found = unknown(*as_weights_are(model, sample))
         except Exception:  # whatever the user's model raises where it cannot run
             return False
-        if len(other) != len(first) or not all(map(torch.equal, first, other)):
+        first = found if first is None else first
+        if len(found) != len(first) or not all(map(torch.equal, first, found)):
             return False
     return True
 

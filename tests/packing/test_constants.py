@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from agreement import agrees, images, is_refused
 from networks import Lambda
 from torch import Tensor, nn
+from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from xnorpp.packing import PackError, pack_program
 
@@ -269,3 +271,40 @@ class OldStyle(nn.Module):
 
 def test_a_variable_of_a_buffer_is_a_constant() -> None:
     agrees(OldStyle(), torch.randn(3, 3, 4, 5, generator=torch.Generator().manual_seed(0)))
+
+
+ALIASES: dict[str, Callable[[Tensor], Tensor]] = {
+    "Variable": lambda x: x + torch.autograd.Variable(x * 3) * 2,
+    "of the input": lambda x: torch.autograd.Variable(x) * 2,
+    "Tensor": lambda x: x + torch.Tensor(x.relu()) * 2,
+    "Parameter": lambda x: x + nn.Parameter(x.exp()).detach() * 2,
+    "of another library": lambda x: x + from_dlpack(to_dlpack(x * 2)),
+    "in place": lambda x: torch.autograd.Variable(x.clone()).mul_(2) + x,
+}
+LEGACY: dict[str, Callable[[Tensor], Tensor]] = {
+    "FloatTensor": lambda x: x * 2 + torch.FloatTensor([1, 2, 3, 4]),
+    "Tensor of a list": lambda x: x * torch.Tensor([2.0]) + torch.Tensor(4).fill_(3.0),
+    "of numpy": lambda x: (
+        x * 2 + torch.from_numpy(np.eye(2, dtype=np.float32).flatten()).view(1, 4).repeat(len(x), 1)
+    ),
+    "then changed": lambda x: x * torch.exp(torch.FloatTensor([[1, 2, 3, 4]]) * 0.1),
+}
+
+
+@pytest.mark.parametrize("name", [*ALIASES, *LEGACY])
+def test_other_names_of_values_and_constants_without_a_function(name: str) -> None:
+    agrees(({**LEGACY, **ALIASES})[name], images(4))
+
+
+def test_what_no_function_shows_is_compared_on_samples() -> None:
+    hidden: list[Tensor] = []
+
+    class Unseen(nn.Module):
+        """Reads its input by an address, as an extension would."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch._C.DisableTorchFunction():
+                hidden.append(x.detach().clone().mean(-1, keepdim=True))
+            return x + hidden[-1] * 2
+
+    is_refused(Unseen(), (4,), "unknown origin", "buffer")

@@ -181,4 +181,8 @@ def test_what_is_no_number() -> None:
     np.testing.assert_array_equal(packed(x.numpy()), model(x).numpy())
     agrees(lambda x: torch.nan_to_num(x * 2, posinf=1.0, neginf=-1.0), images(5))
     agrees(lambda x: torch.nan_to_num(x, 0.0), images(5))
+    agrees(lambda x: torch.cat([x.nansum(1, keepdim=True), x.nanmean(1, True)], 1), images(5))
+    y = torch.tensor([[0.0, 1.0, 0.0, 2.0], [3.0, 0.0, 1.0, 0.0], [1.0, 1.0, 4.0, -4.0]])
+    mean = Lambda(lambda x: torch.nanmean(x[:, :2] / x[:, 2:], 1))
+    np.testing.assert_allclose(xnorpp.pack(mean, (4,))(y.numpy()), mean(y).numpy(), rtol=1e-6)
     is_refused(Lambda(lambda x: torch.nan_to_num(x.log())), (4,), "may be no number", "clamp")

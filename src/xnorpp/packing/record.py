@@ -109,11 +109,12 @@ def run_traced(
     older: Mapping[int, Tensor] = {}
     instead: Mapping[int, Tensor] = {}
     changed: list[bool] = []  # of each run, whether it changed the model
+    trusted = False
 
     def run(*others: Tensor, like: Mapping[int, Tensor] = MappingProxyType({})) -> tuple[Trace, Any]:
         own = tuple(x.clone() for x in others or given)  # the model may change them in place
         recorder = Trace(model, own, keep and not others, any_size)
-        recorder.constants.older = older
+        recorder.constants.older, recorder.constants.trusted = older, trusted
         recorder.signs = Signs(signs, like)
         for tensor in recorder.signs.instead.values():
             recorder.add_constant(tensor)
@@ -135,6 +136,10 @@ def run_traced(
         found = [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t is not inputs[0]]
         older = WeakValueDictionary({id(t): t for t in found})
         del found
+        recorder, result = run()
+    if recorder.constants.met_unknown:  # such as torch.Tensor([1.0]): constants where no sample changes them
+        trusted = True
+        trusted = batches.are_constant(lambda *sample: run(*sample)[0].constants.unknown, model, given)
         recorder, result = run()
     finish(recorder, result)
     if recorder.outputs and not keep and not any_size:

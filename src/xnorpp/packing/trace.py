@@ -52,6 +52,7 @@ from xnorpp.packing.obstacles import (
     refused_for_any_shape,
     remedy_for,
 )
+from xnorpp.packing.runs.aliases import Aliases
 
 CHANGED = " a tensor whose memory was changed in place through another view"
 CLONE = "clone the tensor before the in-place operation"
@@ -85,7 +86,8 @@ class Trace(Places, TorchFunctionMode):
         self.shapes = [tuple(t.shape[1:]) for t in inputs] if several else []  # of several inputs
         self.bytes = x.dtype == torch.uint8 and not several  # whether the model takes bytes
         self.whole = x.dtype in (torch.int32, torch.int64) and not several
-        self.alive: list[Any] = list(given)  # keeps every tensor, so that no identity is used twice
+        self.alive: list[Any] = []  # keeps every tensor, so that no identity is used twice
+        self.aliases = Aliases()
         self.constants = Constants(model)
         # Tensors whose memory was changed through another: their last node, and that other; None: several.
         self.stale: dict[int, tuple[Node, Tensor | None]] = {}
@@ -95,6 +97,7 @@ class Trace(Places, TorchFunctionMode):
         self.levels: dict[int, tuple[Node, Any]] = {}  # what follows from one sign alone (`bits`)
         self.joined: dict[tuple[int, ...], Node] = {}  # concatenations by axis and parts (`views.py`)
         for t in given:
+            self.remember(t)
             self.set_merged(t, int(t.dim() == 1))
         self.obstacles: list[Obstacle] = []
         self.made: dict[tuple[str, str, str, str], list[Node]] = {}  # what each of them gave
@@ -120,6 +123,10 @@ class Trace(Places, TorchFunctionMode):
         given = list(tensors_in((args, kwargs)))
         tracked = [t for t in given if self.is_value(t)]
         if len(tracked) < len(given):
+            for t in given:
+                if not self.is_value(t) and t not in self.constants:
+                    self.aliases.adopt(self, t)
+            tracked = [t for t in given if self.is_value(t)]
             self.constants.meet(t for t in given if not self.is_value(t))
         name = function_name(func)
         before = [self.nodes.get(id(t)) for t in tracked]
@@ -166,7 +173,7 @@ class Trace(Places, TorchFunctionMode):
         """Further results of a function, such as the places of a maximum, which depend on the input too."""
         for t in results:
             self.nodes[id(t)], self.left_out[id(t)] = Node("left out", [], ()), self.operation
-            self._remember(t)
+            self.remember(t)
 
     def _constant_before(self, name: str, args: Any) -> Tensor | None:
         """A copy of a constant, which a call is about to change by values; `x[..] += y` has changed the part
@@ -190,10 +197,13 @@ class Trace(Places, TorchFunctionMode):
         if random and name in READS:
             self.operation = self._operation_name(func, name)
             self._note(self.fail("reads random numbers, so that runs may differ", RANDOM_NUMBERS).obstacle)
+        unknown = name not in (*FRESH, *METADATA) and any(
+            t not in self.constants and not self.is_value(t) for t in given
+        )
         for t in tensors_in(result):
             if name in UNSET:
                 t.zero_()
-            self.add_constant(t)
+            (self.remember if unknown else self.add_constant)(t)
         if random:
             self.constants.mark_random(tensors_in(result))
 
@@ -273,7 +283,7 @@ class Trace(Places, TorchFunctionMode):
             attrs = {"serial": self.serial}  # no two are alike
             self.nodes[id(t)] = Node("opaque", sources, tuple(t.shape[1:]), attrs, serial=self.serial)
             made.append(self.nodes[id(t)])
-            self._remember(t)
+            self.remember(t)
             self.stale.pop(id(t), None)
             (self.odd.discard if self.fits(t) else self.odd.add)(id(t))
         self.opaque += made
@@ -299,7 +309,7 @@ class Trace(Places, TorchFunctionMode):
                 f"gives shape {tuple(tensor.shape)}, which mixes images or is not supported",
                 "leave the batch axis first, and each image to itself",
             )
-        self._remember(tensor)
+        self.remember(tensor)
         self.nodes[id(tensor)] = node
         self.stale.pop(id(tensor), None)
         if self.values is not None:
@@ -315,25 +325,14 @@ class Trace(Places, TorchFunctionMode):
             given = self.values[0 if source is None else source.serial]
             self.values[made.serial] = move(given).detach().clone()
 
-    def apart(self, tensor: Tensor) -> Tensor:
-        """A tensor with images and the axis that they were merged with as two axes; the same value."""
-        if not self.merged(tensor):
-            return tensor
-        with _no_modes():
-            plain = self.plain_of(tensor)
-        if id(tensor) in self.nodes:
-            self.nodes[id(plain)] = self.nodes[id(tensor)]
-        self.set_batch_axis(plain, self.batch_axis(tensor))
-        self._remember(plain)
-        return plain
-
     def add_constant(self, tensor: Tensor) -> None:
         """A tensor that was computed from constants alone."""
-        self._remember(tensor)
+        self.remember(tensor)
         self.constants.add(tensor)
 
-    def _remember(self, tensor: Tensor) -> None:
+    def remember(self, tensor: Tensor) -> None:
         self.alive.append(tensor)
+        self.aliases.add(tensor)
 
     def _mark_views(self, changed: Tensor) -> None:
         """An in-place operation changes every view of the same memory; their recorded values are no more."""
@@ -394,7 +393,11 @@ class Trace(Places, TorchFunctionMode):
         """Raises where the numbers of a tensor that is no value are not the same in every run."""
         if tensor not in self.constants:
             self.constants.met_unknown = True
-            raise self.fail("uses a tensor of unknown origin", "make it a parameter or buffer of the module")
+            if not self.constants.trusted:
+                remedy = "make it a parameter or buffer of the module"
+                raise self.fail("uses a tensor of unknown origin", remedy)
+            with _no_modes():
+                self.constants.unknown.append(tensor.detach().clone())
         if self.constants.is_random([tensor]):
             raise self.fail(_ALWAYS_OTHERS, RANDOM_NUMBERS)
         if self.constants.is_changed(tensor):

@@ -57,7 +57,20 @@ def _lp_pool(pool: Callable[..., Tensor], axes: int) -> Callable[..., Tensor]:
     return pooled
 
 
+def _nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    if dim is None:
+        raise ValueError("no axis, so that all images are summed")
+    return torch.nan_to_num(input).sum(dim, keepdim)
+
+
+def _nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    numbers = (~torch.isnan(input)).float()
+    return _nansum(input, dim, keepdim) / numbers.sum(dim, keepdim)
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "nansum": _nansum,
+    "nanmean": _nanmean,
     "softmin": _softmin,
     "var_mean": _var_mean,
     "std_mean": _std_mean,

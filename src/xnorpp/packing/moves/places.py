@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+from xnorpp.packing.graph import Node
 
 # Functions that leave numbers as they are, each image's with it, ...
 MOVED = frozenset(
@@ -50,6 +53,8 @@ class Places:
     """The places of the tensors of a trace, by identity."""
 
     batch: int  # images of the run
+    nodes: dict[int, Node]
+    remember: Callable[[Tensor], None]
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,6 +108,18 @@ class Places:
         self._steps.pop(id(tensor), None)
         if step:
             self._steps[id(tensor)] = step
+
+    def apart(self, tensor: Tensor) -> Tensor:
+        """A tensor with images and the axis that they were merged with as two axes; the same value."""
+        if not self.merged(tensor):
+            return tensor
+        with torch._C.DisableTorchFunction():
+            plain = self.plain_of(tensor)
+        if id(tensor) in self.nodes:
+            self.nodes[id(plain)] = self.nodes[id(tensor)]
+        self.set_batch_axis(plain, self.batch_axis(tensor))
+        self.remember(plain)
+        return plain
 
     def without_step(self, tensor: Tensor) -> Tensor:
         """The value of a tensor whose batch is its first axis, with what it is merged with apart."""

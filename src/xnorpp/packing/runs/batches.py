@@ -6,16 +6,20 @@ shows when the model runs on other images: the graphs are the same but for such 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from xnorpp.packing.bits.zeros import samples
+from xnorpp.packing.example import as_weights_are
 from xnorpp.packing.graph import Node, order
 from xnorpp.packing.obstacles import Obstacle
 
 OTHER_BATCH = 5  # images of the other run; halves, remainders and limits of it are others than those of 2
+_SAMPLES = 4
 
 _BATCH = "gives a number that follows from the number of images in the batch"
 _BATCH_REMEDY = "use a number of your own instead of x.shape[0], or a mean over the axes of one image"
@@ -30,6 +34,20 @@ def other_batch(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     count = len(inputs[0])
     chosen = torch.arange(OTHER_BATCH) % count
     return tuple(x[chosen] if x.dim() and len(x) == count else x for x in inputs)
+
+
+def are_constant(unknown: Callable[..., list[Tensor]], model: nn.Module, inputs: Sequence[Tensor]) -> bool:
+    """Whether tensors whose origin is unknown are the same whatever the input is, on samples."""
+    first: list[Tensor] | None = None
+    for sample in itertools.islice(samples(inputs), _SAMPLES):
+        try:
+            found = unknown(*as_weights_are(model, sample))
+        except Exception:  # whatever the user's model raises where it cannot run
+            return False
+        first = found if first is None else first
+        if len(found) != len(first) or not all(map(torch.equal, first, found)):
+            return False
+    return True
 
 
 def more_images(

@@ -53,10 +53,11 @@ def pack(arguments: list[str]) -> int:
         "--tolerance",
         metavar="SHARE",
         type=float,
-        help="with --calibration: the share of answers that may change (default: 0.005)",
+        help="with --calibration: the share of answers that may change (default: 0.001)",
     )
     parser.add_argument(
-        "--short-names", action="store_true", help="number tensors and values: some 7 kB less for 20 layers"
+        "--short-names", action="store_true",
+        help="number tensors and values instead of naming them: some 7 kB less for 20 layers",
     )
     parser.add_argument("--half", action="store_true", help="the same as --real float16")
     parser.add_argument(

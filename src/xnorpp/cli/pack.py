@@ -56,7 +56,8 @@ def pack(arguments: list[str]) -> int:
         help="with --calibration: the share of answers that may change (default: 0.001)",
     )
     parser.add_argument(
-        "--short-names", action="store_true",
+        "--short-names",
+        action="store_true",
         help="number tensors and values instead of naming them: some 7 kB less for 20 layers",
     )
     parser.add_argument("--half", action="store_true", help="the same as --real float16")

@@ -166,11 +166,12 @@ def speed_block(rows: Sequence[Row]) -> str:
     lines = [
         "## How fast",
         "",
-        "A binary ResNet-18 for 224x224 images (Case 4), compared with its real-valued baseline, which is the",
-        "same network without binarization, in torch, onnxruntime and OpenVINO. On the CPU all engines start",
-        "from the same 8-bit image; on the GPU xnorpp does, and torch starts from floats. A ResNet-18 can be",
-        "built in two ways: the *default block* has one shortcut around each convolution and real-valued",
-        "downsampling, *the paper's block* has one shortcut around two convolutions and binary downsampling.",
+        "A binary ResNet-18 for 224x224 images (Case 4), compared with its real-valued baseline, which is",
+        "the same network without binarization, in torch, onnxruntime and OpenVINO. On the CPU all engines",
+        "start from the same 8-bit image; on the GPU xnorpp does, and torch starts from floats. A ResNet-18",
+        "can be built in two ways: the *default block* has one shortcut around each convolution and",
+        "real-valued downsampling, *the paper's block* has one shortcut around two convolutions and binary",
+        "downsampling.",
         "",
         "![Milliseconds per call of xnorpp and other engines](docs/plots/speed.svg)",
     ]
@@ -178,11 +179,11 @@ def speed_block(rows: Sequence[Row]) -> str:
     if cpu:
         lines += [
             "",
-            "One image, one thread of a CPU; medians over all recorded benchmarks, with their range. The last",
-            "two columns show how many times as fast xnorpp is.",
+            "One image, one thread of a CPU; medians over all recorded benchmarks, with their range. The",
+            "last two columns are how many times as fast xnorpp is.",
             "",
-            "| network | instructions | benchmarks | xnorpp | than the fastest fp32 engine | than the fastest "
-            "int8 engine |",
+            "| network | instructions | benchmarks | xnorpp | against the fastest fp32 engine "
+            "| against the fastest int8 engine |",
             "|---|---|---|---|---|---|",
             *("| " + " | ".join(cells) + " |" for cells in cpu),
             "",
@@ -232,8 +233,9 @@ def _headlines(rows: Sequence[Row]) -> list[tuple[str, str]]:
             numbers = " and ".join(f"{statistics.median(ratios):.1f}" for ratios in found.values())
             counts = [len(ratios) for ratios in found.values()]
             over = "one benchmark each" if max(counts) == 1 else f"medians of {_listed(counts)} benchmarks"
-            where = f"on a CPU with {' and with '.join(found)}: ResNet-18 in its default form, one image, one thread"
-            text = f"as fast as the fastest {words} engine {where}"
+            where = f"on a CPU with {' and with '.join(found)}"
+            what = "ResNet-18 in its default form, one image, one thread"
+            text = f"as fast as the fastest {words} engine {where}: {what}"
             figures.append((f"{numbers} times", f"{text} ({over})"))
     gpu = _on_gpu(rows)
     if gpu:
@@ -243,7 +245,8 @@ def _headlines(rows: Sequence[Row]) -> list[tuple[str, str]]:
         figures.append(
             (
                 f"{fastest / ours:.1f} times",
-                f"as fast as torch.compile in 16-bit precision on an {machine}: ResNet-18, batch {BATCH}",
+                f"as fast as torch.compile in 16-bit precision on an {machine}: ResNet-18 in the paper's "
+                f"form, batch {BATCH}",
             )
         )
     cards = {row["name"]: row for row in of_kind(rows, "shipped") if not row.get("refused")}

@@ -40,7 +40,7 @@ def ablation(arguments: list[str]) -> int:
     """What the paper leaves open, one thing changed at a time.
 
     Start of the scale, activation, downsampling, shortcut, padding value, weight decay on scales; ten epochs
-    each, measured on a held-out tenth of the training set; then a second round that starts from the best choices.
+    each, measured on a held-out tenth of the training set; then a second round from the best choices.
     """
     return _queue(arguments, "ablation", ablation, ("ablation",))
 

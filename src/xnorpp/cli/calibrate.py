@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from xnorpp.cli.command import THREADS, Parser, at_least, check_data, engine_options, load_packed
+from xnorpp.cli.command import (
+    THREADS,
+    Parser,
+    at_least,
+    check_data,
+    check_file,
+    engine_options,
+    load_packed,
+    refuse_ignored,
+)
 
 
 def calibrate(arguments: list[str]) -> int:
@@ -51,6 +60,12 @@ def calibrate(arguments: list[str]) -> int:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto, the CPU)")
     engine_options(parser, THREADS)
     given = parser.parse_args(arguments)
+    check_file("--output", given.output)
+    if given.temperature is not None:
+        ignored = ("data", "dataset", "holdout", "split")
+        refuse_ignored(given, ignored, "fitting a temperature, and --temperature gives one")
+    if given.split == "test":
+        refuse_ignored(given, ("holdout",), "--split held, and --split test was given")
 
     from xnorpp.data import load_dataset
     from xnorpp.data.own import as_images
@@ -59,10 +74,10 @@ def calibrate(arguments: list[str]) -> int:
     from xnorpp.runtime.format.program import write
 
     model = load_packed(given.model, given)
+    if given.output is None:
+        check_file("MODEL", given.model)  # it is written anew
     program, output = model.program, Path(given.output or given.model)
     if given.temperature is not None:
-        if given.data or given.dataset:
-            raise ValueError("`--temperature` writes a number as it is; leave `--data` and `--dataset` out")
         new = calibration.with_temperature(program, given.temperature, calibration={"fitted_on": "given"})
         write(new, output)
         print(f"{output}: temperature {given.temperature:g}")
@@ -72,7 +87,7 @@ def calibrate(arguments: list[str]) -> int:
         raise ValueError("the packed file does not record its data set; name one with --dataset NAME")
     held = given.holdout if given.holdout is not None else float(program.meta.get("holdout") or 0.0)
     elsewhere = name != program.meta.get("dataset")
-    split = given.split or ("test" if elsewhere else "held")
+    split = given.split or ("test" if elsewhere and given.holdout is None else "held")
     if split == "held" and not held:
         raise ValueError(
             f"{given.model} was trained on all training images of {name!r}, so that none is left to fit a "

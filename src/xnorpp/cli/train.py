@@ -70,7 +70,7 @@ def train(arguments: list[str]) -> int:
     short["data.dataset"] = given.dataset
     settings = [f"{key}={value}" for key, value in short.items() if value is not None]
     recipe = load_recipe(given.recipe, [*given.overrides, *settings])
-    out = given.out or Path("runs") / recipe.name
+    out = Path("runs") / recipe.name if given.out is None else given.out
     check_folder("--out", out)
     check_file("--record", given.record, makes_folder=True)
     check_data(recipe.data.dataset, given.data)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from xnorpp.convert.analysis import constant_inputs
@@ -86,6 +87,7 @@ def binarize(
         4  Linear  left    last layer, stays real-valued
         1 layer made binary, 2 left as they were
     """
+    _check_arguments(model, filter, overrides)
     old = {name: settings.pop(name) for name in _OLD if name in settings}
     if old:
         example, overrides = _old_arguments(model, old, example, overrides)
@@ -95,7 +97,7 @@ def binarize(
     if example is None:
         flow = flow_of_graph(model)
     else:
-        flow = flow_of_run(model, as_weights_are(model, example_inputs(model, example)))
+        flow = _flow(model, as_weights_are(model, example_inputs(model, example)))
     plan = _Plan(model, flow, binarization, filter, overrides or {}, ran=example is not None)
     plan.keep_ends(first=old.get("keep_first", True), last=old.get("keep_last", True))
     plan.keep_named(constant_inputs(model, example))
@@ -225,6 +227,32 @@ def _geometry(layer: Any) -> tuple[Any, ...]:
         ),
         *(layer.groups, layer.bias is not None, layer.padding_mode),
     )
+
+
+def _check_arguments(model: Any, filter: Any, overrides: Any) -> None:
+    if not isinstance(model, nn.Module):
+        what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise TypeError(f"`model` is {what}; an nn.Module is needed")
+    if filter is not None and not callable(filter):
+        raise TypeError(f"`filter` is {type(filter).__name__}; a function of (path, layer) is needed")
+    if overrides is not None and not isinstance(overrides, Mapping):
+        raise TypeError(
+            f"`overrides` is {type(overrides).__name__}; a mapping of paths to binarizations is needed, such "
+            "as {'layer1.conv': 'real'}"
+        )
+
+
+def _flow(model: nn.Module, inputs: Any) -> Flow:
+    """One forward pass on the example."""
+    try:
+        return flow_of_run(model, inputs)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        shapes = [tuple(one.shape) for one in inputs if isinstance(one, torch.Tensor)]
+        shape = f" of shape {shapes[0]}" if len(shapes) == 1 else ""
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise ValueError(f"`example`{shape} is none that the model runs on ({reason})") from error
 
 
 class _Plan:

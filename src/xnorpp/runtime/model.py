@@ -7,10 +7,9 @@ import threading
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
-from xnorpp.runtime.format.batch import join_inputs
+from xnorpp.runtime.format.batch import as_array, join_inputs
 from xnorpp.runtime.format.preprocess import Preprocess
 from xnorpp.runtime.format.program import Program, ProgramError, encode, read, write
 from xnorpp.runtime.limits import (
@@ -148,7 +147,7 @@ class PackedModel:
         try:
             axes = x.ndim
         except AttributeError:
-            x = np.asarray(x)
+            x = as_array(x)
             axes = x.ndim
         single = axes == self._batch_axes - 1
         found = engine(x[None] if single else x)

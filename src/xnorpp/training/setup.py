@@ -265,6 +265,21 @@ def _preprocess(part: DataPart, dataset: Any) -> Preprocess | None:
         return None
 
 
+def _check_classes(train: Any) -> None:
+    """Refuse to train on class folders of which there is one alone, or of which one has no images."""
+    if train.info.name != "folder":
+        return
+    if len(train.classes) < 2:
+        raise RecipeError(
+            f"The data has one class folder, {train.classes[0]!r}, and a classifier needs at least two; make "
+            "one for the images that show something else."
+        )
+    present = set(train.labels.tolist())
+    empty = [name for label, name in enumerate(train.classes) if label not in present]
+    if empty:
+        raise RecipeError(f"The class {empty[0]!r} has no training images; add some, or remove its folder.")
+
+
 def make_loaders(recipe: Recipe, sets: DataSets, world: World) -> tuple[list[Any], Any]:
     """One training loader for each part this process takes of a batch, and the test loader.
 
@@ -282,6 +297,14 @@ def make_loaders(recipe: Recipe, sets: DataSets, world: World) -> tuple[list[Any
             f"`data.batch_size` (={part.batch_size}) must be at most {len(sets.train)}, the number of "
             "training images; choose a smaller one (on the command line: --batch-size)."
         )
+    if not isinstance(sets.test, BatchesDataset) and not len(sets.test):
+        raise RecipeError(
+            f"`data.holdout` (={part.holdout}) holds out none of the {len(sets.train)} training images; "
+            "choose a larger share."
+            if part.holdout
+            else "The test set has no images."
+        )
+    _check_classes(sets.train)
     shared: dict[str, Any] = {
         "device": world.device,
         "workers": part.workers,

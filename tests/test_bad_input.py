@@ -251,3 +251,25 @@ def test_what_is_exported_and_served(made: Path) -> None:
     for wrong in ({"image_bytes": 0}, {"seconds": -1.0}, {"seconds": float("inf")}, {"waiting": 0}):
         with pytest.raises(ValueError, match="must be"):
             ServerLimits(**wrong)  # type: ignore[arg-type]
+
+
+def test_names_and_settings_of_a_wrong_kind(made: Path) -> None:
+    with pytest.raises(ValueError, match=r"`name` \(=None\) must be one of"):
+        xnorpp.create_model(None)  # type: ignore[arg-type]
+    for wrong in ({"num_classes": 1.5}, {"num_classes": 0}, {"in_channels": "3"}):
+        with pytest.raises(ValueError, match="must be a"):
+            xnorpp.create_model("small", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"`hidden` \(='wide'\) must be a number"):
+        xnorpp.create_model("alexnet", hidden="wide")
+    with pytest.raises(ValueError, match=r"`dropout` \(=2.0\) must be from 0 to 1"):
+        xnorpp.create_model("alexnet", dropout=2.0)
+    with pytest.raises(ValueError, match=r"`in_channels` \(=-1\) must be at least 1"):
+        xnorpp.BinaryConv2d(-1, 2, 3)
+    with pytest.raises(ValueError, match=r"`dataset` .* must be one of"):
+        xnorpp.load_dataset(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="`limits` is int; a Limits is needed"):
+        xnorpp.runtime.load(made / "model.xnor", limits=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="`config` is NoneType; a mapping is needed"):
+        xnorpp.Preprocess.from_timm(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="`out` is NoneType; the path of the run's folder is needed"):
+        train({"extends": "digits-small-case4"}, out=None)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from torch import nn
 from xnorpp.models.blocks import OPTION_NAMES, Options
 from xnorpp.nn import Binarization
 from xnorpp.runtime.choices import check_flag, check_whole, nearest_first
-from xnorpp.runtime.registry import Registry, import_name, imports_allowed, origin_of
+from xnorpp.runtime.registry import Registry, import_name, imports_allowed, is_reference, origin_of
 
 # What `create_model` passes to a builder that has a parameter of this name.
 _PROVIDED = ("options", "input_size", "num_classes", "in_channels")
@@ -167,7 +167,7 @@ def find_network(name: str) -> Network:
     Raises:
         ValueError: There is none.
     """
-    if ":" in name:
+    if is_reference(name):
         build = import_name("name", name)
         if not callable(build):
             raise ValueError(f"`name` (={name!r}) must be a function or class that builds a network")

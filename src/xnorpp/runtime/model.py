@@ -334,6 +334,8 @@ def start_engine(program: Program, settings: EngineSettings) -> Engine:
 def check_settings(settings: EngineSettings) -> None:
     """Raise a ValueError for settings that no engine can be made with, whatever the machine."""
     check_threads(settings.threads)
+    if not isinstance(settings.limits, Limits):
+        raise TypeError(f"`limits` is {type(settings.limits).__name__}; a Limits is needed")
     device = settings.device
     name, colon, number = str(device).partition(":")
     if device != "cpu" and (name != "cuda" or (colon and not number.isdecimal())):

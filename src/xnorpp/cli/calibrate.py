@@ -62,8 +62,9 @@ def calibrate(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     check_file("--output", given.output)
     if given.temperature is not None:
-        ignored = ("data", "dataset", "holdout", "split")
-        refuse_ignored(given, ignored, "fitting a temperature, and --temperature gives one")
+        if given.data or given.dataset:
+            raise ValueError("`--temperature` writes a number as it is; leave `--data` and `--dataset` out")
+        refuse_ignored(given, ("holdout", "split"), "fitting a temperature, and --temperature gives one")
     if given.split == "test":
         refuse_ignored(given, ("holdout",), "--split held, and --split test was given")
 

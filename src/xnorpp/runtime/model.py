@@ -82,6 +82,7 @@ class PackedModel:
         >>> model = xnorpp.load("cifar10-resnet20")
         >>> model.input_shape
         (3, 32, 32)
+        >>> import numpy as np
         >>> model(np.zeros((32, 32, 3), np.uint8)).shape
         (10,)
     """

@@ -36,11 +36,11 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def images(folder: Path, *names: str, count: int = 8) -> None:
+def images(folder: Path, *names: str, count: int = 8, blue: int = 0) -> None:
     for name in names:
         (folder / name).mkdir(parents=True)
         for number in range(count):
-            Image.new("RGB", (9, 9), (number * 20, 0, 0)).save(folder / name / f"{number}.png")
+            Image.new("RGB", (9, 9), (number * 20, 0, blue)).save(folder / name / f"{number}.png")
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -273,3 +273,24 @@ def test_names_and_settings_of_a_wrong_kind(made: Path) -> None:
         xnorpp.Preprocess.from_timm(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="`out` is NoneType; the path of the run's folder is needed"):
         train({"extends": "digits-small-case4"}, out=None)  # type: ignore[arg-type]
+
+
+def test_unseen_images_of_a_folder_calibrate_a_model_of_folders(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`folder` names the training images and others alike; the advice of the error led back to it."""
+    images(place / "tree" / "train", "cat", "dog")
+    images(place / "tree" / "val", "cat", "dog")
+    text = refused(capsys, "train", "folder-small", "--data", "tree", "--out", "o", "--batch-size=4")
+    assert "The training and the test folder in tree hold the same images" in text
+    shutil.rmtree(place / "tree" / "val")
+    images(place / "tree" / "val", "cat", "dog", blue=200)
+    short = [f"--set={key}={str(value).lower()}" for key, value in SHORT.items()]
+    assert cli.main(["train", "folder-small", "--data", "tree", "--out", "o", "--batch-size=4", *short]) == 0
+    assert cli.main(["pack", "o", "-o", "folder.xnor"]) == 0
+    text = refused(capsys, "calibrate", "folder.xnor", "--data", "tree")
+    assert "give unseen images: --dataset folder --data DIR" in text
+    capsys.readouterr()
+    status = cli.main(["calibrate", "folder.xnor", "--dataset", "folder", "--data", "tree", "-o", "c.xnor"])
+    text = "".join(capsys.readouterr())
+    assert "fitted on 16 images of folder, test" in text or "no temperature can be fitted" in text, status

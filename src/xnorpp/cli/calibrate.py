@@ -87,12 +87,13 @@ def calibrate(arguments: list[str]) -> int:
     if not name:
         raise ValueError("the packed file does not record its data set; name one with --dataset NAME")
     held = given.holdout if given.holdout is not None else float(program.meta.get("holdout") or 0.0)
-    elsewhere = name != program.meta.get("dataset")
+    # Any folder is `folder`: one that is named by --dataset holds other images than those of training.
+    elsewhere = name != program.meta.get("dataset") or given.dataset == "folder"
     split = given.split or ("test" if elsewhere and given.holdout is None else "held")
     if split == "held" and not held:
         raise ValueError(
             f"{given.model} was trained on all training images of {name!r}, so that none is left to fit a "
-            "temperature on; train with `data.holdout`, or give unseen images with --dataset and --data"
+            "temperature on; train with `data.holdout`, or give unseen images: --dataset folder --data DIR"
         )
     check_data(str(name), given.data)
     part: dict[str, Any] = {"holdout": held, "part": "held"} if split == "held" else {}

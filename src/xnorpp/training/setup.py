@@ -16,6 +16,7 @@ from torch import nn
 from xnorpp.data import Preprocess, StreamDataset, load_dataset, make_loader
 from xnorpp.data.catalog import dataset_options, take_part
 from xnorpp.data.dataset import ArrayDataset, Augment
+from xnorpp.data.formats.folder import is_one_tree
 from xnorpp.data.labels import in_order_of
 from xnorpp.data.loading.prepare import prepare
 from xnorpp.data.own import BatchesDataset, IndexedDataset, as_dataset, is_path
@@ -149,6 +150,11 @@ def _check_apart(train: Any, test: Any, root: Any) -> None:
             if same_images
             else getattr(train, "paths", None) == getattr(test, "paths", ())
         )
+        if same and not is_one_tree(root):
+            raise RecipeError(
+                f"The training and the test folder in {root} hold the same images; put other ones into "
+                "one of them."
+            )
         if same:
             raise RecipeError(
                 f"{root} is one tree of classes, the same for training and testing; hold a share of it out "

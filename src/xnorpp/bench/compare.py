@@ -63,7 +63,7 @@ class Comparison:
         return min(rows, key=lambda row: float(getattr(row.uint8, by))) if rows else None
 
     def speedup(self, precision: str, threads: int, by: str = "median") -> float | None:
-        """How many times faster ours is than the fastest other engine of that precision.
+        """How many times as fast as the fastest other engine of that precision ours is.
 
         By medians, by medians over the calls in which a probe found the machine "quiet", or by each engine's
         fastest call ("minimum"). The medians are what a user of this machine sees; all three are reported.

@@ -46,7 +46,7 @@ def comparison_text(found: Comparison) -> str:
                 _spread(row.uint8),
                 f"{1e3 * row.float32.median:.2f}",
                 f"{found.batch / row.uint8.median:.0f}",
-                "-" if row.engine == OURS else f"{row.uint8.median / ours:.2f} times faster",
+                "-" if row.engine == OURS else f"{row.uint8.median / ours:.2f} times as fast",
             ]
         )
     lines = [
@@ -61,7 +61,8 @@ def comparison_text(found: Comparison) -> str:
             if other and ratio:
                 ways = _other_ways(functools.partial(found.speedup, precision, threads))
                 lines.append(
-                    f"{threads} thread(s): {ratio:.2f} times the fastest {precision} engine, {other.engine}"
+                    f"{threads} thread{'s' * (threads != 1)}: {ratio:.2f} times as fast as the fastest "
+                    f"{precision} engine, {other.engine}"
                     f"{ways}"
                 )
     if len(counts) > 1:
@@ -96,7 +97,7 @@ def layers_text(found: Sequence[ChainResult], real: bool = False) -> str:
                 f"{row.rate('xnorpp') / 1e9:.0f}",
                 f"{1e3 * peer.median:.3f}" if peer else "-",
                 f"{row.rate('openvino') / 1e9:.0f}" if peer else "-",
-                f"{row.speedup('median') or 0:.2f} times faster{_other_ways(row.speedup)}" if peer else "-",
+                f"{row.speedup('median') or 0:.2f} times as fast{_other_ways(row.speedup)}" if peer else "-",
                 ", ".join(dict.fromkeys(row.primitives)) or "-",
             ]
         )

@@ -227,7 +227,8 @@ def compare(
     calls: dict[str, Callable[[], object]] = {}
     before: dict[str, Callable[[], object]] = {}
     for engine in engines:
-        for kind, call, x in zip(KINDS, (engine.from_uint8, engine.from_float), (images, floats)):
+        ways = ((KINDS[0], engine.from_uint8, images), (KINDS[1], engine.from_float, floats))
+        for kind, call, x in ways:
             calls[f"{engine.key} {kind}"] = _bind(call, x)
             if engine.before:
                 before[f"{engine.key} {kind}"] = engine.before

@@ -294,3 +294,14 @@ def test_unseen_images_of_a_folder_calibrate_a_model_of_folders(
     status = cli.main(["calibrate", "folder.xnor", "--dataset", "folder", "--data", "tree", "-o", "c.xnor"])
     text = "".join(capsys.readouterr())
     assert "fitted on 16 images of folder, test" in text or "no temperature can be fitted" in text, status
+
+
+@pytest.mark.usefixtures("place")
+def test_only_the_first_process_must_be_able_to_write(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    (Path("file.txt")).write_text("hello", encoding="utf-8")
+    wrong = ["--out", "file.txt", "--init-from", "nothing", "--quiet"]
+    assert cli.main(["train", "digits-small-case4", *wrong]) != 0
+    assert "`--out`" not in capsys.readouterr().err

@@ -18,8 +18,9 @@ from xnorpp.cli.command import (
 
 
 def calibrate(arguments: list[str]) -> int:
-    """Fits the calibration temperature of a packed model and writes it into the file, so that `xnorpp
-    predict` prints probabilities that match how often it is right. Guesses and accuracy do not change.
+    """Of the guesses that `xnorpp predict` prints with 80 %, about 80 % are then right. One number, the
+    temperature, by which scores are divided, is fitted and written into the file. Guesses and accuracy do
+    not change.
 
     The images must be ones that training never saw: the share of the training set that the run held out
     (`data.holdout`; the packed file records it), or another data set (--dataset, --data). The test set can be

@@ -150,9 +150,9 @@ def ship(arguments: list[str]) -> int:
 
 
 def temperature(arguments: list[str]) -> int:
-    """Give a model that ships the temperature of another run of its recipe, which held images out.
+    """Fit the temperature of a model that ships again, or give it that of another run of its recipe.
 
-    For models that were trained on all training images. The new file has the same answers; its card and a
+    --from is for models that were trained on all training images. The new file has the same answers; its card and a
     row of results/shipped.jsonl record the calibration error on the test images before and after.
     """
     parser = Parser(

@@ -152,8 +152,8 @@ def ship(arguments: list[str]) -> int:
 def temperature(arguments: list[str]) -> int:
     """Fit the temperature of a model that ships again, or give it that of another run of its recipe.
 
-    --from is for models that were trained on all training images. The new file has the same answers; its card and a
-    row of results/shipped.jsonl record the calibration error on the test images before and after.
+    --from is for models that were trained on all training images. The new file has the same answers; its card
+    and a row of results/shipped.jsonl record the calibration error on the test images before and after.
     """
     parser = Parser(
         "paper temperature",

@@ -86,7 +86,7 @@ def served(rows: Sequence[Row]) -> str:
     last = found[-1]
     bare, medians = statistics.median(last["bare"]), statistics.median(last["served"])
     lines = [
-        "| on | model | clients | images/s served | bare engine | share | p50 | p99 | failures |",
+        "| on | model | clients | images/s served | bare engine, images/s | share | p50 | p99 | failures |",
         "|---|---|---|---|---|---|---|---|---|",
         f"| {name_of(last['hardware'])}, {last['date']} | {last['model']} | {last['clients']} "
         f"| {medians:.0f} | {bare:.0f} | {last['share']:.2f} "
@@ -359,9 +359,10 @@ def shipped_short(rows: Sequence[Row]) -> str:
     lines = [
         "## Use a trained model",
         "",
-        "These come with the package, each with its [model card](docs/shipped.md):",
+        "These come with the package, each with its [model card](docs/shipped.md). Accuracy is that of the",
+        "packed file on all test images; the baseline is the same network trained without binarization.",
         "",
-        "| model | test accuracy, packed | real-valued baseline | size | one image from bytes, one thread |",
+        "| model | test accuracy | baseline's accuracy | file size | one image from bytes, one thread |",
         "|---|---|---|---|---|",
     ]
     for row in found:

@@ -31,6 +31,11 @@ def test_unknown_name_is_an_attribute_error() -> None:
         _ = xnorpp.binarise
 
 
+def test_packages_need_no_import_of_their_own() -> None:
+    code = "import xnorpp; print(xnorpp.packing.PackError.__name__, xnorpp.runtime.load.__name__)"
+    assert _run(code) == "PackError load"
+
+
 def test_importing_the_package_loads_neither_torch_nor_numpy() -> None:
     code = "import sys, xnorpp; print([m for m in ('torch', 'numpy', 'PIL') if m in sys.modules])"
     assert _run(code) == "[]"

@@ -62,6 +62,24 @@ _HOME = {
     "train": "xnorpp.training",
 }
 
+# So that `import xnorpp` is enough for `xnorpp.packing.verify`.
+_PACKAGES = (
+    *(
+        "bench",
+        "convert",
+        "data",
+        "export",
+        "inspect",
+        "models",
+        "nn",
+        "packing",
+        "runtime",
+        "serve",
+        "shipped",
+    ),
+    "training",
+)
+
 __all__ = [
     "Binarization",
     "BinaryConv1d",
@@ -94,7 +112,7 @@ __all__ = [
 ]
 
 
-__getattr__ = names_from(__name__, _HOME)
+__getattr__ = names_from(__name__, _HOME, _PACKAGES)
 register_old_modules()
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from typing import Any
 
 from xnorpp.renamed import find_renamed
 
 
-def names_from(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+def names_from(
+    package: str, homes: Mapping[str, str], packages: Collection[str] = ()
+) -> Callable[[str], Any]:
     """The module-level `__getattr__` of `package`; names that were renamed are found with a warning.
 
     Args:
         package: Its `__name__`.
         homes: The module that has each name; ".loop" is a module of the package itself.
+        packages: Packages inside of it that are names too.
 
     Example:
         >>> __getattr__ = names_from("xnorpp", {"pack": "xnorpp.packing"})
@@ -24,6 +27,8 @@ def names_from(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """
 
     def find(name: str) -> Any:
+        if name in packages:
+            return import_module(f"{package}.{name}")
         if name not in homes:
             return find_renamed(package, name)
         return getattr(import_module(homes[name], package), name)

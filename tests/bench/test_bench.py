@@ -95,6 +95,21 @@ def test_ratios_are_against_the_fastest() -> None:
     assert "2 threads against 1: xnorpp 1.88, openvino fp32 2.00" in text
 
 
+def test_the_gain_of_a_thread_is_reported_by_the_distance_of_the_cores() -> None:
+    alone, pair = Spread.of([6.0e-3] * 20), Spread.of([3.5e-3] * 12, near=[3.2e-3] * 7, far=[4.0e-3] * 5)
+    results = (Result(OURS, "one bit", 1, alone, alone), Result(OURS, "one bit", 2, pair, pair))
+    found = Comparison("net", 1, "avx2", 3_500_000, results)
+    text = comparison_text(found)
+    assert "xnorpp 1.88x in the 7 of 12 calls with the cores within 100 ns of each other" in text
+    assert "xnorpp 1.50x in the 5 of 12 calls with the cores more than 100 ns apart" in text
+    row = next(row for row in comparison_rows(found) if row["name"] == "thread_scaling")
+    assert (row["near"], row["near_calls"]) == (pytest.approx(6 / 3.2), 7)
+    assert (row["far"], row["far_calls"]) == (pytest.approx(1.5), 5)
+    unknown = comparison_rows(made_up())
+    assert [row["far"] for row in unknown if row["name"] == "thread_scaling"] == [None, None]
+    assert "cores" not in comparison_text(made_up())
+
+
 def test_rows_carry_everything(tmp_path: Path) -> None:
     rows = complete(comparison_rows(made_up()), seed=0)
     for row in rows:

@@ -169,3 +169,11 @@ def test_ctrl_c_is_one_line(desk: Path) -> None:
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said == "xnorpp bench: stopped.\n"
+
+
+def test_the_list_of_data_sets_gives_no_size_for_ones_own_images(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["datasets"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "any classes, any size" in rows["shards"]
+    assert "any classes, any size" in rows["folder"]
+    assert "1000 classes, 224 px, 3 channels" in rows["imagenet"]

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from xnorpp.inspect import stopwatch
-from xnorpp.inspect.stopwatch import ENOUGH, Probe, Spread, interleave
+from xnorpp.inspect.stopwatch import ENOUGH, NEAR, Probe, Spread, interleave
 
 
 class Scripted(Probe):
@@ -64,3 +64,19 @@ def test_calls_are_not_counted_until_the_core_is_warm(monkeypatch: pytest.Monkey
 def test_without_a_probe_nothing_is_called_quiet() -> None:
     spread = interleave({"a": lambda: None}, rounds=2, repeat=ENOUGH, settle=0)
     assert (spread["a"].quiet, spread["a"].quiet_calls) == (None, 0)
+
+
+def test_calls_are_sorted_by_the_distance_of_the_cores_around_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: float(next(clock)))
+    # two measurements for each turn: near, far, moved in between, unknown
+    found = iter([30.0, NEAR, 180.0, 175.0, 30.0, 180.0, -1.0, -1.0] * ENOUGH)
+    calls = {"a": lambda: None, "b": lambda: None}
+    spread = interleave(calls, rounds=4 * ENOUGH, repeat=2, settle=0, apart={"a": lambda: next(found)})
+    assert next(found, None) is None, "all were asked for"
+    assert spread["a"].calls == 8 * ENOUGH
+    assert (spread["a"].near_calls, spread["a"].far_calls) == (2 * ENOUGH, 2 * ENOUGH)
+    assert (spread["a"].near, spread["a"].far) == (1.0, 1.0)
+    assert (spread["b"].near, spread["b"].near_calls, spread["b"].far) == (None, 0, None)

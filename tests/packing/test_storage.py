@@ -130,13 +130,14 @@ def test_resnet18_files_in_int8() -> None:
         model = create_model("resnet18", input_size=224, num_classes=1000, **settings).eval()
         program = pack_program(model, 224, real="int8")
         assert len(encode(program)) <= limit
-        assert program.encodings["fc.weight"].scale == "fc.weight.scale"
+        (last,) = (op for op in program.ops if op.name == "fc")
+        assert program.encodings[last.tensors["weight"]].name == "int8"
 
 
 def test_all_before_the_first_int8_layer_stays_as_it_was() -> None:
     """The first downsampling layer has 16 bits, and what feeds it is the same bit for bit."""
     exact = read(shipped_path("cifar10-resnet18"))
-    small = store_int8(exact)
+    small = store_int8(exact, short_names=False)
     kinds = {name: str(small.tensors[name].dtype) for name in small.scales}
     layer = "layer{}.0.downsample.conv.weight".format
     assert kinds == {layer(2): "int16", layer(3): "int8", layer(4): "int8", "fc.weight": "int8"}
@@ -155,7 +156,7 @@ def test_rounding_keeps_the_answer_at_the_mean_input(layer: int) -> None:
     weight, mean = program.tensors[name], mean_input(program, name)
     assert mean is not None
     (op,) = (op for op in program.ops if name in op.tensors.values())
-    small = store_int8(program)
+    small = store_int8(program, short_names=False)
     stored = small.real(next(other for other in small.ops if other.output == op.output), "weight")
     whole, factor = (quantise_fine if layer == 2 else quantise)(weight)
     nearest = whole * factor.astype(np.float32)[:, None, None, None]
@@ -186,7 +187,7 @@ def test_centring_of_filters_in_groups() -> None:
 
 def test_filters_for_bytes_stay_as_they_were() -> None:
     exact = read(shipped_path("tiny-imagenet-resnet18-224"))
-    small = store_int8(exact)
+    small = store_int8(exact, short_names=False)
     assert small.tensors["conv1.weight"].dtype == np.int8
     for role in ROLES:
         name = exact.ops[0].tensors[role]
@@ -215,7 +216,8 @@ def test_only_what_a_rounded_layer_decides_is_stored_smaller(before: bool) -> No
     torch.manual_seed(1)
     model = Net(before).eval()
     x = np.random.default_rng(0).standard_normal((2, 3, 12, 12)).astype(np.float32)
-    exact, small = pack_program(model, 12), pack(model, 12, real="int8").program
+    exact = pack_program(model, 12)
+    small = store_int8(exact, short_names=False)
     assert set(small.scales) == {"last.weight", *(["second.weight"] if before else [])}
     names = [op.output for op in exact.ops if op.op == "binary_conv2d"]
     dots = [run(program, x, keep=names)[1][names[0]] for program in (exact, small)]
@@ -227,6 +229,28 @@ def test_only_what_a_rounded_layer_decides_is_stored_smaller(before: bool) -> No
     np.testing.assert_allclose(run(small, x), run(exact, x), atol=0.5 if before else 0.02)
     assert verify(model, x, real="float32").holds
     assert not verify(model, x, real="int8").holds
+
+
+def test_numbers_instead_of_names_of_tensors() -> None:
+    """Operations keep the names of their modules, and everything else is the same."""
+    torch.manual_seed(1)
+    named = store_int8(pack_program(Net(True).eval(), 12), short_names=False)
+    short = pack(Net(True).eval(), 12, real="int8").program
+    assert "last.weight" in named.tensors
+    assert all(len(name) < 3 for name in short.tensors)
+    assert [op.name for op in short.ops] == [op.name for op in named.ops]
+    assert len(encode(short)) < len(encode(named))
+
+
+def test_small_numbers_beside_large_ones_do_not_make_a_bias_float32() -> None:
+    from xnorpp.packing.storage.whole import halved
+
+    bias = np.array([1.0, -0.5, 1e-6], np.float32)
+    assert halved(bias, {"bias"}).dtype == np.float16
+    assert halved(bias, {"mult"}).dtype == np.float32, "a factor's own size matters"
+    assert halved(bias, {"bias", "mult"}).dtype == np.float32
+    assert halved(np.array([1e-5, 1e-6], np.float32), {"bias"}).dtype == np.float32
+    assert halved(np.array([1e5, 1.0], np.float32), {"bias"}).dtype == np.float32, "beyond float16"
 
 
 def test_real_is_checked() -> None:

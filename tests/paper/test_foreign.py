@@ -59,6 +59,6 @@ def test_int8_shows_accuracy_and_size() -> None:
         "| m.xnor | 10,000 | 92.70 | 92.71 | 92.95 | 99.98 | 98.50 | 2,175,424 | 1,906,956 | 1,622,592 |"
         in drawn
     )
-    assert "Tolerance 0.001." in drawn
+    assert "Tolerance of the calibration: 0.001." in drawn
     assert "Nothing" in int8([])
     assert "Nothing" in zoo([])

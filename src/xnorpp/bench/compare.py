@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from xnorpp.bench.engine import MEAN, STD, Array, Engine, random_images
+from xnorpp.bench.machine import distance_of_two
 from xnorpp.inspect.stopwatch import SETTLE, SETTLE_ALONE, WARM, Probe, Spread, interleave
 from xnorpp.runtime import Program, load, read
 from xnorpp.runtime.format.preprocess import normalise
 
 OURS = "xnorpp"
+KINDS = ("uint8", "float32")  # of images
 
 # The network of `default_program` in rows, by its block.
 TITLES = {
@@ -63,7 +65,7 @@ class Comparison:
         return min(rows, key=lambda row: float(getattr(row.uint8, by))) if rows else None
 
     def speedup(self, precision: str, threads: int, by: str = "median") -> float | None:
-        """How many times faster ours is than the fastest other engine of that precision.
+        """How many times as fast as the fastest other engine of that precision ours is.
 
         By medians, by medians over the calls in which a probe found the machine "quiet", or by each engine's
         fastest call ("minimum"). The medians are what a user of this machine sees; all three are reported.
@@ -72,12 +74,17 @@ class Comparison:
         return float(getattr(other.uint8, by) / ours) if other and ours else None
 
     def scaling(self, engine: str, low: int, high: int, by: str = "median") -> float | None:
-        """Time with `low` threads over time with `high`, from uint8."""
-        found = {
-            row.threads: float(getattr(row.uint8, by))
-            for row in self.results
-            if row.engine == engine and getattr(row.uint8, by) is not None
-        }
+        """Time with `low` threads over time with `high`, from uint8.
+
+        By medians, "minimum" or "quiet" as in `speedup`, or by the medians over the calls for which the two
+        cores were "near" each other or "far" apart, which is all the same to one thread.
+        """
+        found = {}
+        for row in self.results:
+            alone = row.threads == 1 and by in ("near", "far")
+            seconds = getattr(row.uint8, "median" if alone else by)
+            if row.engine == engine and seconds is not None:
+                found[row.threads] = float(seconds)
         return found[low] / found[high] if low in found and high in found else None
 
 
@@ -220,7 +227,8 @@ def compare(
     calls: dict[str, Callable[[], object]] = {}
     before: dict[str, Callable[[], object]] = {}
     for engine in engines:
-        for kind, call, x in (("uint8", engine.from_uint8, images), ("float32", engine.from_float, floats)):
+        ways = ((KINDS[0], engine.from_uint8, images), (KINDS[1], engine.from_float, floats))
+        for kind, call, x in ways:
             calls[f"{engine.key} {kind}"] = _bind(call, x)
             if engine.before:
                 before[f"{engine.key} {kind}"] = engine.before
@@ -238,6 +246,12 @@ def compare(
         warm=WARM,
         before=before,
         probe=Probe(),
+        apart={
+            f"{engine.key} {kind}": distance_of_two
+            for engine in engines
+            if engine.threads > 1
+            for kind in KINDS
+        },
     )
     results = tuple(
         Result(

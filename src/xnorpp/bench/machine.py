@@ -45,6 +45,12 @@ def describe_machine(threads: int = 1) -> dict[str, Any]:
     return found
 
 
+def distance_of_two() -> float:
+    """Nanoseconds for a cache line between the cores of this process; below 0 where these are not two."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return float(core().core_distance(*cores)) if len(cores) == 2 else -1.0
+
+
 def describe_distance(cpus: Path = CPUS) -> dict[str, Any]:
     """How far the cores of this process are apart, on Linux.
 
@@ -60,10 +66,9 @@ def describe_distance(cpus: Path = CPUS) -> dict[str, Any]:
     caches = {_l3(cpus / f"cpu{number}" / "cache") for number in cores}
     if len(cores) > 1 and None not in caches:
         found["share_l3"] = len(caches) == 1
-    if len(cores) == 2:
-        nanoseconds = core().core_distance(*cores)
-        if nanoseconds > 0:
-            found["line_ns"] = round(nanoseconds, 1)
+    nanoseconds = distance_of_two()
+    if nanoseconds > 0:
+        found["line_ns"] = round(nanoseconds, 1)
     return found
 
 

@@ -67,5 +67,7 @@ def _plot_rates(axis: Any, rows: Sequence[Row]) -> None:
         axis.bar(spots, values, width, label=engine, color="#c44" if engine == OURS else "#89a")
     axis.set_xticks([index + width * (len(engines) - 1) / 2 for index in range(len(chains))], chains)
     axis.set_ylabel("10^9 binary multiply-adds per second")
-    axis.set_title(f"chains of eight layers, {rows[0]['threads']} thread(s)", fontsize=10)
+    axis.set_title(
+        f"chains of eight layers, {rows[0]['threads']} thread{'s' * (rows[0]['threads'] != 1)}", fontsize=10
+    )
     axis.legend()

@@ -11,7 +11,7 @@ from xnorpp.bench.layers import ChainResult
 from xnorpp.bench.machine import describe_machine
 from xnorpp.bench.startup import ColdStart, Startup
 from xnorpp.bench.throughput import Throughput
-from xnorpp.inspect.stopwatch import Spread
+from xnorpp.inspect.stopwatch import NEAR, Spread
 from xnorpp.inspect.table import columns
 from xnorpp.training.records.record import source_commit, today
 
@@ -46,7 +46,7 @@ def comparison_text(found: Comparison) -> str:
                 _spread(row.uint8),
                 f"{1e3 * row.float32.median:.2f}",
                 f"{found.batch / row.uint8.median:.0f}",
-                "-" if row.engine == OURS else f"{row.uint8.median / ours:.2f} times faster",
+                "-" if row.engine == OURS else f"{row.uint8.median / ours:.2f} times as fast",
             ]
         )
     lines = [
@@ -61,7 +61,8 @@ def comparison_text(found: Comparison) -> str:
             if other and ratio:
                 ways = _other_ways(functools.partial(found.speedup, precision, threads))
                 lines.append(
-                    f"{threads} thread(s): {ratio:.2f} times the fastest {precision} engine, {other.engine}"
+                    f"{threads} thread{'s' * (threads != 1)}: {ratio:.2f} times as fast as the fastest "
+                    f"{precision} engine, {other.engine}"
                     f"{ways}"
                 )
     if len(counts) > 1:
@@ -69,7 +70,8 @@ def comparison_text(found: Comparison) -> str:
         scaled = [(name, found.scaling(name, counts[0], counts[-1])) for name in names]
         parts = [f"{name} {ratio:.2f}" for name, ratio in scaled if ratio]
         lines.append(f"{counts[-1]} threads against {counts[0]}: " + ", ".join(parts))
-        lines[-1] += _other_ways(functools.partial(found.scaling, OURS, counts[0], counts[-1]), "xnorpp ")
+        scaling = functools.partial(found.scaling, OURS, counts[0], counts[-1])
+        lines[-1] += _other_ways(scaling, "xnorpp ") + _by_distance(scaling, found.ours(counts[-1]).uint8)
     lines += sorted({note for row in found.results if row.engine != OURS for note in row.notes})
     return "\n".join([*lines, *found.left_out])
 
@@ -96,7 +98,7 @@ def layers_text(found: Sequence[ChainResult], real: bool = False) -> str:
                 f"{row.rate('xnorpp') / 1e9:.0f}",
                 f"{1e3 * peer.median:.3f}" if peer else "-",
                 f"{row.rate('openvino') / 1e9:.0f}" if peer else "-",
-                f"{row.speedup('median') or 0:.2f} times faster{_other_ways(row.speedup)}" if peer else "-",
+                f"{row.speedup('median') or 0:.2f} times as fast{_other_ways(row.speedup)}" if peer else "-",
                 ", ".join(dict.fromkeys(row.primitives)) or "-",
             ]
         )
@@ -121,6 +123,19 @@ def _other_ways(ratio: Callable[[str], float | None], name: str = "") -> str:
     labels = {"quiet": "over undisturbed calls", "minimum": "over the fastest calls"}
     found = {by: ratio(by) for by in labels}
     return "".join(f"; {name}{value:.2f}x {labels[by]}" for by, value in found.items() if value)
+
+
+def _by_distance(scaling: Callable[[str], float | None], spread: Spread) -> str:
+    """The scaling while the two cores were near each other, and far apart."""
+    calls = {"near": spread.near_calls, "far": spread.far_calls}
+    labels = {"near": f"within {NEAR:.0f} ns of each other", "far": f"more than {NEAR:.0f} ns apart"}
+    found = {by: scaling(by) for by in calls}
+    parts = [
+        f"{value:.2f}x in the {calls[by]} of {spread.calls} calls with the cores {labels[by]}"
+        for by, value in found.items()
+        if value
+    ]
+    return "".join(f"; xnorpp {part}" for part in parts)
 
 
 def throughput_text(found: Sequence[Throughput]) -> str:
@@ -265,7 +280,11 @@ def comparison_rows(found: Comparison) -> list[Row]:
             ways = {
                 "by_quiet_calls": found.scaling(name, counts[0], counts[-1], "quiet"),
                 "by_fastest_calls": found.scaling(name, counts[0], counts[-1], "minimum"),
+                "near": found.scaling(name, counts[0], counts[-1], "near"),
+                "far": found.scaling(name, counts[0], counts[-1], "far"),
             }
+            pair = next(row.uint8 for row in found.results if (row.engine, row.threads) == (name, counts[-1]))
+            ways |= {"near_calls": pair.near_calls, "far_calls": pair.far_calls}
             rows.append({**scaling, "threads": counts[-1], "against_threads": counts[0], **ways})
     rows.append(
         {"name": "file_size", "value": found.file_bytes / 1e6, "unit": "MB", "engine": OURS, "threads": None}

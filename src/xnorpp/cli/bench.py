@@ -254,7 +254,8 @@ def _measure(given: Namespace, threads: tuple[int, ...], against: list[str]) -> 
         try:
             measured_rows = compare_cuda(open_program(given.model, block), device=given.device, say=show)
         except CudaError as error:
-            raise ValueError(str(error).rstrip(".")) from None
+            text = str(error).replace("device='cpu'", "--device cpu")
+            raise ValueError(text.rstrip(".")) from None
         gpu = describe_hardware(given.device)["gpu"]
         return [
             {"kind": "cuda bench", "device": given.device, "gpu": gpu, **as_record(row)}

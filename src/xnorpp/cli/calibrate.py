@@ -5,12 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from xnorpp.cli.command import THREADS, Parser, at_least, check_data, engine_options, load_packed
+from xnorpp.cli.command import (
+    THREADS,
+    Parser,
+    at_least,
+    check_data,
+    check_file,
+    engine_options,
+    load_packed,
+    refuse_ignored,
+)
 
 
 def calibrate(arguments: list[str]) -> int:
-    """Fits the calibration temperature of a packed model and writes it into the file, so that `xnorpp
-    predict` prints probabilities that match how often it is right. Guesses and accuracy do not change.
+    """Of the guesses that `xnorpp predict` prints with 80 %, about 80 % are then right. One number, the
+    temperature, by which scores are divided, is fitted and written into the file. Guesses and accuracy do
+    not change.
 
     The images must be ones that training never saw: the share of the training set that the run held out
     (`data.holdout`; the packed file records it), or another data set (--dataset, --data). The test set can be
@@ -51,6 +61,13 @@ def calibrate(arguments: list[str]) -> int:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto, the CPU)")
     engine_options(parser, THREADS)
     given = parser.parse_args(arguments)
+    check_file("--output", given.output)
+    if given.temperature is not None:
+        if given.data or given.dataset:
+            raise ValueError("`--temperature` writes a number as it is; leave `--data` and `--dataset` out")
+        refuse_ignored(given, ("holdout", "split"), "fitting a temperature, and --temperature gives one")
+    if given.split == "test":
+        refuse_ignored(given, ("holdout",), "--split held, and --split test was given")
 
     from xnorpp.data import load_dataset
     from xnorpp.data.own import as_images
@@ -59,10 +76,10 @@ def calibrate(arguments: list[str]) -> int:
     from xnorpp.runtime.format.program import write
 
     model = load_packed(given.model, given)
+    if given.output is None:
+        check_file("MODEL", given.model)  # it is written anew
     program, output = model.program, Path(given.output or given.model)
     if given.temperature is not None:
-        if given.data or given.dataset:
-            raise ValueError("`--temperature` writes a number as it is; leave `--data` and `--dataset` out")
         new = calibration.with_temperature(program, given.temperature, calibration={"fitted_on": "given"})
         write(new, output)
         print(f"{output}: temperature {given.temperature:g}")
@@ -71,12 +88,13 @@ def calibrate(arguments: list[str]) -> int:
     if not name:
         raise ValueError("the packed file does not record its data set; name one with --dataset NAME")
     held = given.holdout if given.holdout is not None else float(program.meta.get("holdout") or 0.0)
-    elsewhere = name != program.meta.get("dataset")
-    split = given.split or ("test" if elsewhere else "held")
+    # Any folder is `folder`: one that is named by --dataset holds other images than those of training.
+    elsewhere = name != program.meta.get("dataset") or given.dataset == "folder"
+    split = given.split or ("test" if elsewhere and given.holdout is None else "held")
     if split == "held" and not held:
         raise ValueError(
             f"{given.model} was trained on all training images of {name!r}, so that none is left to fit a "
-            "temperature on; train with `data.holdout`, or give unseen images with --dataset and --data"
+            "temperature on; train with `data.holdout`, or give unseen images: --dataset folder --data DIR"
         )
     check_data(str(name), given.data)
     part: dict[str, Any] = {"holdout": held, "part": "held"} if split == "held" else {}

@@ -153,14 +153,13 @@ def one_model(path: str | None, name: str | None) -> Path:
                 f"MODEL, without the flag, and there is no file {name}"
             )
         return shipped_path(name)
-    if path is None:
+    if not path:
         raise ValueError(f"give a model: MODEL, a file or a folder, or --model NAME ({known})")
     return find_model(path)
 
 
-def load_packed(path: str | Path, given: argparse.Namespace) -> PackedModel:
-    """Load a packed file on the device, threads and kernels that were asked for; `auto` is the CPU."""
-    from xnorpp.runtime import load
+def check_packed(path: str | Path) -> None:
+    """Refuse what is known to be something else than a packed model, and name what to do."""
     from xnorpp.runtime.files import FileKind, file_kind
 
     kind = file_kind(path)
@@ -169,8 +168,15 @@ def load_packed(path: str | Path, given: argparse.Namespace) -> PackedModel:
             f"{path} is {kind.value}, and a packed model is needed; pack it first: "
             f"`xnorpp pack {path} -o model.xnor`"
         )
-    if kind in (FileKind.IMAGE, FileKind.TORCH):
+    if kind in (FileKind.IMAGE, FileKind.TORCH, FileKind.SAFETENSORS):
         raise ValueError(f"{path} is {kind.value}, and a packed model (.xnor) is needed as MODEL")
+
+
+def load_packed(path: str | Path, given: argparse.Namespace) -> PackedModel:
+    """Load a packed file on the device, threads and kernels that were asked for; `auto` is the CPU."""
+    from xnorpp.runtime import load
+
+    check_packed(path)
     if given.device in ("auto", "cpu"):
         return load(path, threads=given.threads, isa=given.isa)
     if given.device.partition(":")[0] != "cuda":
@@ -197,8 +203,8 @@ def check_file(option: str, path: str | None, *, makes_folder: bool = False) -> 
     if path is None:
         return
     place = Path(path)
-    if place.is_dir():
-        raise ValueError(f"`{option}` (={path!r}) must be a file, and is a folder")
+    if not path or place.is_dir():
+        raise ValueError(f"`{option}` (={path!r}) must be a file, and is {'a folder' if path else 'empty'}")
     folder = _nearest_that_exists(place.parent) if makes_folder else place.parent
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
@@ -209,9 +215,26 @@ def check_file(option: str, path: str | None, *, makes_folder: bool = False) -> 
                 f"`{option}` (={path!r}) must be a file that can be written; it is write-protected"
             )
         return
+    _check_writable(option, path, folder)
+
+
+def check_folder(option: str, path: str | Path | None) -> None:
+    """Refuse a folder that cannot be made or written to, before any work."""
+    if path is None:
+        return
+    if not str(path):
+        raise ValueError(f"`{option}` (='') must be a folder, and is empty")
+    nearest = _nearest_that_exists(Path(path))
+    if not nearest.is_dir():
+        raise ValueError(f"`{option}` (={str(path)!r}) must be a folder, and {nearest} is a file")
+    _check_writable(option, str(path), nearest)
+
+
+def _check_writable(option: str, path: str, folder: Path) -> None:
+    """Create and delete a file: permissions are not enough, a file system may be read-only or full."""
     import secrets
 
-    try:  # permissions do not tell everything: the file system may be read-only or full
+    try:
         probe = folder / f".xnorpp-{secrets.token_hex(6)}.tmp"
         os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         probe.unlink()
@@ -219,15 +242,6 @@ def check_file(option: str, path: str | None, *, makes_folder: bool = False) -> 
         raise ValueError(
             f"`{option}` (={path!r}) cannot be written: no file can be created in {folder} ({error.strerror})"
         ) from None
-
-
-def check_folder(option: str, path: str | Path | None) -> None:
-    """Refuse a folder that cannot be made, because a file has its name or that of a folder above it."""
-    if path is None:
-        return
-    nearest = _nearest_that_exists(Path(path))
-    if not nearest.is_dir():
-        raise ValueError(f"`{option}` (={str(path)!r}) must be a folder, and {nearest} is a file")
 
 
 def check_plot(option: str, path: str | None) -> None:

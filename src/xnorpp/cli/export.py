@@ -7,7 +7,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xnorpp.cli.command import Parser, at_least, check_file, check_folder, refuse_ignored
+from xnorpp.cli.command import (
+    Parser,
+    at_least,
+    check_file,
+    check_folder,
+    check_packed,
+    refuse_ignored,
+)
 
 if TYPE_CHECKING:
     from xnorpp.runtime import Program
@@ -77,6 +84,7 @@ def export(arguments: list[str]) -> int:
     from xnorpp.shipped import find_model
 
     path = find_model(given.model)
+    check_packed(path)
     program = _sized(read(path), given.size)
     only = {"c": ("name", "fixed", "examples"), "onnx": ("layout",), "openvino": ("batch",)}
     for format, options in only.items():
@@ -164,4 +172,12 @@ def _examples(program: Program, path: str, fixed: int | None) -> Any:
 
     if fixed is None:
         raise ValueError(f"`--examples` (={path!r}) decides the scales of --fixed, which is not given")
-    return check_input(program, np.load(path, allow_pickle=False))
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (EOFError, ValueError):
+        array = None
+    if not isinstance(array, np.ndarray):
+        raise ValueError(
+            f"`--examples` (={path!r}) must be a .npy file of one array of numbers, as numpy.save writes it"
+        )
+    return check_input(program, array)

@@ -40,7 +40,10 @@ COMMANDS: dict[str, Command] = {
     "train": Command("xnorpp.cli.train:train", "Train a network from a recipe."),
     "eval": Command("xnorpp.cli.eval:evaluate", "Measure the accuracy of a checkpoint or a packed model."),
     "pack": Command("xnorpp.cli.pack:pack", "Pack a trained network into one small file."),
-    "calibrate": Command("xnorpp.cli.calibrate:calibrate", "Fit the temperature of a packed model."),
+    "calibrate": Command(
+        "xnorpp.cli.calibrate:calibrate",
+        "Make the probabilities of a packed model right as often as they state.",
+    ),
     "predict": Command("xnorpp.cli.predict:predict", "Classify images with a packed model."),
     "export": Command("xnorpp.cli.export:export", "Write a packed model as C source or for another engine."),
     "serve": Command("xnorpp.cli.serve:serve", "Classify images over HTTP."),
@@ -48,12 +51,16 @@ COMMANDS: dict[str, Command] = {
     "bench": Command("xnorpp.cli.bench:bench", "Compare the speed of xnorpp with other engines."),
     "demo": Command("xnorpp.cli.demo:demo", "Train, pack and run a small network in about a minute."),
     "recipes": Command("xnorpp.cli.listing.recipes:recipes", "List recipes, or show one with all its keys."),
-    "models": Command("xnorpp.cli.listing.models:models", "List the networks and the models that ship."),
+    "models": Command(
+        "xnorpp.cli.listing.models:models", "List the networks to train and the trained models that ship."
+    ),
     "datasets": Command("xnorpp.cli.listing.datasets:datasets", "List the data sets and how to get each."),
     "completion": Command(
         "xnorpp.cli.listing.completion:completion", "Print a script that completes commands in a shell."
     ),
-    "shards": Command("xnorpp.cli.shards:shards", "Write a data set as tar shards of resized images."),
+    "shards": Command(
+        "xnorpp.cli.shards:shards", "Write a data set as tar shards of resized images, which are read faster."
+    ),
     "paper": Command("xnorpp.cli.paper.experiments:paper", "Reproduce the paper's tables and figures."),
 }
 

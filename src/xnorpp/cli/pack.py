@@ -53,10 +53,12 @@ def pack(arguments: list[str]) -> int:
         "--tolerance",
         metavar="SHARE",
         type=float,
-        help="with --calibration: the share of answers that may change (default: 0.005)",
+        help="with --calibration: the share of answers that may change (default: 0.001)",
     )
     parser.add_argument(
-        "--short-names", action="store_true", help="number tensors and values: some 7 kB less for 20 layers"
+        "--short-names",
+        action="store_true",
+        help="number tensors and values instead of naming them: some 7 kB less for 20 layers",
     )
     parser.add_argument("--half", action="store_true", help="the same as --real float16")
     parser.add_argument(
@@ -68,8 +70,6 @@ def pack(arguments: list[str]) -> int:
     from xnorpp.inspect import inspect_file
     from xnorpp.packing.storage import check_calibration, check_real
     from xnorpp.runtime.files import FileKind, file_kind
-    from xnorpp.runtime.format.names import with_short_names
-    from xnorpp.runtime.format.program import read, write
 
     real = check_real(given.real, given.half)
     check_calibration(real, given.calibration)
@@ -82,17 +82,9 @@ def pack(arguments: list[str]) -> int:
             "needed"
         )
     if kind is FileKind.PACKED:
-        floats, what = _store_again(given, given.checkpoint, real), "the packed file"
+        floats, what = _store_again(given, given.checkpoint, real, given.output), "the packed file"
     else:
-        from xnorpp.training.packing import float_bytes, pack_checkpoint
-
-        plain = real if given.calibration is None else "float32"
-        model, _ = pack_checkpoint(given.checkpoint, given.output, real=plain, model=given.network)
-        if given.calibration is not None:
-            _store_again(given, given.output, real)
-        if given.short_names:
-            write(with_short_names(read(given.output)), given.output)
-        floats, what = float_bytes(model), "the float32 state_dict"
+        floats, what = _pack(given, real), "the float32 state_dict"
     report = inspect_file(given.output)
     print(
         f"{given.output}: {report.total_bytes:,} bytes, {floats / report.total_bytes:.1f} times smaller than "
@@ -109,7 +101,28 @@ def pack(arguments: list[str]) -> int:
     return 0
 
 
-def _store_again(given: Namespace, source: str, real: str) -> int:
+def _pack(given: Namespace, real: str) -> int:
+    """Pack a checkpoint; returns the bytes of its state_dict."""
+    from xnorpp.runtime.files import replacing
+    from xnorpp.runtime.format.names import with_short_names
+    from xnorpp.runtime.format.program import read, write
+    from xnorpp.training.packing import check_output, float_bytes, pack_checkpoint
+
+    if given.calibration is None and not given.short_names:
+        model, _ = pack_checkpoint(given.checkpoint, given.output, real=real, model=given.network)
+        return float_bytes(model)
+    check_output(given.output)
+    with replacing(given.output) as temporary:  # an error of a later step leaves no half result
+        plain = real if given.calibration is None else "float32"
+        model, _ = pack_checkpoint(given.checkpoint, temporary, real=plain, model=given.network)
+        if given.calibration is not None:
+            _store_again(given, str(temporary), real, str(temporary))
+        elif given.short_names:
+            write(with_short_names(read(temporary)), temporary)
+    return float_bytes(model)
+
+
+def _store_again(given: Namespace, source: str, real: str, output: str) -> int:
     """Write a packed file again, with real numbers in int8 or with short names; returns the bytes it had."""
     from xnorpp.packing.storage import TOLERANCE, store_int8
     from xnorpp.runtime.format.names import with_short_names
@@ -132,7 +145,7 @@ def _store_again(given: Namespace, source: str, real: str) -> int:
         tolerance = TOLERANCE if given.tolerance is None else given.tolerance
         stored = store_int8(program, images, tolerance=tolerance)
         _report(stored.meta["int8"])
-    write(with_short_names(stored) if given.short_names else stored, given.output)
+    write(with_short_names(stored) if given.short_names else stored, output)
     return before
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -161,7 +162,10 @@ def _expanded(named: list[str]) -> list[str | bytes]:
     for name in named:
         if name == "-":
             found.append(_standard_input())
+        elif not name:
+            raise ValueError("an IMAGE is empty (''); give a file, a folder, or - for standard input")
         elif Path(name).is_dir():
+            os.listdir(name)  # a folder that cannot be read is an error, not one without images
             inside = sorted(
                 path for path in Path(name).rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()
             )

@@ -47,8 +47,8 @@ def serve(arguments: list[str]) -> int:
     )
     parser.add_argument("--isa", metavar="NAME", help="use the kernels of this instruction set")
     given = parser.parse_args(arguments)
-    if not given.timeout > 0:
-        raise ValueError(f"`--timeout` (={given.timeout:g}) must be above 0")
+    if not 0 < given.timeout < float("inf"):
+        raise ValueError(f"`--timeout` (={given.timeout:g}) must be above 0 and finite")
     if given.port > 65535:
         raise ValueError(f"`--port` (={given.port}) must be at most 65535")
     _check_address(given.host, given.port)

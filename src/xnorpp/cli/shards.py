@@ -33,11 +33,19 @@ def shards(arguments: list[str]) -> int:
     check_data(given.dataset, given.data)
 
     from xnorpp.data import load_dataset, write_shards
+    from xnorpp.data.formats.folder import is_one_tree
+
+    if given.dataset == "folder" and given.data and is_one_tree(given.data):
+        raise ValueError(
+            f"{given.data} is one tree of classes, the same for training and testing; make train/ and val/ "
+            "in it"
+        )
 
     for split in ("train", "test"):
         dataset = load_dataset(given.dataset, given.data, split)
         written = write_shards(dataset, given.out, format=given.format, workers=given.workers)
         size = sum(path.stat().st_size for path in written)
         count = len(load_dataset("shards", given.out, split))
-        print(f"{split}: {count:,} images in {len(written)} shards, {size / 1e6:,.1f} MB")
+        files = f"{len(written)} shard{'s' * (len(written) != 1)}"
+        print(f"{split}: {count:,} images in {files}, {size / 1e6:,.1f} MB")
     return 0

@@ -70,9 +70,10 @@ def train(arguments: list[str]) -> int:
     short["data.dataset"] = given.dataset
     settings = [f"{key}={value}" for key, value in short.items() if value is not None]
     recipe = load_recipe(given.recipe, [*given.overrides, *settings])
-    out = given.out or Path("runs") / recipe.name
-    check_folder("--out", out)
-    check_file("--record", given.record, makes_folder=True)
+    out = Path("runs") / recipe.name if given.out is None else given.out
+    if os.environ.get("RANK", "0") == "0":  # the other processes of torchrun only read it
+        check_folder("--out", out)
+        check_file("--record", given.record, makes_folder=True)
     check_data(recipe.data.dataset, given.data)
     share_cores()
     from xnorpp.training import record_result

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from xnorpp.convert.analysis import constant_inputs
@@ -87,6 +88,7 @@ def binarize(
         4  Linear  left    last layer, stays real-valued
         1 layer made binary, 2 left as they were
     """
+    _check_arguments(model, filter, overrides)
     old = {name: settings.pop(name) for name in _OLD if name in settings}
     if old:
         example, overrides = _old_arguments(model, old, example, overrides)
@@ -99,6 +101,8 @@ def binarize(
         given = example_inputs(model, example)
         try:
             flow = flow_of_run(model, as_weights_are(model, given))
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:  # whatever the user's model raises
             raise failure(model, given, given, error) from error
     plan = _Plan(model, flow, binarization, filter, overrides or {}, ran=example is not None)
@@ -256,6 +260,19 @@ def _geometry(layer: Any) -> tuple[Any, ...]:
         ),
         *(layer.groups, layer.bias is not None, layer.padding_mode),
     )
+
+
+def _check_arguments(model: Any, filter: Any, overrides: Any) -> None:
+    if not isinstance(model, nn.Module):
+        what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise TypeError(f"`model` is {what}; an nn.Module is needed")
+    if filter is not None and not callable(filter):
+        raise TypeError(f"`filter` is {type(filter).__name__}; a function of (path, layer) is needed")
+    if overrides is not None and not isinstance(overrides, Mapping):
+        raise TypeError(
+            f"`overrides` is {type(overrides).__name__}; a mapping of paths to binarizations is needed, such "
+            "as {'layer1.conv': 'real'}"
+        )
 
 
 class _Plan:

@@ -27,6 +27,7 @@ from xnorpp.data.dataset import (
     Int64Array,
     StreamDataset,
 )
+from xnorpp.data.formats.shard_card import MAX_CLASSES
 from xnorpp.data.samples import as_array, is_tensor, read_images, read_labels, read_sample, stack
 
 OWN = "own"
@@ -354,9 +355,14 @@ def _attribute(items: Any, name: str) -> Any:
 
 def _names(classes: Sequence[str] | None, least: int, where: str) -> tuple[str, ...]:
     """The class names; numbers where there are none."""
+    if least > MAX_CLASSES:
+        raise DatasetError(
+            f"the largest label of {where} is {least - 1}; labels are class indices from 0, at most "
+            f"{MAX_CLASSES - 1}"
+        )
     if classes is None:
         return tuple(str(number) for number in range(least))
-    if isinstance(classes, str) or len(classes) < least:
+    if isinstance(classes, str) or not isinstance(classes, Sequence) or len(classes) < least:
         raise DatasetError(
             f"`classes` (={classes!r}) must be a list of at least {least} names: the largest label of "
             f"{where} is {least - 1}"

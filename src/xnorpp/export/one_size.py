@@ -11,6 +11,15 @@ from xnorpp.runtime.format.program import Op, Program
 from xnorpp.runtime.reference.sizes import of_one_size, place_by
 
 
+def check_program(program: Any) -> None:
+    """Refuse what is no program, such as a loaded model or a path."""
+    if not isinstance(program, Program):
+        raise TypeError(
+            f"`program` is {type(program).__name__}; a Program is needed, which `model.program` is and "
+            "xnorpp.runtime.read(path) gives"
+        )
+
+
 def for_one_size(program: Program) -> Program:
     """The program for its `input_shape` alone, with the numbers that its rules give there."""
     if not program.variable and all(operations()[op.op].since < 3 for op in program.ops):

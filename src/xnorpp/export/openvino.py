@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xnorpp.export.errors import ExportError, refuse
-from xnorpp.export.one_size import for_one_size
+from xnorpp.export.one_size import check_program, for_one_size
 from xnorpp.runtime.format.bits import unpack_bits, unpack_conv_weight
 from xnorpp.runtime.format.ops import pooled_size
 from xnorpp.runtime.format.program import INPUT, Op, Program
@@ -42,8 +42,9 @@ def export_openvino(program: Program, *, batch: int = 1) -> Any:
         >>> list(model.input(0).shape)
         [1, 3, 32, 32]
     """
-    if batch < 1:
-        raise ExportError(f"`batch` (={batch}) must be at least 1")
+    check_program(program)
+    if not isinstance(batch, int) or batch < 1:
+        raise ExportError(f"`batch` (={batch!r}) must be a whole number of at least 1")
     try:
         import openvino
     except ModuleNotFoundError as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from xnorpp.export.one_size import check_program
 from xnorpp.export.onnx.graph import Graph
 from xnorpp.export.onnx.model import make_input, make_outputs, metadata
 from xnorpp.export.onnx.operations import Translator
@@ -37,6 +38,7 @@ def export_qonnx(program: Program) -> Any:
         >>> any(node.op_type == "BipolarQuant" for node in model.graph.node)
         True
     """
+    check_program(program)
     graph = Graph()
     translator = _Bipolar(program, graph)
     source = make_input(translator, from_bytes=False)

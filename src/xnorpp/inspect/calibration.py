@@ -242,8 +242,8 @@ def with_temperature(program: Program, temperature: float, **meta: Any) -> Progr
     Raises:
         ValueError: The temperature is not positive.
     """
-    if not temperature > 0:
-        raise ValueError(f"`temperature` (={temperature}) must be above 0")
+    if not 0 < temperature < float("inf"):
+        raise ValueError(f"`temperature` (={temperature}) must be above 0 and finite")
     return dataclasses.replace(
         program,
         temperature=float(temperature),

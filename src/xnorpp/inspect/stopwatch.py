@@ -21,6 +21,9 @@ WARM = 0.025
 # A probe within this of the fastest one found the core undisturbed; on a shared core it takes 1.35 and more.
 QUIET = 1.2
 ENOUGH = 5  # quiet calls make a median
+# Nanoseconds for a cache line from one core to the other: within one group of cores 20 to 60, between two
+# groups 110 and more. A virtual machine may be moved from one to the other in the middle of a run.
+NEAR = 100.0
 
 
 class Probe:
@@ -56,7 +59,8 @@ class Spread:
     calls took at most.
 
     `quiet` is the median over the calls that a `Probe` found undisturbed, None where they were too few or
-    nobody looked.
+    nobody looked. `near` and `far` are the medians over the calls during which the two cores of the process
+    were within `NEAR` of each other, and farther apart.
     """
 
     minimum: float
@@ -68,9 +72,19 @@ class Spread:
     quiet_calls: int = 0
     p90: float | None = None
     p99: float | None = None
+    near: float | None = None
+    near_calls: int = 0
+    far: float | None = None
+    far_calls: int = 0
 
     @classmethod
-    def of(cls, seconds: list[float], quiet: Sequence[float] = ()) -> Spread:
+    def of(
+        cls,
+        seconds: list[float],
+        quiet: Sequence[float] = (),
+        near: Sequence[float] = (),
+        far: Sequence[float] = (),
+    ) -> Spread:
         ordered = sorted(seconds)
         return cls(
             ordered[0],
@@ -78,14 +92,23 @@ class Spread:
             quantile(ordered, 0.5),
             quantile(ordered, 0.75),
             len(ordered),
-            quantile(sorted(quiet), 0.5) if len(quiet) >= ENOUGH else None,
+            _median(quiet),
             len(quiet),
             quantile(ordered, 0.9),
             quantile(ordered, 0.99),
+            _median(near),
+            len(near),
+            _median(far),
+            len(far),
         )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def _median(seconds: Sequence[float]) -> float | None:
+    """None of fewer calls than make a median."""
+    return quantile(sorted(seconds), 0.5) if len(seconds) >= ENOUGH else None
 
 
 def quantile(ordered: list[float], fraction: float) -> float:
@@ -108,14 +131,16 @@ def interleave(
     warm: float = 0.0,
     before: Mapping[str, Callable[[], object]] | None = None,
     probe: Probe | None = None,
+    apart: Mapping[str, Callable[[], float]] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Spread]:
     """Time each call in turns: A, B, C, A, B, C, ... for `rounds` rounds, or until `seconds` have passed.
 
     A turn is a pause, `before[name]` (settings that are global to a library), calls that are not counted (the
     first brings the caches back; others follow until `warm` seconds have passed) and `repeat` that are. A
-    `probe` is asked around each of them. `progress` hears the number of each finished round. With `seconds`,
-    the round in which they pass is the last one; `rounds=None` sets no other limit.
+    `probe` is asked around each of them, and `apart[name]`, nanoseconds from one core to the other (below 0:
+    unknown), at both ends of the turn. `progress` hears the number of each finished round. With `seconds` the
+    round in which they pass is the last one; `rounds=None` sets no other limit.
     """
     if repeat < 1 or (rounds is not None and rounds < 1):
         raise ValueError(f"`rounds` (={rounds}) and `repeat` (={repeat}) must be at least 1")
@@ -124,11 +149,15 @@ def interleave(
     begin = time.monotonic()
     taken: dict[str, list[float]] = {name: [] for name in calls}
     probes: dict[str, list[float]] = {name: [] for name in calls}
+    near: dict[str, list[float]] = {name: [] for name in calls}
+    far: dict[str, list[float]] = {name: [] for name in calls}
     for index in itertools.count() if rounds is None else range(rounds):
         for name, call in calls.items():
             time.sleep(settle)
             if before and name in before:
                 before[name]()
+            measure = apart.get(name) if apart else None
+            begun = measure() if measure else -1.0
             warmed = time.monotonic() + warm
             call()
             while time.monotonic() < warmed:
@@ -141,12 +170,23 @@ def interleave(
                 following = probe() if probe else 0.0
                 probes[name].append(max(last, following))
                 last = following
+            ended = measure() if measure else -1.0
+            turn = taken[name][-repeat:]
+            if 0 <= begun <= NEAR and 0 <= ended <= NEAR:
+                near[name] += turn
+            elif min(begun, ended) > NEAR:
+                far[name] += turn
         if progress:
             progress(index + 1)
         if seconds is not None and time.monotonic() - begin >= seconds:
             break
     limit = QUIET * probe.best if probe else -1.0
     return {
-        name: Spread.of(times, [t for t, found in zip(times, probes[name]) if found <= limit])
+        name: Spread.of(
+            times,
+            [t for t, found in zip(times, probes[name]) if found <= limit],
+            near[name],
+            far[name],
+        )
         for name, times in taken.items()
     }

@@ -23,6 +23,7 @@ from xnorpp.models.blocks import (
     output_size,
 )
 from xnorpp.models.registry import register_model
+from xnorpp.runtime.choices import check_whole
 
 # outputs, kernel, padding, pooled afterwards; the convolutions after the first
 _CONVOLUTIONS = ((256, 5, 2, True), (384, 3, 1, False), (384, 3, 1, False), (256, 3, 1, True))
@@ -107,6 +108,9 @@ def alexnet(
     hidden: int = 4096,
 ) -> tuple[nn.Module, dict[str, object]]:
     """AlexNet and its own options: the dropout and the width of the two hidden linear layers."""
+    check_whole("hidden", hidden)
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"`dropout` (={dropout}) must be from 0 to 1")
     model = AlexNet(
         options,
         input_size=input_size,

@@ -28,7 +28,7 @@ from xnorpp.nn import (
 from xnorpp.nn.binarization import PADDING_VALUES
 from xnorpp.nn.fused.dispatch import Unit, residual
 from xnorpp.nn.fused.ends import halve, use_halve
-from xnorpp.runtime.choices import check_choice
+from xnorpp.runtime.choices import check_choice, check_flag
 
 Size = tuple[int, int]
 
@@ -94,6 +94,8 @@ class Options:
         check_choice("activation", self.activation, ACTIVATIONS)
         check_choice("shortcut", self.shortcut, SHORTCUTS)
         check_choice("downsample", self.downsample, DOWNSAMPLES)
+        check_flag("sign_shift", self.sign_shift)
+        check_flag("norm_after", self.norm_after)
 
     @classmethod
     def of(cls, binarization: Binarization | str | None = None, **options: Any) -> Options:

@@ -6,14 +6,15 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
+from numbers import Real
 from typing import Any, TypeVar
 
 from torch import nn
 
 from xnorpp.models.blocks import OPTION_NAMES, Options
 from xnorpp.nn import Binarization
-from xnorpp.runtime.choices import nearest_first
-from xnorpp.runtime.registry import Registry, import_name, imports_allowed, origin_of
+from xnorpp.runtime.choices import check_flag, check_whole, nearest_first
+from xnorpp.runtime.registry import Registry, import_name, imports_allowed, is_reference, origin_of
 
 # What `create_model` passes to a builder that has a parameter of this name.
 _PROVIDED = ("options", "input_size", "num_classes", "in_channels")
@@ -58,10 +59,24 @@ class Network:
         """Whether the builder has a parameter of this name."""
         return any(p.name == name and p.kind is not p.VAR_KEYWORD for p in self._parameters())
 
+    def default_of(self, option: str) -> Any:
+        """The default of one of its own options; None where it has none."""
+        defaults = {parameter.name: parameter.default for parameter in self._parameters()}
+        found = defaults.get(option)
+        return None if found is inspect.Parameter.empty else found
+
     def own_options(self) -> tuple[str, ...]:
         """The options that only this network has."""
         named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return tuple(p.name for p in self._parameters() if p.kind in named and p.name not in _PROVIDED)
+
+
+def _check_kind(option: str, value: Any, default: Any) -> None:
+    """Refuse a value of another kind than the default: `--set model.options.width=wide`."""
+    if isinstance(default, bool):
+        check_flag(option, value)
+    elif isinstance(default, (int, float)) and not isinstance(value, Real):
+        raise ValueError(f"`{option}` (={value!r}) must be a number, such as {default}")
 
 
 def _check_network(network: Network) -> None:
@@ -152,7 +167,7 @@ def find_network(name: str) -> Network:
     Raises:
         ValueError: There is none.
     """
-    if ":" in name:
+    if is_reference(name):
         build = import_name("name", name)
         if not callable(build):
             raise ValueError(f"`name` (={name!r}) must be a function or class that builds a network")
@@ -211,6 +226,8 @@ def create_model(
             listed = ", ".join(nearest_first(option, own_names + shared_names)) or "none"
             raise ValueError(f"`{option}` is not an option of {name!r}; its options are {listed}")
     arguments: dict[str, Any] = {k: v for k, v in options.items() if k in own_names}
+    for option, value in arguments.items():
+        _check_kind(option, value, network.default_of(option))
     config: dict[str, Any] = {"name": name}
     sides = _sides(input_size, network.input_size)
     if sides is not None:
@@ -222,8 +239,8 @@ def create_model(
     if classes is None and network.takes("num_classes"):
         raise ValueError(f"`num_classes` (=None) must be given for {name!r}, which has no usual number")
     for argument, value in (("num_classes", classes), ("in_channels", in_channels)):
-        if value is not None and value < 1:
-            raise ValueError(f"`{argument}` (={value}) must be at least 1")
+        if value is not None:
+            check_whole(argument, value)
         if value is not None:
             config[argument] = arguments[argument] = value
     if network.takes("options"):

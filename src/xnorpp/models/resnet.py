@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from xnorpp.models.blocks import Options, PreActivationBlock, Size, activation, initialise, output_size
 from xnorpp.models.registry import register_model
 from xnorpp.nn.fused import ends
-from xnorpp.runtime.choices import check_choice
+from xnorpp.runtime.choices import check_choice, check_flag
 
 STEMS = ("7x7", "3x3")
 
@@ -22,6 +22,8 @@ STEMS = ("7x7", "3x3")
 def resolve_stem(size: Size, stem: str, stem_pool: bool | None) -> tuple[str, bool]:
     """(stem, pooling). "auto" is 7x7 from 96 pixels on, else 3x3; a 3x3 stem is pooled from 48 pixels on."""
     check_choice("stem", stem, ("auto", *STEMS))
+    if stem_pool is not None:
+        check_flag("stem_pool", stem_pool)
     if stem == "auto":
         stem = "7x7" if min(size) >= 96 else "3x3"
     return stem, (stem == "7x7" or min(size) >= 48) if stem_pool is None else stem_pool

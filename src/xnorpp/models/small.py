@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from xnorpp.models.blocks import Options, PreActivationBlock, Size, activation, initialise, output_size
 from xnorpp.models.registry import register_model
+from xnorpp.runtime.choices import check_flag, check_whole
 
 
 class Small(nn.Module):
@@ -64,8 +65,9 @@ def small(
     stem_pool: bool | None = None,
 ) -> tuple[nn.Module, dict[str, object]]:
     """The small network and its own options: the width of its first block, and pooling after the stem."""
-    if width < 1:
-        raise ValueError(f"`width` (={width}) must be at least 1")
+    check_whole("width", width)
+    if stem_pool is not None:
+        check_flag("stem_pool", stem_pool)
     model = Small(
         options,
         input_size=input_size,

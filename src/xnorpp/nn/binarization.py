@@ -17,7 +17,7 @@ from typing import Any
 from xnorpp.nn.methods import METHODS
 from xnorpp.nn.quantizers import QUANTIZERS, Identity, Quantizer, find_quantizer
 from xnorpp.nn.scales import SCALE_INITS, SCALES, AnalyticScale, ChannelScale, LearnedScale, Scale
-from xnorpp.runtime.choices import check_choice, nearest_first
+from xnorpp.runtime.choices import check_choice, check_flag, nearest_first
 
 PADDING_VALUES = (0, -1, 1)
 
@@ -77,16 +77,21 @@ class Binarization:
         standardize_weights: bool = False,
         adaptive_sets: bool = False,
     ) -> None:
+        flags = {
+            "clip_weights": clip_weights,
+            "center_weights": center_weights,
+            "standardize_weights": standardize_weights,
+            "adaptive_sets": adaptive_sets,
+        }
+        for flag, given in flags.items():
+            check_flag(flag, given)
         values = {
             "inputs": find_quantizer(inputs, "inputs"),
             "weights": find_quantizer(weights, "weights"),
             "scale": find_scale(scale),
             "scale_init": scale_init,
             "padding_value": padding_value,
-            "clip_weights": bool(clip_weights),
-            "center_weights": bool(center_weights),
-            "standardize_weights": bool(standardize_weights),
-            "adaptive_sets": bool(adaptive_sets),
+            **{flag: bool(given) for flag, given in flags.items()},
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

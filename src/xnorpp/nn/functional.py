@@ -118,8 +118,11 @@ def check_convolution(
             f"`padding_mode` (={padding_mode!r}) must be 'zeros'; the border of a binary convolution is "
             "chosen by `padding_value`: 0, -1 or 1"
         )
+    for name, value in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups)):
+        if value < 1:
+            raise ValueError(f"`{name}` (={value}) must be at least 1")
     check_choice("padding_mode", padding_mode, ("zeros", "reflect", "replicate", "circular"))
-    if groups > 0 and in_channels % groups:
+    if in_channels % groups:
         raise ValueError(f"`in_channels` (={in_channels}) must be divisible by `groups` (={groups})")
-    if groups > 0 and out_channels % groups:
+    if out_channels % groups:
         raise ValueError(f"`out_channels` (={out_channels}) must be divisible by `groups` (={groups})")

@@ -24,6 +24,7 @@ from xnorpp.packing.storage.recorded import check_labels, check_meta, check_modu
 from xnorpp.packing.submodule import PackedModule
 from xnorpp.packing.verify import Verification, verify
 from xnorpp.runtime import PackedModel
+from xnorpp.runtime.format.names import with_short_names
 from xnorpp.runtime.format.program import Program, write
 
 __all__ = [
@@ -182,7 +183,9 @@ def pack_program(
         real=stored if calibration is None else "float32",
         meta=meta,
     )
-    return program if calibration is None else store_int8(program, calibration, tolerance=tolerance)
+    if calibration is not None:
+        return store_int8(program, calibration, tolerance=tolerance)
+    return with_short_names(program) if stored == "int8" else program
 
 
 def _graph(

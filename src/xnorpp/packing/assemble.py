@@ -70,7 +70,7 @@ def assemble(
         free_axes=free_axes,
         scales=store.scales,
     )
-    return store_int8(program) if real == "int8" else add_byte_filters(program), nodes
+    return store_int8(program, short_names=False) if real == "int8" else add_byte_filters(program), nodes
 
 
 def _copied(node: Node) -> Node:

@@ -108,7 +108,7 @@ def int8(rows: Sequence[Row]) -> str:
         shares += [f"{row[key]:.2f}" for key in ("same_calibrated", "same_int8")]
         lines.append(f"| {row['model']} | {row['images']:,} | {' | '.join([*shares, *sizes])} |")
     tolerances = sorted({row["calibration"]["tolerance"] for row in found})
-    return "\n".join([*lines, "", f"Tolerance {', '.join(map(str, tolerances))}."])
+    return "\n".join([*lines, "", f"Tolerance of the calibration: {', '.join(map(str, tolerances))}."])
 
 
 BLOCKS: dict[str, Callable[[Sequence[Row]], str]] = {"zoo": zoo, "int8": int8}

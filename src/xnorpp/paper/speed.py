@@ -19,10 +19,10 @@ HALVES = "xnorpp, float16 shortcuts"
 BLOCKS = {"default": "default block", "paper": "the paper's block"}
 SETS = ("AVX2", "AVX-512", "AVX-512 and AMX", 'AVX-512 and AMX, `isa="amx"`')
 _HOW = (
-    "newer instructions hidden from all engines",
-    "AMX hidden where there is any",
-    "as the machine is, our kernels without AMX, which is the default",
-    "as the machine is, our kernels with AMX",
+    "newer instructions are hidden from all engines",
+    "the matrix unit (AMX), where there is one, is hidden from all engines",
+    "nothing is hidden; xnorpp does not use the matrix unit, which is its default",
+    "nothing is hidden; xnorpp uses the matrix unit too",
 )
 
 
@@ -149,7 +149,7 @@ def _machines(rows: Sequence[Row]) -> list[str]:
         found = [row for block in BLOCKS for row in _single(rows, "latency_uint8", block, wanted)]
         names = sorted({_short(row["hardware"]["cpu"]) for row in found})
         if names:
-            lines.append(f"{wanted}: {' and '.join(names)}, {how}.")
+            lines.append(f"- **{wanted}**: {' and '.join(names)}; {how}.")
     return lines
 
 
@@ -166,23 +166,28 @@ def speed_block(rows: Sequence[Row]) -> str:
     lines = [
         "## How fast",
         "",
-        "ResNet-18, 224x224, Case 4; the other engines run the real-valued baseline, the same network",
-        "without binarization. On the CPU all start from the same 8-bit image; on the GPU xnorpp does, and",
-        "torch starts from floats.",
+        "A binary ResNet-18 for 224x224 images (Case 4), compared with its real-valued baseline, which is",
+        "the same network without binarization, in torch, onnxruntime and OpenVINO. On the CPU all engines",
+        "start from the same 8-bit image; on the GPU xnorpp does, and torch starts from floats. A ResNet-18",
+        "can be built in two ways: the *default block* has one shortcut around each convolution and",
+        "real-valued downsampling, *the paper's block* has one shortcut around two convolutions and binary",
+        "downsampling.",
         "",
-        "![speed](docs/plots/speed.svg)",
+        "![Milliseconds per call of xnorpp and other engines](docs/plots/speed.svg)",
     ]
     cpu = cpu_ratios(rows)
     if cpu:
         lines += [
             "",
-            "One image, one thread of a CPU, medians over all recorded benchmarks (and their range).",
-            *_machines(rows),
+            "One image, one thread of a CPU; medians over all recorded benchmarks, with their range. The",
+            "last two columns are how many times as fast xnorpp is.",
             "",
-            "| network | instructions | benchmarks | xnorpp | against the fastest fp32 engine | fastest int8 "
-            "engine |",
+            "| network | instructions | benchmarks | xnorpp | against the fastest fp32 engine "
+            "| against the fastest int8 engine |",
             "|---|---|---|---|---|---|",
             *("| " + " | ".join(cells) + " |" for cells in cpu),
+            "",
+            *_machines(rows),
         ]
     gpu = [(title, bars) for title, bars in panels if title.endswith(f"batch {BATCH}")]
     for title, bars in gpu:
@@ -228,8 +233,9 @@ def _headlines(rows: Sequence[Row]) -> list[tuple[str, str]]:
             numbers = " and ".join(f"{statistics.median(ratios):.1f}" for ratios in found.values())
             counts = [len(ratios) for ratios in found.values()]
             over = "one benchmark each" if max(counts) == 1 else f"medians of {_listed(counts)} benchmarks"
-            where = f"with {' and '.join(found)}: ResNet-18, one CPU thread, default block"
-            text = f"as fast as the fastest {words} engine, {where}"
+            where = f"on a CPU with {' and with '.join(found)}"
+            what = "ResNet-18 in its default form, one image, one thread"
+            text = f"as fast as the fastest {words} engine {where}: {what}"
             figures.append((f"{numbers} times", f"{text} ({over})"))
     gpu = _on_gpu(rows)
     if gpu:
@@ -237,7 +243,11 @@ def _headlines(rows: Sequence[Row]) -> list[tuple[str, str]]:
         fastest = min(float(value) for _, value in others)
         machine = gpu[0].partition("\n")[2].split(",")[0]
         figures.append(
-            (f"{fastest / ours:.1f} times", f"as fast as torch.compile in 16-bit precision on an {machine}")
+            (
+                f"{fastest / ours:.1f} times",
+                f"as fast as torch.compile in 16-bit precision on an {machine}: ResNet-18 in the paper's "
+                f"form, batch {BATCH}",
+            )
         )
     cards = {row["name"]: row for row in of_kind(rows, "shipped") if not row.get("refused")}
     if cards:

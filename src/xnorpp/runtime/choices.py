@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from numbers import Integral
 from typing import TypeVar
 
 Name = TypeVar("Name")
@@ -29,6 +30,28 @@ def nearest_first(value: object, allowed: Iterable[Name]) -> list[Name]:
         return -difflib.SequenceMatcher(None, text, str(name)).ratio(), str(name)
 
     return sorted(allowed, key=key)
+
+
+def check_flag(argument: str, value: object) -> None:
+    """Check that an argument is true or false: any other word would count as true.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if value not in (False, True):
+        raise ValueError(f"`{argument}` (={value!r}) must be true or false")
+
+
+def check_whole(argument: str, value: object, least: int = 1) -> None:
+    """Check that an argument is a whole number of at least `least`.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise ValueError(f"`{argument}` (={value!r}) must be a whole number of at least {least}")
+    if int(value) < least:
+        raise ValueError(f"`{argument}` (={value}) must be at least {least}")
 
 
 def check_choice(argument: str, value: object, allowed: Iterable[object]) -> None:

@@ -7,10 +7,9 @@ import threading
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
-from xnorpp.runtime.format.batch import join_inputs
+from xnorpp.runtime.format.batch import as_array, join_inputs
 from xnorpp.runtime.format.preprocess import Preprocess
 from xnorpp.runtime.format.program import Program, ProgramError, encode, read, write
 from xnorpp.runtime.limits import (
@@ -83,6 +82,7 @@ class PackedModel:
         >>> model = xnorpp.load("cifar10-resnet20")
         >>> model.input_shape
         (3, 32, 32)
+        >>> import numpy as np
         >>> model(np.zeros((32, 32, 3), np.uint8)).shape
         (10,)
     """
@@ -148,7 +148,7 @@ class PackedModel:
         try:
             axes = x.ndim
         except AttributeError:
-            x = np.asarray(x)
+            x = as_array(x)
             axes = x.ndim
         single = axes == self._batch_axes - 1
         found = engine(x[None] if single else x)
@@ -335,6 +335,8 @@ def start_engine(program: Program, settings: EngineSettings) -> Engine:
 def check_settings(settings: EngineSettings) -> None:
     """Raise a ValueError for settings that no engine can be made with, whatever the machine."""
     check_threads(settings.threads)
+    if not isinstance(settings.limits, Limits):
+        raise TypeError(f"`limits` is {type(settings.limits).__name__}; a Limits is needed")
     device = settings.device
     name, colon, number = str(device).partition(":")
     if device != "cpu" and (name != "cuda" or (colon and not number.isdecimal())):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from xnorpp.runtime.choices import check_whole
 from xnorpp.runtime.format.pixels import MODES
 from xnorpp.runtime.format.preprocess import Preprocess
 from xnorpp.runtime.format.program import Program
@@ -214,9 +215,8 @@ def predict(
     from concurrent.futures import ThreadPoolExecutor
 
     _check_top(top)
-    for name, value in (("batch", batch), ("workers", workers)):
-        if value < 1:
-            raise ValueError(f"`{name}` (={value}) must be at least 1")
+    check_whole("batch", batch)
+    check_whole("workers", workers)
     images = [paths] if isinstance(paths, (str, os.PathLike, bytes)) else paths
     preprocess = needed_preprocess(model)
     chunks = [images[start : start + batch] for start in range(0, len(images), batch)]
@@ -279,5 +279,4 @@ def guesses(labels: tuple[str, ...] | None, scores: F32, top: int) -> tuple[Gues
 
 
 def _check_top(top: Any) -> None:
-    if top < 1:
-        raise ValueError(f"`top` (={top}) must be at least 1")
+    check_whole("top", top)

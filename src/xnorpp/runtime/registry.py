@@ -154,7 +154,7 @@ class Registry(Mapping[str, T], Generic[T]):
         argument = argument or self.argument
         if name in self._entries:
             return self._entries[name]
-        if ":" in name:
+        if is_reference(name):
             entry: T = import_name(argument, name)
             if self._check is not None:
                 try:
@@ -182,7 +182,7 @@ def origin_of(entry: Any) -> str:
 
 def is_reference(name: str) -> bool:
     """Whether `name` has the form `package.module:function`."""
-    return ":" in name
+    return isinstance(name, str) and ":" in name
 
 
 def resolve(argument: str, reference: str) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 import xnorpp
 from xnorpp.runtime import PackedModel
+from xnorpp.runtime.choices import check_whole
 from xnorpp.runtime.predict import Guess, printable
 from xnorpp.serve.batches import Batcher, Busy, Stopping
 from xnorpp.serve.metrics import Metrics
@@ -41,6 +42,12 @@ class ServerLimits:
     image_bytes: int = 10_000_000
     seconds: float = 10.0
     waiting: int = 256
+
+    def __post_init__(self) -> None:
+        check_whole("image_bytes", self.image_bytes)
+        check_whole("waiting", self.waiting)
+        if not 0 < self.seconds < float("inf"):
+            raise ValueError(f"`seconds` (={self.seconds}) must be a finite number above 0")
 
 
 def create_app(
@@ -71,8 +78,15 @@ def create_app(
         >>> sorted(route.path for route in app.routes)
         ['/', '/healthz', '/metrics', '/predict']
     """
+    if not isinstance(model, PackedModel):
+        raise TypeError(
+            f"`model` is {type(model).__name__}; a PackedModel is needed, which "
+            "xnorpp.load(path, threads=1) gives"
+        )
+    if limits is not None and not isinstance(limits, ServerLimits):
+        raise TypeError(f"`limits` is {type(limits).__name__}; a ServerLimits is needed")
     allowed = limits or ServerLimits()
-    metrics = Metrics()
+    metrics, name = Metrics(), str(name)
     batcher = Batcher(model, workers=workers, batch=batch, waiting=allowed.waiting, metrics=metrics)
     page = (files("xnorpp.serve") / "page.html").read_text(encoding="utf-8").replace("NAME", _escaped(name))
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from xnorpp.runtime import PackedModel
+from xnorpp.runtime.choices import check_whole
 from xnorpp.runtime.decode import load_image
 from xnorpp.runtime.errors import XnorppError
 from xnorpp.runtime.predict import Guess, as_input, guesses, needed_preprocess, probabilities
@@ -109,8 +110,7 @@ class Batcher:
         metrics: Metrics | None = None,
     ) -> None:
         for name, value in (("workers", workers), ("batch", batch), ("waiting", waiting)):
-            if value < 1:
-                raise ValueError(f"`{name}` (={value}) must be at least 1")
+            check_whole(name, value)
         self.model = model
         self.preprocess = needed_preprocess(model)
         self.metrics = metrics or Metrics()

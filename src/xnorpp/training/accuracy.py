@@ -92,6 +92,7 @@ def evaluate(
     """
     if callable(getattr(data, "epoch", None)):
         return _measure(model, data, amp, world, observe)
+    _check_module(model)
     place = next((one.device for one in model.parameters()), torch.device("cpu"))
     opened = _open(data, preprocess)
     size = None if preprocess is None else opened.info.image_size or None
@@ -123,15 +124,14 @@ def _measure(
     observe: Callable[[torch.Tensor, torch.Tensor], None] | None = None,
 ) -> dict[str, float]:
     """Summed over all processes of `world`."""
+    _check_module(model)
     was_training = model.training
     model.eval()
     totals: torch.Tensor | None = None
     try:
         with torch.no_grad(), exact_float32():
             for images, labels in loader.epoch(0):
-                with autocast(amp, images.device):
-                    logits = model(images)
-                logits = logits.float()
+                logits = _scores(model, images, labels, amp).float()
                 if totals is None:
                     totals = torch.zeros(4, dtype=torch.float64, device=logits.device)
                 totals += _count(logits, labels)
@@ -148,6 +148,38 @@ def _measure(
     if not count:
         raise ValueError("`data` gave no images to evaluate on.")
     return {"top1": 100 * right / count, "top5": 100 * right5 / count, "loss": loss / count, "images": count}
+
+
+def _check_module(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"`model` is {type(model).__name__}; an nn.Module is needed (`evaluate_packed` takes packed "
+            "models)"
+        )
+
+
+def _scores(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, amp: str) -> torch.Tensor:
+    """The outputs of the network, after a check that they fit the data."""
+    try:
+        with autocast(amp, images.device):
+            logits: torch.Tensor = model(images)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise ValueError(f"The network fails on a batch of shape {tuple(images.shape)}: {reason}.") from error
+    if not isinstance(logits, torch.Tensor) or logits.ndim != 2:
+        made = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise ValueError(
+            f"The network returns {made} for a batch of {len(images)}; it must return a tensor of shape "
+            f"({len(images)}, classes), the scores."
+        )
+    if labels.device.type == "cpu" and len(labels) and int(labels.max()) >= logits.shape[1]:
+        raise ValueError(
+            f"`data` has the label {int(labels.max())}, and the network has {logits.shape[1]} outputs, for "
+            f"the labels 0 to {logits.shape[1] - 1}."
+        )
+    return logits
 
 
 def _count(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -131,8 +131,8 @@ class _Run(Outcome):
         if not resume:
             if list_checkpoints(self.out) or (self.out / FINAL_NAME).exists():
                 raise RecipeError(
-                    f"`out` (={str(self.out)!r}) already holds a run; pass --resume to continue it, "
-                    "or choose another folder."
+                    f"`out` (={str(self.out)!r}) already holds a run; pass --resume "
+                    "(resume=True in Python) to continue it, or choose another folder."
                 )
             return None
         if self.world.leader:

@@ -25,6 +25,8 @@ def make_optimizer(model: nn.Module, options: OptimizerPart, device: torch.devic
         scale_weight_decay=decay if options.decay_scales else 0.0,
         norm_weight_decay=decay if options.decay_norms else 0.0,
     )
+    if not any(group["params"] for group in groups):
+        raise RecipeError("The network has no parameter to train: every one is frozen (requires_grad=False).")
     fused = True if device.type == "cuda" else None
     if options.name == "sgd":
         return torch.optim.SGD(

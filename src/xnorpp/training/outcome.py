@@ -149,7 +149,7 @@ class Outcome:
             )
             accuracy = accuracy_text(self.at.metrics["top1"], self.at.metrics["top5"], self.classes)
             journal.say(
-                f"{self.recipe.name}: {accuracy} after {self.at.step} steps in "
+                f"{self.recipe.name}: {accuracy} after {self.at.step} step{'s' * (self.at.step != 1)} in "
                 f"{time_left(self.at.seconds)}; model in {self.out / FINAL_NAME}"
                 + (f", curves in {self.out / 'curves.png'}" if drawn else "")
             )

@@ -30,11 +30,7 @@ def pack_checkpoint(
     (see `load_model`). The file's meta records where the network came from: its configuration, data set,
     recipe, epoch, metrics and commit. A checkpoint at `output` is never overwritten.
     """
-    if file_kind(output) is FileKind.CHECKPOINT:
-        raise ValueError(
-            f"`output` (={str(output)!r}) is a checkpoint, which packing would overwrite; "
-            "choose another name, such as model.xnor"
-        )
+    check_output(output)
     model, meta = load_model(checkpoint, model=model)
     if prepare is not None:
         prepare(model)
@@ -60,6 +56,15 @@ def pack_checkpoint(
         meta=kept,
     )
     return model, meta
+
+
+def check_output(output: str | Path) -> None:
+    """Refuse to overwrite a checkpoint."""
+    if file_kind(output) is FileKind.CHECKPOINT:
+        raise ValueError(
+            f"`output` (={str(output)!r}) is a checkpoint, which packing would overwrite; "
+            "choose another name, such as model.xnor"
+        )
 
 
 def float_bytes(model: nn.Module) -> int:

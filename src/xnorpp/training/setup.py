@@ -16,6 +16,7 @@ from torch import nn
 from xnorpp.data import Preprocess, StreamDataset, load_dataset, make_loader
 from xnorpp.data.catalog import dataset_options, take_part
 from xnorpp.data.dataset import ArrayDataset, Augment
+from xnorpp.data.formats.folder import is_one_tree
 from xnorpp.data.labels import in_order_of
 from xnorpp.data.loading.prepare import prepare
 from xnorpp.data.own import BatchesDataset, IndexedDataset, as_dataset, is_path
@@ -149,6 +150,11 @@ def _check_apart(train: Any, test: Any, root: Any) -> None:
             if same_images
             else getattr(train, "paths", None) == getattr(test, "paths", ())
         )
+        if same and not is_one_tree(root):
+            raise RecipeError(
+                f"The training and the test folder in {root} hold the same images; put other ones into "
+                "one of them."
+            )
         if same:
             raise RecipeError(
                 f"{root} is one tree of classes, the same for training and testing; hold a share of it out "
@@ -265,6 +271,21 @@ def _preprocess(part: DataPart, dataset: Any) -> Preprocess | None:
         return None
 
 
+def _check_classes(train: Any) -> None:
+    """Refuse to train on class folders of which there is one alone, or of which one has no images."""
+    if train.info.name != "folder":
+        return
+    if len(train.classes) < 2:
+        raise RecipeError(
+            f"The data has one class folder, {train.classes[0]!r}, and a classifier needs at least two; make "
+            "one for the images that show something else."
+        )
+    present = set(train.labels.tolist())
+    empty = [name for label, name in enumerate(train.classes) if label not in present]
+    if empty:
+        raise RecipeError(f"The class {empty[0]!r} has no training images; add some, or remove its folder.")
+
+
 def make_loaders(recipe: Recipe, sets: DataSets, world: World) -> tuple[list[Any], Any]:
     """One training loader for each part this process takes of a batch, and the test loader.
 
@@ -282,6 +303,14 @@ def make_loaders(recipe: Recipe, sets: DataSets, world: World) -> tuple[list[Any
             f"`data.batch_size` (={part.batch_size}) must be at most {len(sets.train)}, the number of "
             "training images; choose a smaller one (on the command line: --batch-size)."
         )
+    if not isinstance(sets.test, BatchesDataset) and not len(sets.test):
+        raise RecipeError(
+            f"`data.holdout` (={part.holdout}) holds out none of the {len(sets.train)} training images; "
+            "choose a larger share."
+            if part.holdout
+            else "The test set has no images."
+        )
+    _check_classes(sets.train)
     shared: dict[str, Any] = {
         "device": world.device,
         "workers": part.workers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,8 @@ def train(
         ['loss', 'top1', 'top5']
     """
     recipe = as_recipe(recipe)
+    if not isinstance(out, (str, os.PathLike)):
+        raise TypeError(f"`out` is {type(out).__name__}; the path of the run's folder is needed")
     if train_data is None:
         for name, value in (("test_data", test_data), ("classes", classes)):
             if value is not None:

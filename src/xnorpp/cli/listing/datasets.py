@@ -19,10 +19,12 @@ def datasets(arguments: list[str]) -> int:
             rows.append((name, "", "registered"))
             continue
         info = dataset_info(name)
-        size = (
-            f"{info.classes or 'any'} classes, {info.image_size} px, "
-            f"{info.channels} channel{'s'[: info.channels > 1]}"
-        )
+        size = "any classes, any size"  # of the user's own images
+        if info.train_size:
+            size = (
+                f"{info.classes} classes, {info.image_size} px, "
+                f"{info.channels} channel{'s'[: info.channels > 1]}"
+            )
         rows.append((name, size, info.how_to_get))
     print_table(rows)
     return 0

@@ -40,13 +40,13 @@ def ablation(arguments: list[str]) -> int:
     """What the paper leaves open, one thing changed at a time.
 
     Start of the scale, activation, downsampling, shortcut, padding value, weight decay on scales; ten epochs
-    each, measured on a tenth of the training set that is held out; then a second round from what that chose.
+    each, measured on a held-out tenth of the training set; then a second round from the best choices.
     """
     return _queue(arguments, "ablation", ablation, ("ablation",))
 
 
 def trials(arguments: list[str]) -> int:
-    """Try small changes to what the best recipe was, one at a time, on held-out images.
+    """Small changes to an earlier recipe of ResNet-20, one at a time, on held-out images.
 
     Forty epochs of ResNet-20 on CIFAR-10 each, after two teachers; the test set is not read.
     """
@@ -66,7 +66,7 @@ def claim(arguments: list[str]) -> int:
 def short(arguments: list[str]) -> int:
     """E2: the same after 3, 10 and 25 epochs, BNN and Case 2 too, three seeds each.
 
-    The learning rate drops at the same fractions of the steps as in the paper's 80 epochs.
+    The learning rate drops at the same fractions of training as in the paper's 80 epochs.
     """
     return _queue(arguments, "short", short, ("short",))
 
@@ -98,7 +98,7 @@ def baselines(arguments: list[str]) -> int:
 
 
 def levers(arguments: list[str]) -> int:
-    """What may raise the accuracy of the best recipe, one thing at a time, on held-out images.
+    """Changes that may raise the accuracy of the best recipe, one at a time, on held-out images.
 
     ResNet-20, ResNet-18, then ResNet-20 by the recipe of the students, on CIFAR-10 with a teacher that never
     saw the held-out fifth of the training set; the test set is not read.
@@ -125,7 +125,7 @@ def shipped(arguments: list[str]) -> int:
 
 
 def everything(arguments: list[str]) -> int:
-    """All training runs: shipped, table1, table3, ablation, most informative first."""
+    """The runs of shipped, table1, table3 and ablation, most informative first."""
     return _queue(arguments, "all", everything, ("shipped", "table1", "table3", "ablation"))
 
 
@@ -150,10 +150,10 @@ def ship(arguments: list[str]) -> int:
 
 
 def temperature(arguments: list[str]) -> int:
-    """Give a model that ships the temperature of another run of its recipe, which held images out.
+    """Fit the temperature of a model that ships again, or give it that of another run of its recipe.
 
-    For models that were trained on all training images. The new file has the same answers; its card and a
-    row of results/shipped.jsonl record the calibration error on the test images before and after.
+    --from is for models that were trained on all training images. The new file has the same answers; its card
+    and a row of results/shipped.jsonl record the calibration error on the test images before and after.
     """
     parser = Parser(
         "paper temperature",

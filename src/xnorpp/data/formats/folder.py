@@ -150,10 +150,15 @@ def _images(folder: Path) -> list[str]:
     endings = _endings()
     return sorted(
         str((Path(parent) / file).relative_to(folder))
-        for parent, _, files in os.walk(folder)
+        for parent, _, files in os.walk(folder, onerror=_raise)
         for file in files
         if file.lower().endswith(endings) and not file.startswith(".")
     )
+
+
+def _raise(error: OSError) -> None:
+    """A folder that cannot be read is an error, not one without images."""
+    raise error
 
 
 def _endings() -> tuple[str, ...]:
@@ -178,6 +183,8 @@ def _with_size(
     if channels not in (None, 1, 3):
         raise ValueError(f"`channels` (={channels}) must be 1 (grey) or 3 (colour)")
     count = channels or info.channels
+    if size is not None and size < 1:
+        raise ValueError(f"`size` (={size}) must be at least 1")
     side = size or _usual_side(measured)
     if resize is not None and resize < side:
         raise ValueError(f"`resize` (={resize}) must be at least `size` (={side})")

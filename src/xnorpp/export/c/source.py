@@ -18,7 +18,7 @@ from xnorpp.export.c.ranges import example_inputs, value_ranges
 from xnorpp.export.c.text import Function, comment, identifier, literal, parts, wrapped
 from xnorpp.export.c.writer import Writer
 from xnorpp.export.errors import ExportError
-from xnorpp.export.one_size import for_one_size
+from xnorpp.export.one_size import check_program, for_one_size
 from xnorpp.runtime.files import write_atomically
 from xnorpp.runtime.format.program import INPUT, Program
 
@@ -91,7 +91,8 @@ def export_c(
         >>> "objects_run" in generated.header
         True
     """
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+    check_program(program)
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ExportError(f"`name` (={name!r}) must be a C identifier: letters, digits and _, a letter first")
     program = for_one_size(program)
     layers = make_layers(program, "c")
@@ -102,6 +103,9 @@ def export_c(
             raise ExportError("`examples` decide the scales of fixed-point numbers, and `fixed` is None")
         return _assemble(FloatWriter(program, layers, from_bytes), name)
     inputs = example_inputs(program, from_bytes) if examples is None else examples
+    if examples is not None and not (len(examples) and np.isfinite(examples).all()):
+        what = "numbers that are not finite" if len(examples) else "no inputs"
+        raise ExportError(f"`examples` has {what}; some inputs as the network gets them are needed")
     ranges = value_ranges(program, inputs, from_bytes)
     return _assemble(FixedWriter(program, layers, from_bytes, ranges, fixed), name)
 

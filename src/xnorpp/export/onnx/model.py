@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from xnorpp.export.errors import ExportError, refuse
+from xnorpp.export.one_size import check_program
 from xnorpp.export.onnx.graph import DOMAIN, Graph, binary_functions
 from xnorpp.export.onnx.operations import Translator
 from xnorpp.runtime.format.program import INPUT, Program
@@ -39,6 +40,7 @@ def export_onnx(program: Program, *, layout: str = "bits", from_bytes: bool = Fa
         >>> [one.name for one in model.graph.input]
         ['input']
     """
+    check_program(program)
     if layout not in LAYOUTS:
         raise ExportError(f"`layout` (={layout!r}) must be one of {', '.join(LAYOUTS)}")
     graph = Graph()

@@ -10,6 +10,7 @@ from typing import Any
 
 from xnorpp.packing.storage.calibrated import store_calibrated
 from xnorpp.packing.storage.whole import quantise, store_all
+from xnorpp.runtime.format.names import with_short_names
 from xnorpp.runtime.format.program import Program
 
 __all__ = ["REAL", "TOLERANCE", "check_calibration", "check_real", "quantise", "store_int8"]
@@ -42,7 +43,9 @@ def check_calibration(real: str, calibration: Any) -> None:
         )
 
 
-def store_int8(program: Program, calibration: Any = None, *, tolerance: float = TOLERANCE) -> Program:
+def store_int8(
+    program: Program, calibration: Any = None, *, tolerance: float = TOLERANCE, short_names: bool = True
+) -> Program:
     """The program with the weights of its large real layers in int8, one factor per output channel.
 
     With calibration images, weights are rounded so that the layer's outputs on these images change least,
@@ -64,6 +67,8 @@ def store_int8(program: Program, calibration: Any = None, *, tolerance: float = 
         calibration: Images as the network takes them, or a pair of images and classes, then the accuracy on
             them is reported too. Some hundred images of the training set are enough.
         tolerance: The share of answers on these images that may change.
+        short_names: Number the tensors, which makes the file some kB smaller, instead of naming them after
+            their modules; operations keep those names.
 
     Raises:
         ValueError: `calibration` or `tolerance` is wrong.
@@ -77,4 +82,5 @@ def store_int8(program: Program, calibration: Any = None, *, tolerance: float = 
         ... )
         True
     """
-    return store_all(program) if calibration is None else store_calibrated(program, calibration, tolerance)
+    stored = store_all(program) if calibration is None else store_calibrated(program, calibration, tolerance)
+    return with_short_names(stored) if short_names else stored

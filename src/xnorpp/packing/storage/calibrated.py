@@ -308,7 +308,9 @@ def _small_vectors(program: Program) -> Program:
     taken = {*program.scales, *program.scales.values()}
     roles = roles_of(program)
     tensors = {
-        name: halved(tensor) if name in roles and name not in taken and tensor.dtype == np.float32 else tensor
+        name: halved(tensor, roles[name])
+        if name in roles and name not in taken and tensor.dtype == np.float32
+        else tensor
         for name, tensor in program.tensors.items()
     }
     return replace(program, tensors=tensors)

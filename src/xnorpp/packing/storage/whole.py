@@ -27,6 +27,10 @@ Array = npt.NDArray[Any]
 
 # Rounding to float16 changes a normal number by at most one part in 2**11; more means that it left the range.
 _HALF_ERROR = 2.0**-11
+# Roles of numbers that are added or compared, and the part of the largest below which their size does not
+# matter.
+_ADDED = {"bias", "add", "threshold"}
+_SMALL = 2.0**-7
 STEPS = 127
 # Weights below this count stay as they are: they take little room, and a first layer of few weights feeds all
 # that follows.
@@ -156,7 +160,7 @@ def store_all(program: Program) -> Program:
             tensors[name] = whole if mean is None else centre(whole, factor, weight, mean)
             tensors[scales[name]] = factor
         elif name in halves:
-            tensors[name] = halved(tensor)
+            tensors[name] = halved(tensor, roles[name])
     return replace(program, tensors=tensors, scales=scales)
 
 
@@ -218,11 +222,18 @@ def decides_signs(program: Program, rounded: set[str]) -> bool:
     return any(op.op == "sign" and op.output in found for op in program.ops)
 
 
-def halved(tensor: Array) -> Array:
-    """The tensor in float16, unless that changes one of its numbers more than by rounding."""
+def halved(tensor: Array, roles: set[str]) -> Array:
+    """The tensor in float16, unless that changes one of its numbers more than by rounding.
+
+    Of numbers that are added or compared, those much smaller than the largest one may be rounded as if they
+    were larger: a bias of 0.00001 beside one of 1 is no reason to store all of them in float32.
+    """
     with np.errstate(over="ignore"):
         half = tensor.astype(np.float16)
     finite = np.isfinite(tensor)
     off = np.abs(half[finite].astype(np.float64) - tensor[finite])
-    fits = bool(np.all(off <= _HALF_ERROR * np.abs(tensor[finite].astype(np.float64))))
+    size = np.abs(tensor[finite].astype(np.float64))
+    if roles <= _ADDED:
+        size = np.maximum(size, _SMALL * size.max(initial=0.0))
+    fits = bool(np.all(off <= _HALF_ERROR * size))
     return half if fits else tensor

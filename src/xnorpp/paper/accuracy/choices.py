@@ -103,5 +103,5 @@ def trials_block(rows: Sequence[Row]) -> str:
         + markdown(["trial", "changed", "top-1 %", "loss", "minus default"], body)
     )
     if missing:
-        text += f"\n\nPlanned (`xnorpp paper trials`) and {NOT_MEASURED}: {', '.join(missing)}."
+        text += f"\n\nOther settings of `xnorpp paper trials`, {NOT_MEASURED}: {', '.join(missing)}."
     return text

@@ -161,5 +161,5 @@ def _network_levers(rows: Sequence[Row], network: str, tried: Mapping[str, Seque
     )
     missing = [name for name in tried if (name, 0) not in found]
     if missing:
-        text += f"\n\nPlanned (`xnorpp paper levers`) and {NOT_MEASURED}: {', '.join(missing)}."
+        text += f"\n\nOther settings of `xnorpp paper levers`, {NOT_MEASURED}: {', '.join(missing)}."
     return text

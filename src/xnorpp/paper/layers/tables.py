@@ -125,8 +125,9 @@ def figure1_block(rows: Sequence[Row]) -> str:
     if found:
         row = next(reversed(found.values()))
         lines.append(
-            f"On {machine(row['hardware'])}, {row['date']}, {row['threads']} thread(s), "
-            f"{row['size']}x{row['size']} pixels, {row['packed']['calls']} calls each, in turns."
+            f"On {machine(row['hardware'])}, {row['date']}, "
+            f"{row['threads']} thread{'s' * (row['threads'] != 1)}, {row['size']}x{row['size']} pixels, "
+            f"{row['packed']['calls']} calls each, in turns."
         )
     xnor, ours = theory(256, 3)
     lines.append(

@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 def check_input(program: Program, x: Array) -> Array:
     """A batch this program takes: uint8 `(n, h, w, c)` or float32 `(n, c, h, w)`; the rest is an error."""
     c, *rest = program.input_shape
-    x = np.asarray(x)
+    x = as_array(x)
     if x.dtype == np.uint8:
         wanted, axes = (*rest, c), "(n, h, w, c) uint8" if rest else "(n, c) uint8"
     elif x.dtype.kind == "f" or (x.dtype.kind in "iu" and program.meta.get("whole_numbers") is True):
@@ -32,6 +32,22 @@ def check_input(program: Program, x: Array) -> Array:
     return x
 
 
+def as_array(x: Any, name: str = "`x`") -> Array:
+    """What `numpy.asarray` makes of an input; a ValueError names what it cannot convert."""
+    try:
+        return np.asarray(x)
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # lists of unequal lengths, tensors with a gradient
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"{name} is {type(x).__name__} and cannot be converted to an array ({reason}); give a numpy "
+            "array, or a tensor of float32 or uint8 on the CPU that needs no gradient"
+        ) from None
+
+
 def join_inputs(program: Program, arrays: Sequence[Any]) -> tuple[Array, bool]:
     """The batch of a program whose model takes several inputs, and whether these were of one image alone.
 
@@ -39,7 +55,7 @@ def join_inputs(program: Program, arrays: Sequence[Any]) -> tuple[Array, bool]:
     """
     recorded = program.meta.get("inputs")
     shapes = [tuple(shape) for shape in recorded] if isinstance(recorded, list) else []
-    given = [np.asarray(array) for array in arrays]
+    given = [as_array(array, f"input {number}") for number, array in enumerate(arrays)]
     if len(given) != len(shapes):
         raise ValueError(f"{len(given)} inputs are given; the model takes {max(len(shapes), 1)}")
     single = [array.shape for array in given] == shapes

@@ -24,7 +24,9 @@ def with_short_names(program: Program) -> Program:
         >>> 7000 < len(encode(program)) - len(encode(with_short_names(program))) < 8000
         True
     """
-    tensors = _numbered(program.tensors)
+    used = (name for op in program.ops for name in op.tensors.values())
+    with_scales = (one for name in used for one in (name, program.scales.get(name)) if one is not None)
+    tensors = _numbered(dict.fromkeys(with_scales))  # in the order of use, which every copy of a file has
     values = {INPUT: INPUT, **_numbered(op.output for op in program.ops)}
     ops = tuple(
         replace(

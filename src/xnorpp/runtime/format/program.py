@@ -392,6 +392,10 @@ def read(
     if isinstance(source, (bytes, bytearray, memoryview)):
         _check_size(memoryview(source).nbytes, file_bytes)
         return _decode(bytes(source), file_bytes)
+    if not isinstance(source, (str, os.PathLike)):  # `open` takes a number for an open file, and closes it
+        raise TypeError(
+            f"`source` is {type(source).__name__}; a path, the bytes of a packed file or a Program is needed"
+        )
     try:
         with open(source, "rb") as file:
             about = os.fstat(file.fileno())

@@ -36,6 +36,11 @@ def from_timm(config: Mapping[str, Any]) -> Preprocess:
         >>> from_timm({"input_size": (3, 224, 224), "crop_pct": 0.95, "interpolation": "bicubic"}).resize
         235
     """
+    if not isinstance(config, Mapping):
+        raise TypeError(
+            f"`config` is {type(config).__name__}; a mapping is needed, as "
+            "timm.data.resolve_model_data_config gives one"
+        )
     channels, height, width = _input_size(config.get("input_size", (3, 224, 224)))
     share = config.get("crop_pct") or 0.875
     if not isinstance(share, (int, float)) or not 0 < share <= 1:

@@ -8,6 +8,7 @@ in one sentence.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import json
 import math
@@ -272,7 +273,11 @@ def unknown_key(key: str) -> RecipeError:
     last = key.rsplit(".", 1)[-1]
     exact = [name for name in valid if name.rsplit(".", 1)[-1] == last]
     best = exact or nearest_first(key, valid)[:1]
-    if not exact and "." not in key:
+    sections = {name.partition(".")[0] for name in valid if "." in name}
+    section = difflib.get_close_matches(key, sections, 1) if "." not in key else []
+    if not exact and section:
+        best = section
+    elif not exact and "." not in key:
         by_last = {name.rsplit(".", 1)[-1]: name for name in reversed(valid)}
         best = [by_last[nearest_first(last, by_last)[0]]]
     return RecipeError(

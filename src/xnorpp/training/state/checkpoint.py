@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from xnorpp.runtime import files
 from xnorpp.runtime.errors import FAILED, XnorppError
-from xnorpp.runtime.files import CHECKPOINT_FORMAT, PACKED_FORMAT
+from xnorpp.runtime.files import CHECKPOINT_FORMAT, PACKED_FORMAT, FileKind, file_kind
 
 FORMAT = CHECKPOINT_FORMAT
 VERSION = "1"
@@ -160,14 +160,19 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if not path.is_dir():
         return _read(path)
+    damaged: CheckpointError | None = None
     if (path / FINAL_NAME).exists():
         try:
             return _read(path / FINAL_NAME)
         except CheckpointError as error:
-            warnings.warn(f"{error} Falling back to the run's checkpoints.", stacklevel=2)
+            damaged = error
     found = newest_checkpoint(path)
     if found is None:
+        if damaged is not None:
+            raise CheckpointError(f"{str(damaged).rstrip('.')}, and {path} holds no other one.")
         raise CheckpointError(f"{path} holds no checkpoint.")
+    if damaged is not None:
+        warnings.warn(f"{damaged} Falling back to the run's checkpoints.", stacklevel=2)
     return found
 
 
@@ -187,6 +192,9 @@ def _read(path: Path) -> Checkpoint:
     except FileNotFoundError:
         raise CheckpointError(f"There is no checkpoint {path}.") from None
     except (OSError, safetensors.SafetensorError) as error:
+        kind = file_kind(path)
+        if kind in (FileKind.IMAGE, FileKind.TORCH):
+            raise CheckpointError(f"{path} is {kind.value}; a checkpoint of a run is needed.") from None
         raise CheckpointError(f"The checkpoint {path} is damaged or truncated ({error}).") from None
     if header.get("checksum") != _checksum(tensors, header.get("meta", "")):
         raise CheckpointError(f"The checkpoint {path} is damaged: its checksum does not match its content.")
@@ -259,19 +267,21 @@ def load_model(
         >>> folder.cleanup()
     """
     from xnorpp.nn import set_stage
+    from xnorpp.training.distributed import choose_device
     from xnorpp.training.network import dry_run, rebuild
 
+    place = choose_device(str(device))
     checkpoint = load_checkpoint(path)
     config = checkpoint.model_config
     made = rebuild(config, checkpoint.path, model)
     if model is not None:  # lazy modules have no weights to fill before
-        place = next((one.device for one in made.parameters()), torch.device("cpu"))
-        dry_run(made, torch.zeros((2, config["in_channels"], *config["input_size"]), device=place))
+        first = next((one.device for one in made.parameters()), torch.device("cpu"))
+        dry_run(made, torch.zeros((2, config["in_channels"], *config["input_size"]), device=first))
     model = made
     set_weights(model, checkpoint.result, checkpoint.path)
     if in_first_stage(checkpoint.meta):
         set_stage(model, weights_binary=False)
-    return model.to(device).eval(), checkpoint.meta
+    return model.to(place).eval(), checkpoint.meta
 
 
 def set_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:

@@ -106,11 +106,13 @@ def _holding(out: Path, handle: int) -> Iterator[None]:
 def _acquire(out: Path, key: str = "out") -> int:
     path = out / NAME
     while True:
+        made = False
         try:
             out.mkdir(parents=True, exist_ok=True)
+            made = True
             handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and not os.path.lexists(out):
+            if made and isinstance(error, FileNotFoundError) and not os.path.lexists(out):
                 continue  # a run that ended removed the folder between the two lines
             raise CheckpointWriteError(
                 f"`{key}` (={str(out)!r}) cannot be written to: {error.strerror or error}."

@@ -52,6 +52,11 @@ def missing_teacher(recipe: Recipe) -> str | None:
     real-valued baselines share it with the networks that they teach.
     """
     loss = recipe.loss
+    if loss.answers and not loss.teacher:
+        return (
+            "Warning: `loss.answers` is set and `loss.teacher` is empty, so the run trains without "
+            "distillation; --set loss.teacher=CHECKPOINT names a teacher."
+        )
     if (
         loss.teacher
         or loss.distill_weight in (0.0, LossPart().distill_weight)

@@ -53,6 +53,7 @@ from xnorpp.packing.obstacles import (
     remedy_for,
 )
 from xnorpp.packing.runs.aliases import Aliases
+from xnorpp.packing.runs.guards import Guards
 
 CHANGED = " a tensor whose memory was changed in place through another view"
 CLONE = "clone the tensor before the in-place operation"
@@ -103,6 +104,7 @@ class Trace(Places, TorchFunctionMode):
         self.made: dict[tuple[str, str, str, str], list[Node]] = {}  # what each of them gave
         self.opaque: list[Node] = []
         self.masked = Masked()  # numbers that computed masks chose
+        self.guards = Guards()
         self.read: list[Node] = []  # values that Python decided by
         self.calls: dict[str, list[Call]] = {}  # by module path
         self.outputs: dict[str, Node] = {}  # by name; empty where there are obstacles
@@ -153,7 +155,9 @@ class Trace(Places, TorchFunctionMode):
             return result
         self.operation, begin = self._operation_name(func, name), self.serial
         try:
-            if self.masked.follow(self, func, name, args, kwargs, result):
+            if self.masked.follow(self, func, name, args, kwargs, result) or self.guards.follow(
+                self, name, args, kwargs, result
+            ):
                 return result
             found = self._record(name, args, kwargs, result, tracked)
             if drawn.moved():
@@ -164,12 +168,12 @@ class Trace(Places, TorchFunctionMode):
                 elif part in self.constants:  # until now
                     self.constants.mark_changed(part)
                 self.bind(part, node)
-            self._leave_out(t for t in tensors_in(result) if not self.is_value(t))
+            self.leave_out(t for t in tensors_in(result) if not self.is_value(t))
         except Refusal as refusal:
             self.refuse(refusal, result, tracked, begin)
         return result
 
-    def _leave_out(self, results: Iterable[Tensor]) -> None:
+    def leave_out(self, results: Iterable[Tensor]) -> None:
         """Further results of a function, such as the places of a maximum, which depend on the input too."""
         for t in results:
             self.nodes[id(t)], self.left_out[id(t)] = Node("left out", [], ()), self.operation

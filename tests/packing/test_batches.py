@@ -25,6 +25,14 @@ LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     ),
     "frames, K": (BinaryConv2d(3, 4, 3, method="xnor"), (2, 3, 6, 7)),
     "windows of a sequence": (BinaryConv1d(3, 4, 3, stride=2), (5, 3, 9)),
+    "pixels of windows": (BinaryConv2d(3, 8, 1), (5, 3, 4, 3)),
+    "pixels of windows, K": (BinaryConv2d(4, 8, 1, method="xnor", groups=2), (3, 4, 4, 3)),
+    "pixels of windows, a scale per pixel": (
+        BinaryConv2d(3, 4, 1, scale="channel_height_width", output_size=(4, 3)),
+        (2, 3, 4, 3),
+    ),
+    "every second pixel": (BinaryConv2d(3, 4, 1, stride=2), (2, 3, 4, 3)),
+    "steps of windows": (BinaryConv1d(3, 4, 1), (5, 3, 6)),
     "frames made larger": (BinaryConvTranspose2d(3, 4, 2, stride=2), (2, 3, 4, 5)),
 }
 
@@ -349,3 +357,22 @@ class Ghost(nn.Module):
 
 def test_parts_of_a_batch_that_is_no_larger_than_one() -> None:
     agrees(Ghost(), images(9))
+
+
+def test_a_layer_of_the_pixels_of_many_windows() -> None:
+    """As CrossFormer has it: 256 windows of each image, which are no more operations than one."""
+    layer = BinaryConv2d(16, 24, 1)
+
+    class Windows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Tensor) -> Tensor:
+            n, c, h, w = x.shape
+            parts = x.view(n, c, 16, h // 16, 16, w // 16).permute(0, 2, 4, 1, 3, 5).flatten(0, 2)
+            made: Tensor = self.layer(parts).amax((2, 3)).view(n, 256, -1)
+            return made
+
+    packed = agrees(Windows(), images(16, 32, 32))
+    assert sum(op.op == "binary_conv2d" for op in packed.program.ops) == 1

@@ -13,7 +13,7 @@ from xnorpp.nn.quantizers import hard_sign
 from xnorpp.packing.bits.products import with_sums
 from xnorpp.packing.graph import Array, Node
 from xnorpp.packing.moves.transposed import transposed
-from xnorpp.packing.moves.views import joined, on_last_axis, reshaped, sliced
+from xnorpp.packing.moves.views import joined, on_last_axis, permuted, reshaped, sliced
 from xnorpp.packing.operations.arguments import affine, check_image
 from xnorpp.packing.operations.convolution import sequence
 from xnorpp.packing.trace import Trace
@@ -48,6 +48,8 @@ def _convolution(trace: Trace, layer: BinaryLayer, source: Node, shape: tuple[in
 
 def _for_each(trace: Trace, layer: BinaryLayer, source: Node, shape: tuple[int, ...]) -> Node:
     """A convolution of each part of a value, (k, c, ...): frames of a video, or views of a thing."""
+    if _is_pointwise(layer):
+        return _rows_of_parts(trace, layer, source, shape)
     if shape[0] > _MOST_PARTS:
         raise trace.fail(
             f"runs on {shape[0]} images for each image of the batch; up to {_MOST_PARTS} are supported",
@@ -58,6 +60,25 @@ def _for_each(trace: Trace, layer: BinaryLayer, source: Node, shape: tuple[int, 
         part = reshaped(trace, sliced(trace, source, 0, place, place + 1), source.shape[1:])
         made.append(reshaped(trace, _convolution(trace, layer, part, shape[1:]), (1, *shape[1:])))
     return joined(trace, made, 0)
+
+
+def _rows_of_parts(trace: Trace, layer: BinaryLayer, source: Node, shape: tuple[int, ...]) -> Node:
+    """The same of a layer of single pixels: the parts are rows of one image."""
+    parts, inputs, *size = source.shape
+    turned = [1, 0, *range(2, len(source.shape))]
+    rows = reshaped(trace, permuted(trace, source, turned), (inputs, parts * size[0], *size[1:]))
+    done = _convolution(trace, layer, rows, (shape[1], parts * size[0], *size[1:]))
+    return permuted(trace, reshaped(trace, done, (shape[1], parts, *size)), turned)
+
+
+def _is_pointwise(layer: BinaryLayer) -> bool:
+    """Whether a layer treats every pixel alike and by itself."""
+    if not isinstance(layer, BinaryConv2d | BinaryConv1d) or (
+        layer.scale is not None and layer.scale.spatial
+    ):
+        return False
+    kernel, stride, padding, _ = layer._window()
+    return {*kernel, *stride} == {1} and not any(padding)
 
 
 def _check_quantizers(trace: Trace, layer: BinaryLayer) -> None:

@@ -145,7 +145,8 @@ def _max_unpool(
         )
         if (ones.bool() != chosen).any():
             raise ValueError(
-                "places beyond their windows; give it the size before the pooling, output_size=x.shape"
+                "places beyond their windows; pool by windows that do not overlap, and give it the size "
+                "before the pooling, output_size=x.shape"
             )
     return torch.where(chosen, values, 0.0)
 

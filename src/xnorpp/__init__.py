@@ -63,8 +63,8 @@ _HOME = {
 }
 
 # So that `import xnorpp` is enough for `xnorpp.packing.verify`.
-_PACKAGES = (
-    *(
+_PACKAGES = frozenset(
+    [
         "bench",
         "convert",
         "data",
@@ -76,8 +76,8 @@ _PACKAGES = (
         "runtime",
         "serve",
         "shipped",
-    ),
-    "training",
+        "training",
+    ]
 )
 
 __all__ = [

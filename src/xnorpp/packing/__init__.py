@@ -18,7 +18,7 @@ from xnorpp.packing.moves.sizes import free_graph, is_dense
 from xnorpp.packing.obstacles import Obstacle
 from xnorpp.packing.parts import Part, PartsReport, pack_submodules
 from xnorpp.packing.record import trace, unwrap
-from xnorpp.packing.runs.failing import failure
+from xnorpp.packing.runs.failing import failures_of
 from xnorpp.packing.storage import TOLERANCE, check_calibration, check_real, store_int8
 from xnorpp.packing.storage.recorded import check_labels, check_meta, check_module, check_truth
 from xnorpp.packing.submodule import PackedModule
@@ -149,12 +149,8 @@ def pack_program(
     name = "input_size" if example is None else "example"
     whole = example_inputs(model, input_size if example is None else example, name)
     inputs = pair_of_images(whole)
-    try:
+    with failures_of(model, whole, inputs, name):
         traced = trace(model, *inputs)
-    except PackError:
-        raise
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
-        raise failure(model, whole, inputs, error, name) from error
     outputs, free = _graph(traced, model, inputs, any_size)
     if traced.alone:
         meta = {**(meta or {}), "scalars": list(traced.alone)}

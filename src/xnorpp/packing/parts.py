@@ -23,7 +23,7 @@ from xnorpp.packing.example import BATCH, example_inputs, pair_of_images
 from xnorpp.packing.fold import fold
 from xnorpp.packing.graph import PackError, order
 from xnorpp.packing.record import run_traced, trace, unwrap
-from xnorpp.packing.runs.failing import failure
+from xnorpp.packing.runs.failing import failures_of
 from xnorpp.packing.storage import check_real
 from xnorpp.packing.storage.recorded import check_module
 from xnorpp.packing.submodule import PackedModule
@@ -157,10 +157,8 @@ def trace_example(model: nn.Module, example: Any) -> Trace:
     """The trace of a model's run on an example; a `ValueError` where the model does not run on it."""
     given = example_inputs(model, example)
     inputs = pair_of_images(given)
-    try:
+    with failures_of(model, given, inputs):
         return run_traced(model, *inputs)
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
-        raise failure(model, given, inputs, error) from error
 
 
 Accept = Callable[[str, nn.Module, tuple[int, ...]], str | None]

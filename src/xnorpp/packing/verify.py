@@ -30,10 +30,10 @@ from torch import nn
 
 from xnorpp.packing.assemble import assemble
 from xnorpp.packing.fold import fold
-from xnorpp.packing.graph import Node, PackError
+from xnorpp.packing.graph import Node
 from xnorpp.packing.operations.arguments import FAR
 from xnorpp.packing.record import trace_values, unwrap
-from xnorpp.packing.runs.failing import failure
+from xnorpp.packing.runs.failing import failures_of
 from xnorpp.packing.storage import check_real
 from xnorpp.packing.storage.recorded import check_module
 from xnorpp.runtime import reference
@@ -135,12 +135,8 @@ def verify(model: nn.Module, x: Any, *, half: bool = False, real: str | None = N
     check_module(model)
     model = unwrap(model)
     images = [torch.from_numpy(part) for part in given]
-    try:
+    with failures_of(model, images, images, "x"):
         traced, tensors = trace_values(model, *images)
-    except PackError:
-        raise
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
-        raise failure(model, images, images, error, "x") from error
     program, nodes = assemble(fold(traced), traced.shape, real=check_real(real, half))
     trained = {serial: tensor.float().cpu().numpy() for serial, tensor in tensors.items()}
     rounded = {serial: tensor.cpu().numpy() for serial, tensor in traced.rounded.items()}

@@ -22,11 +22,7 @@ _CUBIC = -0.75  # the slope that torch's bicubic curve has at 1
 
 
 def at_constant_places(
-    input: Tensor,
-    grid: Tensor,
-    mode: str = "bilinear",
-    padding_mode: str = "zeros",
-    align_corners: Any = None,
+    input: Tensor, grid: Tensor, mode: str, padding_mode: str, align_corners: Any
 ) -> Tensor:
     """Every mode: the matrix is what torch makes of images with one pixel each."""
     if (grid != grid[:1]).any():
@@ -41,11 +37,7 @@ def at_constant_places(
 
 
 def at_computed_places(
-    input: Tensor,
-    grid: Tensor,
-    mode: str = "bilinear",
-    padding_mode: str = "zeros",
-    align_corners: Any = None,
+    input: Tensor, grid: Tensor, mode: str, padding_mode: str, align_corners: Any
 ) -> Tensor:
     if mode == "bicubic" and padding_mode != "zeros":
         raise ValueError(f"mode='bicubic' and padding_mode={padding_mode!r} at computed places")

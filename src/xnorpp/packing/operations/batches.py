@@ -100,12 +100,12 @@ def called(trace: Trace, name: str, handler: Handler, args: Any, kwargs: Any, re
             "combines values whose images are in another order: each several times, and all several times",
             "repeat each image by itself: x.repeat_interleave(times, 0), or an axis of its own with expand",
         )
-    if name in ("matmul", "bmm") and len(values) == 1 and values[0] is args[0] and 0 not in places | counts:
+    first_alone = len(values) == 1 and bool(args) and values[0] is args[0] and 0 not in places
+    if first_alone and (
+        (name in ("matmul", "bmm") and 0 not in counts)
+        or (name == "matmul" and places == {args[0].dim() - 2} and _rank(args[1:]) > 2)
+    ):
         return _rows_with_the_batch(trace, handler, args, result)
-    if name == "matmul" and len(values) == 1 and values[0] is args[0] and counts == {0}:
-        constant = args[1] if len(args) > 1 else None
-        if places == {max(args[0].dim() - 2, 1)} and isinstance(constant, Tensor) and constant.dim() > 2:
-            return _one_row_each(trace, handler, args, result)
     if len(counts) == len(places) == 1 and places != {0} and name in _TRAILING:
         return _batch_first(trace, name, handler, args, kwargs, result, values[0])
     if counts == {0} or len(counts) > 1 or places != {0}:
@@ -207,25 +207,25 @@ def _batch_first(
     return channels_back(trace, called(trace, name, handler, args, kwargs, front), batch - gone)
 
 
+def _rank(args: Any) -> int:
+    """The axes of the first of these arguments, 0 where there is none."""
+    return args[0].dim() if args and isinstance(args[0], Tensor) else 0
+
+
 def _rows_with_the_batch(trace: Trace, handler: Handler, args: Any, result: Tensor) -> Node:
-    """(k, n*rows, c) times a constant (k, c, d): (n, k, rows, c) times it."""
-    value, constant = args
-    batch = trace.batch_axis(value)
-    trace.follow(result, value)
-    first, made = (trace.apart(t).movedim(batch, 0) for t in (value, result))
-    trace.bind(first, trace.node(value, anywhere=True))
-    return handler(trace, made, first, constant)
-
-
-def _one_row_each(trace: Trace, handler: Handler, args: Any, result: Tensor) -> Node:
-    """(k, n, c) times a constant (k, c, d), a layer for each of k features: (n, k, 1, c) times it."""
+    """(k, n*rows, c) times a constant (k, c, d): (n, k, rows, c) times it. Of (k, n, c), a layer for each of
+    k features, an image is one row."""
     value, constant = args
     batch, node = trace.batch_axis(value), trace.node(value, anywhere=True)
     trace.follow(result, value)
-    first, made = (t.movedim(batch, 0).unsqueeze(-2) for t in (value, result))
-    trace.alive.append(made)
-    trace.bind(first, reshaped(trace, node, first.shape[1:]))
-    return reshaped(trace, handler(trace, made, first, constant), (*made.shape[1:-2], made.shape[-1]))
+    first, made = (trace.apart(t).movedim(batch, 0) for t in (value, result))
+    if trace.merged(value):
+        trace.bind(first, node)
+        return handler(trace, made, first, constant)
+    row, own = first.unsqueeze(-2), made.unsqueeze(-2)
+    trace.alive.append(own)
+    trace.bind(row, reshaped(trace, node, row.shape[1:]))
+    return reshaped(trace, handler(trace, own, row, constant), made.shape[1:])
 
 
 def _moved(trace: Trace, tensor: Tensor, batch: int, rank: int) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,22 @@ from xnorpp.packing.calls import failing_line
 from xnorpp.packing.example import as_weights_are
 from xnorpp.packing.graph import PackError
 from xnorpp.packing.runs.state import unchanged
+
+# What a model raises that an example does not fit, or that the trace does not follow.
+_RAISED = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
+
+
+@contextmanager
+def failures_of(
+    model: nn.Module, given: Sequence[Tensor], tried: Sequence[Tensor], name: str = "example"
+) -> Iterator[None]:
+    """What a model raises in a trace as the error of `failure`; an obstacle stays what it is."""
+    try:
+        yield
+    except PackError:
+        raise
+    except _RAISED as error:
+        raise failure(model, given, tried, error, name) from error
 
 
 def failure(

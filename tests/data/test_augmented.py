@@ -87,6 +87,24 @@ def test_the_share_of_the_area_is_the_one_asked_for() -> None:
     assert (np.abs(maps[:, 0, 2]) <= 1 - maps[:, 0, 0] + 1e-6).all()
 
 
+def test_resized_crops_of_another_side_show_the_same_part() -> None:
+    """On a ramp of 32 pixels, a crop of 16 has every second value of the crop of 32: the mean of two."""
+    ramp = torch.arange(32.0)[None, None, :, None].expand(50, 32, 32, 1) * 8
+    whole = looks(Augment(area=0.25), 50).pixels(ramp, 0, 0)
+    small = looks(Augment(area=0.25, side=16), 50).pixels(ramp, 0, 0)
+    assert small.shape == (50, 16, 16, 1)
+    pairs = whole[:, 8, :, 0].unflatten(1, (16, 2)).mean(2)
+    torch.testing.assert_close(small[:, 4, 1:-1, 0], pairs[:, 1:-1], atol=1e-2, rtol=0)
+
+
+def test_only_training_images_get_another_side(images: ArrayDataset) -> None:
+    settings = {"area": 0.5, "side": 20}
+    train = make_loader(images, batch_size=16, train=True, augment=settings)
+    test = make_loader(images, batch_size=16, train=False, augment=settings)
+    assert next(iter(train.epoch(0)))[0].shape == (16, 3, 20, 20)
+    assert next(iter(test.epoch(0)))[0].shape == (16, 3, 32, 32)
+
+
 def test_each_image_gets_so_many_operations() -> None:
     made = looks(Augment(operations=3, magnitude=0.5), 256)
     strengths = made._strengths(made.share.uniform(0, 0, 0, 26))
@@ -167,6 +185,8 @@ def test_streamed_images_are_augmented_too(tmp_path: Path) -> None:
         ({"cutout": 2.5}, r"`cutout` \(=2.5\) must be a whole number"),
         ({"operations": 11}, r"`operations` \(=11\) must be at most 10"),
         ({"magnitude": "big"}, r"`magnitude` \(='big'\) must be a number"),
+        ({"area": 0.5, "side": -1}, r"`side` \(=-1\) must be at least 0"),
+        ({"side": 24}, r"`side` \(=24\) is that of random resized crops and needs `area`"),
     ],
 )
 def test_values_out_of_range_are_named(settings: dict[str, object], message: str) -> None:

@@ -60,6 +60,9 @@ class Augment:
         flip: Mirror left-right, half of the time.
         area: Random resized crop: a part of the image with at least this share of its area and an aspect
             ratio from 3/4 to 4/3, enlarged to the whole. It takes the place of an in-memory set's crop.
+        side: With `area`: the side in pixels to which that part is scaled; 0: the image's own. A network that
+            takes any size then trains on smaller images than it is tested on, which is faster and shows
+            objects as large as in a whole image.
         operations: RandAugment: the number of operations per image, drawn from rotation, shear, translation,
             brightness, contrast, saturation, posterisation and solarisation.
         magnitude: How strong they are at most, from 0 to 1.
@@ -70,7 +73,7 @@ class Augment:
     Example:
         >>> from xnorpp.data import Augment
         >>> Augment(pad=2, flip=False, cutout=8).plain
-        Augment(crop=True, pad=2, flip=False, area=0.0, operations=0, magnitude=0.5, cutout=0, mixup=0.0)
+        Augment(crop=True, pad=2, flip=False, area=0.0, operations=0, magnitude=0.5, cutout=0, mixup=0.0, side=0)
     """
 
     crop: bool = True
@@ -81,11 +84,12 @@ class Augment:
     magnitude: float = 0.5
     cutout: int = 0
     mixup: float = 0.0
+    side: int = 0
 
     def __post_init__(self) -> None:
-        whole = ("pad", "operations", "cutout")
+        whole = ("pad", "operations", "cutout", "side")
         for name, high in {"pad": None, "area": 1, "operations": 10, "magnitude": 1, "cutout": None,
-                           "mixup": None}.items():  # fmt: skip
+                           "mixup": None, "side": None}.items():  # fmt: skip
             value = getattr(self, name)
             kinds = (int,) if name in whole else (int, float)
             if isinstance(value, bool) or not isinstance(value, kinds):
@@ -95,6 +99,8 @@ class Augment:
                 raise ValueError(f"`{name}` (={value}) must be at least 0")
             if high is not None and value > high:
                 raise ValueError(f"`{name}` (={value}) must be at most {high}")
+        if self.side and not self.area:
+            raise ValueError(f"`side` (={self.side}) is that of random resized crops and needs `area`")
 
     @property
     def plain(self) -> Augment:

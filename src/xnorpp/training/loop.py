@@ -192,6 +192,7 @@ class _Run(Outcome):
                 world.device,
                 in_channels=self.config["in_channels"],
             )
+            teacher.to(memory_format=memory_format)  # type: ignore[call-overload]
         self.lesson = Lesson(recipe, teacher, self.loaders, cached=self.no_graph is not None)
 
     def _restore(self, found: Checkpoint) -> None:

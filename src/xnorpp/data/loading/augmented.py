@@ -7,7 +7,8 @@ Every operation is applied to every image, with a strength that changes nothing 
 
 papers: Szegedy et al. 2015, https://arxiv.org/abs/1409.4842 (random resized crop); Cubuk et al. 2020,
 "RandAugment", https://arxiv.org/abs/1909.13719; DeVries and Taylor 2017, "Cutout",
-https://arxiv.org/abs/1708.04552; Zhang et al. 2018, "mixup", https://arxiv.org/abs/1710.09412
+https://arxiv.org/abs/1708.04552; Zhang et al. 2018, "mixup", https://arxiv.org/abs/1710.09412; Touvron et al.
+2019, "Fixing the train-test resolution discrepancy", https://arxiv.org/abs/1906.06423 (smaller crops)
 """
 
 from __future__ import annotations
@@ -46,14 +47,17 @@ class BatchAugment:
         self.active = bool(self.moves or augment.cutout or augment.mixup)
 
     def pixels(self, images: Tensor, epoch: int, step: int) -> Tensor:
-        """Random resized crop and RandAugment: images (N, H, W, C) with values from 0 to 255, as float."""
+        """Random resized crop and RandAugment: images (N, H, W, C) with values from 0 to 255, as float; of
+        `side` pixels where that is set."""
         if not self.moves:
             return images
         drawn = self.share.uniform(self.seed, epoch, step, _COLUMNS)
         strengths = self._strengths(drawn)
         planes = images.permute(0, 3, 1, 2).float()
         maps = torch.from_numpy(self._maps(drawn, strengths)).to(self.device, non_blocking=True)
-        grid = functional.affine_grid(maps, list(planes.shape), align_corners=False)
+        side = self.augment.side
+        size = (side, side) if side else planes.shape[2:]
+        grid = functional.affine_grid(maps, [*planes.shape[:2], *size], align_corners=False)
         planes = functional.grid_sample(planes, grid, padding_mode="zeros", align_corners=False)
         if strengths is not None:
             values = np.stack([strengths[name] for name in OPERATIONS[5:]]).astype(np.float32)

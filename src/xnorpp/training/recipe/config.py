@@ -88,8 +88,8 @@ class DataPart:
     augment: dict[str, Any] = field(
         default_factory=dict,
         metadata={
-            "doc": "where it differs from the data set's own: crop, pad, flip, area (random resized crop), "
-            "operations and magnitude (RandAugment), cutout, mixup"
+            "doc": "where it differs from the data set's own: crop, pad, flip, area and side (random resized "
+            "crop), operations and magnitude (RandAugment), cutout, mixup"
         },
     )
     holdout: float = _key(0.0, "share of the training set that is held out of training", low=0, high=0.9)

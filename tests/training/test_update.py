@@ -13,11 +13,14 @@ import torch
 from torch import nn
 
 import xnorpp
+from xnorpp.data import Augment
 from xnorpp.nn import BinaryConv2d, BinaryLinear, set_stage
 from xnorpp.training import CheckpointError, RecipeError, evaluate, load_checkpoint, load_model, loop, train
+from xnorpp.training.distributed import World
 from xnorpp.training.optimizer import make_optimizer
 from xnorpp.training.packing import pack_checkpoint
 from xnorpp.training.recipe.config import OptimizerPart, Recipe
+from xnorpp.training.setup import Given, make_loaders, open_data, statistics_loader
 from xnorpp.training.state.initial import initialise
 from xnorpp.training.update.average import AveragedWeights
 from xnorpp.training.update.gradients import raise_gradients_
@@ -185,6 +188,29 @@ def test_statistics_are_measured_on_images_that_look_like_the_test_set(
         tmp_path / "a",
     )
     assert seen == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "augment"),
+    [
+        (("data.augment.pad=3",), None),
+        (("data.augment.pad=3", "data.augment.mixup=0.2"), Augment(True, 3, False)),
+        (("data.augment.area=0.4", "data.augment.pad=3"), Augment(False, 3, False)),
+        (("data.augment.area=0.4", "schedule.statistics_images=training"), None),
+    ],
+)
+def test_which_images_statistics_are_measured_on(
+    quick: Quick, settings: tuple[str, ...], augment: Augment | None
+) -> None:
+    """Of crop and flip alone; without a crop where random resized crops took its place. None: the loader."""
+    recipe = quick("data.augment.flip=false", *settings)
+    sets = open_data(recipe, None, download=False, world=World(), given=Given())
+    loader = make_loaders(recipe, sets, World())[0][0]
+    found = statistics_loader(recipe, sets, World(), loader)
+    if augment is None:
+        assert found is loader
+    else:
+        assert found.augment == augment
 
 
 def test_bop_flips_by_its_rule_and_leaves_the_rest_to_adam() -> None:

@@ -181,10 +181,13 @@ def write_model(folder: Path, name: str, content: bytes, card: Mapping[str, Any]
 def measure_again(
     model: nn.Module, meta: Mapping[str, Any], data: str | Path | None, batches: int, device: str, say: Say
 ) -> None:
-    """Batch norm's statistics in float32 over augmented training images; the run did not do it itself."""
+    """Batch norm's statistics in float32 over augmented training images, without those that are held out; the
+    run did not do it itself, or on other images.
+    """
     recipe = Recipe.from_dict(meta["recipe"])
+    held = {"holdout": recipe.data.holdout, "part": "fit"} if recipe.data.holdout else {}
     loader = make_loader(
-        load_dataset(meta["dataset"], data, "train"),
+        load_dataset(meta["dataset"], data, "train", **held),
         batch_size=recipe.data.batch_size,
         train=True,
         device=device,

@@ -163,6 +163,11 @@ class SchedulePart:
         "measure batch norm's statistics again at the end, in float32, over this many batches; 0: do not",
         low=0,
     )
+    statistics_images: str = _key(
+        "plain",
+        "on which images: with crop and flip alone (with `augment.area`: whole images and flip), or as in training",
+        choices=("plain", "training"),
+    )
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,8 @@ class SchedulePart:
     )
     statistics_images: str = _key(
         "plain",
-        "on which images: with crop and flip alone (with `augment.area`: whole images and flip), or as in training",
+        "on which images: with crop and flip alone (with `augment.area`: whole images and flip), or as in "
+        "training",
         choices=("plain", "training"),
     )
 

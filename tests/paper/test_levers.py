@@ -47,8 +47,10 @@ def test_baselines_are_one_row_each() -> None:
     runs, (*teachers, later, taught) = runs[: len(BASELINES)], runs[len(BASELINES) :]
     assert [run.dataset for run in teachers] == ["tiny_imagenet", "cifar100"]
     assert [run.recipe for run in runs] == [f"baseline-{name}" for name in BASELINES]
-    for teacher in teachers:
-        assert "not measured yet" in baselines_block([row(teacher, 64.0)]), "a teacher is no baseline"
+    unpooled, small = (baselines_block([row(teacher, 64.0)]) for teacher in teachers)
+    assert unpooled.count("not measured yet") == small.count("not measured yet") == len(BASELINES)
+    assert "| Tiny-ImageNet-200 | ResNet-18, without pooling | 50 | 64.00 |" in unpooled
+    assert "64.00" not in small, "a teacher of the same network is no baseline"
     text = baselines_block([row(runs[0], 95.31), row(runs[2], 77.77)])
     assert "| CIFAR-10 | ResNet-18 | 50 | 95.31 |" in text
     assert "| CIFAR-100 | ResNet-18 | 50 | 77.77 |" in text
@@ -59,6 +61,18 @@ def test_baselines_are_one_row_each() -> None:
     assert "| CIFAR-10 | ResNet-20, with its students' teacher | 50 | 92.5" in baselines_block(
         [row(taught, 92.5)]
     )
+
+
+def test_rows_with_a_flaw_are_marked() -> None:
+    first, second, *_ = baselines()
+    text = baselines_block([{**row(first, 95.31), "flaw": "too low, because it rained"}, row(second, 92.0)])
+    assert "| 95.31\\* |" in text
+    assert "| 92.00 |" in text
+    assert text.endswith("\n\n\\* Too low, because it rained.")
+    _, *others = small_levers()
+    text = levers_block([{**row(one, 80.0), "flaw": "odd"} for one in others[:2]])
+    assert text.count("80.00\\*") == 2
+    assert text.count("\\* Odd.") == 1
 
 
 def test_levers_are_compared_with_the_default_of_their_seed() -> None:

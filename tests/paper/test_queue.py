@@ -136,6 +136,8 @@ def test_a_run_is_known_by_its_settings_and_its_code(tmp_path: Path) -> None:
     (tmp_path / "accuracy.jsonl").write_text(json.dumps({**row, "code": "0123456789ab"}) + "\n")
     assert done_keys(tmp_path, [run]) == set()
     assert done_keys(tmp_path, [run], ["0123456789ab"]) == {run.key}
+    (tmp_path / "accuracy.jsonl").write_text(json.dumps({**row, "flaw": "of other images"}) + "\n")
+    assert done_keys(tmp_path, [run]) == set()
     (tmp_path / "accuracy.jsonl").write_text(json.dumps({**row, "code": None}) + "\n")
     assert done_keys(tmp_path, [run]) == set(), "a row without a hash counts for older experiments only"
 

@@ -35,6 +35,7 @@ from xnorpp.training.loss_guard import LossGuard
 from xnorpp.training.network import fuse
 from xnorpp.training.optimizer import make_optimizer, restore_optimizer, set_learning_rate
 from xnorpp.training.outcome import Outcome, Position
+from xnorpp.training.output_layer import fit_output_layer
 from xnorpp.training.recipe.config import Recipe, RecipeError
 from xnorpp.training.recipe.schedule import first_stage_steps, learning_rate, total_steps
 from xnorpp.training.records.journal import Clock, Journal, time_left
@@ -44,6 +45,7 @@ from xnorpp.training.setup import (
     make_loaders,
     make_train_check,
     open_data,
+    plain_loader,
     statistics_loader,
 )
 from xnorpp.training.state.checkpoint import (
@@ -387,6 +389,8 @@ class _Run(Outcome):
             loader = statistics_loader(recipe, self.sets, self.world, self.loaders[0])
             batches = (images for images, _ in loader.epoch(epoch + 1))
             measure_statistics(self.model, itertools.islice(batches, recipe.schedule.statistics_batches))
+        if last and recipe.schedule.output_batches:
+            self._fit_output_layer(epoch + 1)
         if due:
             average_buffers(network, self.world)
             observe = journal.evaluating(self.sets.test, self.world.size)
@@ -410,6 +414,17 @@ class _Run(Outcome):
         self._name_skipped(journal, {})
         if last or (epoch + 1) % recipe.run.save_epochs == 0:
             self._save()
+
+    def _fit_output_layer(self, epoch: int) -> None:
+        """In every process on its share of the images; then the mean over all."""
+        recipe, world = self.recipe, self.world
+        average_buffers(self.model, world)
+        loader = plain_loader(recipe, self.sets, world, self.loaders[0])
+        batches = itertools.islice(loader.epoch(epoch), recipe.schedule.output_batches)
+        layer = fit_output_layer(self.model, batches, recipe.run.seed)
+        with torch.no_grad():
+            for one in layer.parameters():
+                one.copy_(mean_over_world(one, world))
 
     def _training_metrics(self, journal: Journal) -> dict[str, float]:
         """`train_top1`, `train_top5`, `train_loss`: the final network in evaluation mode, in float32, on a

@@ -344,14 +344,23 @@ def make_loaders(recipe: Recipe, sets: DataSets, world: World) -> tuple[list[Any
 
 
 def statistics_loader(recipe: Recipe, sets: DataSets, world: World, loader: Any) -> Any:
-    """What batch norm's statistics are measured on: the training loader (`schedule.statistics_images`), or
-    where that changes the looks of its images more than by crop and flip, one that does not. Where random
-    resized crops take the place of padded ones, there is no crop: the network has never seen black borders.
+    """What batch norm's statistics are measured on: the training loader, or one of plain images
+    (`schedule.statistics_images`).
+    """
+    if recipe.schedule.statistics_images == "training":
+        return loader
+    return plain_loader(recipe, sets, world, loader)
+
+
+def plain_loader(recipe: Recipe, sets: DataSets, world: World, loader: Any) -> Any:
+    """The training loader, or where that changes the looks of its images more than by crop and flip, one that
+    does not. Where random resized crops take the place of padded ones, there is no crop: the network has never
+    seen black borders.
     """
     part = recipe.data
     augment = Augment.parse(part.augment or None, sets.train.info.default_augment)
     own = isinstance(sets.train, (IndexedDataset, BatchesDataset))
-    if recipe.schedule.statistics_images == "training" or augment == augment.plain or own:
+    if augment == augment.plain or own:
         return loader
     crop = augment.crop and not (augment.area and isinstance(sets.train, ArrayDataset))
     plain = recipe.replace(data__augment={"crop": crop, "pad": augment.pad, "flip": augment.flip})

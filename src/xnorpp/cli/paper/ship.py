@@ -35,6 +35,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--statistics", metavar="N", type=at_least(0), default=0,
         help="first re-estimate the statistics of batch norm on N batches of training images (default: 0)",
     )  # fmt: skip
+    parser.add_argument(
+        "--output", metavar="N", type=at_least(0), default=0,
+        help="then fit the output layer again on N batches of whole training images (default: 0)",
+    )  # fmt: skip
     parser.add_argument("--half", action="store_true", help="store real-valued parts in 16 bits")
     parser.add_argument(
         "--measure-only", action="store_true",
@@ -61,8 +65,8 @@ def run(given: Namespace) -> int:
         given.checkpoint, given.name, given.data, given.folder, dataset=given.dataset,
         baseline=given.baseline, baseline_recipe=given.baseline_recipe, record=given.record,
         half=given.half, force=given.force, measure_only=given.measure_only,
-        batch=given.batch, verify_images=given.verify, statistics=given.statistics, device=given.device,
-        say=say,
+        batch=given.batch, verify_images=given.verify, statistics=given.statistics, output=given.output,
+        device=given.device, say=say,
     )  # fmt: skip
     print(render_card(card))
     return 0

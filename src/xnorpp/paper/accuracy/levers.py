@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from xnorpp.paper.accuracy.runs import BASELINES, LATER_BASELINES, STUDENTS, TAUGHT, parts_of
 from xnorpp.paper.accuracy.tables import top1, top5
@@ -13,6 +13,8 @@ from xnorpp.paper.recorded import Row, accuracy, of_kind
 from xnorpp.paper.shipping.words import DATASETS, NETWORKS
 
 TRAINING_IMAGES = 50_000  # of CIFAR-10
+UNPOOLED = "tiny-imagenet-resnet18"  # whose teacher is another network: without pooling after its stem
+_KINDS = {"taught": ", with its students' teacher", "teacher": ", without pooling"}
 # The highest top-1 of a one-bit network that we found in print; the first two are of the best test epoch.
 PUBLISHED = {
     "cifar10-resnet20": "88.1 (AdaBin)",
@@ -28,7 +30,7 @@ def baselines_block(rows: Sequence[Row]) -> str:
     found = {
         (row["dataset"].replace("_", "-"), row["network"], row["row"]): row
         for row in accuracy(rows, experiment="baseline", split="test")
-        if row["row"] in ("real", "taught")
+        if row["row"] in ("real", *_KINDS)
     }
     if not found:
         return f"The real-valued baselines: {NOT_MEASURED}."
@@ -36,22 +38,33 @@ def baselines_block(rows: Sequence[Row]) -> str:
     names = [
         *((name, "real") for name in (*BASELINES, *LATER_BASELINES)),
         *((name, "taught") for name in TAUGHT),
+        (UNPOOLED, "teacher"),
     ]
     for name, kind in names:
         dataset, network = parts_of(name)
         row = found.get((dataset, network, kind))
-        if row is None and (kind == "taught" or name in LATER_BASELINES):
+        if row is None and (kind in _KINDS or name in LATER_BASELINES):
             continue
-        words = NETWORKS[network] + (", with its students' teacher" if kind == "taught" else "")
+        words = NETWORKS[network] + _KINDS.get(kind, "")
         title = [DATASETS.get(dataset.replace("-", "_"), dataset), words]
         if row is None:
             body.append([*title, "", NOT_MEASURED, "", ""])
             continue
         metrics = row["metrics"]
-        body.append(
-            [*title, str(row["epochs"]), f"{top1(row):.2f}", f"{top5(row):.2f}", f"{metrics['loss']:.3f}"]
-        )
-    return markdown(["data", "network", "epochs", "top-1 %", "top-5 %", "loss"], body)
+        body.append([*title, str(row["epochs"]), _marked(row), f"{top5(row):.2f}", f"{metrics['loss']:.3f}"])
+    head = ["data", "network", "epochs", "top-1 %", "top-5 %", "loss"]
+    return markdown(head, body) + _footnotes(found.values())
+
+
+def _marked(row: Row) -> str:
+    """Top-1, with a star where the row has a flaw."""
+    return f"{top1(row):.2f}" + r"\*" * bool(row.get("flaw"))
+
+
+def _footnotes(rows: Iterable[Row]) -> str:
+    """A paragraph for every flaw of rows that a table marks with a star."""
+    flaws = dict.fromkeys(str(row["flaw"]) for row in rows if row.get("flaw"))
+    return "".join(f"\n\n\\* {flaw[0].upper()}{flaw[1:]}." for flaw in flaws)
 
 
 def students_block(rows: Sequence[Row]) -> str:
@@ -151,7 +164,7 @@ def _network_levers(rows: Sequence[Row], network: str, tried: Mapping[str, Seque
             change = "start" if row is start else f"{metrics['loss'] - start['metrics']['loss']:+.3f}"
         changed = "another seed" if seed else " ".join(tried[name])
         training = [f"{metrics['train_top1']:.2f}"] if with_training else []
-        body.append([name, changed, f"{top1(row):.2f}", gap, f"{metrics['loss']:.3f}", change, *training])
+        body.append([name, changed, _marked(row), gap, f"{metrics['loss']:.3f}", change, *training])
     head = ["lever", "changed", "top-1 %", "minus start", "loss", "minus start"]
     text = (
         f"{NETWORKS[network]}, CIFAR-10, Case 4, {first['epochs']} epochs, measured on {images:,.0f} "
@@ -159,6 +172,7 @@ def _network_levers(rows: Sequence[Row], network: str, tried: Mapping[str, Seque
         f"deviation of a difference by chance: {chance:.1f} points.\n\n"
         + markdown([*head, *(["training top-1 %"] if with_training else [])], body)
     )
+    text += _footnotes(row for _, row in ordered)
     missing = [name for name in tried if (name, 0) not in found]
     if missing:
         text += f"\n\nOther settings of `xnorpp paper levers`, {NOT_MEASURED}: {', '.join(missing)}."

@@ -325,15 +325,16 @@ def _packed_and_note(
 ) -> list[str]:
     """The accuracy of the packed file, for runs of models that ship, and a note."""
     same = ("experiment", "dataset", "network", "row", "epochs", "seed", "split", "factor", "level")
+    notes = [str(row[key]) for key in ("flaw", "note") if row.get(key)]
     alike = [one for one in found if all(one.get(key) == row.get(key) for key in same)]
     if len(alike) > 1:
         differing = _differing_settings(row, alike)
         with_what = f"the same seed; here {', '.join(differing)}" if differing else "the same seed and recipe"
-        return ["", f"trained {len(alike)} times, {with_what}"]
+        return ["", "; ".join((f"trained {len(alike)} times, {with_what}", *notes))]
     own = str(row["recipe"]), int(row["epochs"])
     value = packed.get(own)
     if row["experiment"] != "shipped" or row["row"] != "best" or value is None:
-        return ["", str(row.get("note") or "")]
+        return ["", "; ".join(notes)]
     last = [one for one in found if (one["experiment"], one["row"]) == ("shipped", "best")]
     last = [one for one in last if one.get("name") == row.get("name")]
     here = row is last[-1] and ships.get(str(row.get("name")), own) == own

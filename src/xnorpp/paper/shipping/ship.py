@@ -10,6 +10,7 @@ is refused. Every attempt, refused too, is a row of `results/shipped.jsonl`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -26,7 +27,7 @@ from torch import nn
 
 from xnorpp import shipped
 from xnorpp.bench.machine import describe_machine
-from xnorpp.data import Dataset, Skipped, dataset_info, load_dataset, make_loader
+from xnorpp.data import Augment, Dataset, Skipped, dataset_info, load_dataset, make_loader
 from xnorpp.data.evaluate import prepared, ranks
 from xnorpp.data.progress import Progress
 from xnorpp.inspect import inspect_file
@@ -41,7 +42,7 @@ from xnorpp.runtime.errors import FAILED, XnorppError
 from xnorpp.runtime.files import write_atomically
 from xnorpp.runtime.predict import preprocess_of
 from xnorpp.shipped.card import check_card, licence_of, size_text
-from xnorpp.training.accuracy import exact_float32
+from xnorpp.training.output_layer import fit_output_layer
 from xnorpp.training.packing import float_bytes, pack_checkpoint
 from xnorpp.training.recipe.config import Recipe
 from xnorpp.training.recipe.library import list_recipes, load_recipe
@@ -80,6 +81,7 @@ def ship(
     verify_images: int = 16,
     rounds: int | None = None,
     statistics: int = 0,
+    output: int = 0,
     device: str = "cpu",
     say: Say = print,
 ) -> dict[str, Any]:
@@ -88,8 +90,9 @@ def ship(
     `folder` is the package's own, if none is given. `baseline` has the accuracy of the real-valued one: the
     folder of its run, or a .jsonl file of results, in which the newest row of `baseline_recipe` (the
     checkpoint's recipe followed by -real) counts. With `statistics`, those of batch norm are first
-    re-estimated over this many batches of training images. `device` is where torch runs; the packed file
-    always runs on the CPU. `measure_only` records the measurements as a row of kind "measured" and writes no
+    re-estimated over this many batches of training images; with `output`, the output layer is then fitted
+    again to this many batches of whole training images. `device` is where torch runs; the packed file always
+    runs on the CPU. `measure_only` records the measurements as a row of kind "measured" and writes no
     model: for other seeds of a network that ships.
     """
     if not NAME.fullmatch(name):
@@ -102,7 +105,10 @@ def ship(
     )
 
     def prepare(network: nn.Module) -> None:
-        measure_again(network, meta, data, statistics, device, say)
+        if statistics:
+            measure_again(network, meta, data, statistics, device, say)
+        if output:
+            fit_again(network, meta, data, output, device, say)
 
     with tempfile.TemporaryDirectory(prefix="xnorpp-ship-") as temporary:
         path = Path(temporary) / f"{name}.xnor"
@@ -111,7 +117,7 @@ def ship(
             path,
             half=half,
             labels=test_set.classes,
-            prepare=prepare if statistics else None,
+            prepare=prepare if statistics or output else None,
         )
         calibration = calibrate_on_held(path, meta, data, say)
         content = path.read_bytes()
@@ -136,6 +142,7 @@ def ship(
             "date": today(),
             "half": half,
             "statistics_batches": statistics,
+            **({"output_batches": output} if output else {}),
             "binary_layers": layers.count("binary"),
             "real_layers": layers.count("real"),
         },
@@ -185,6 +192,31 @@ def measure_again(
     run did not do it itself, or on other images.
     """
     recipe = Recipe.from_dict(meta["recipe"])
+    with _batches(recipe, meta, data, device, batches, "measuring batch norm's statistics") as some:
+        seen = measure_statistics(model.to(device), (images for images, _ in some))
+    model.cpu()
+    say(f"batch norm's statistics re-estimated on {seen:,} training images")
+
+
+def fit_again(
+    model: nn.Module, meta: Mapping[str, Any], data: str | Path | None, batches: int, device: str, say: Say
+) -> None:
+    """The output layer, by itself, on training images as `plain_loader` of a run has them."""
+    recipe = Recipe.from_dict(meta["recipe"])
+    augment = Augment.parse(recipe.data.augment or None, dataset_info(meta["dataset"]).default_augment)
+    crop = augment.crop and not augment.area
+    plain = recipe.replace(data__augment={"crop": crop, "pad": augment.pad, "flip": augment.flip})
+    with _batches(plain, meta, data, device, batches, "fitting the output layer") as some:
+        fit_output_layer(model.to(device), some, recipe.run.seed)
+    model.cpu()
+    say(f"output layer fitted again on up to {batches * recipe.data.batch_size:,} training images")
+
+
+@contextlib.contextmanager
+def _batches(
+    recipe: Recipe, meta: Mapping[str, Any], data: str | Path | None, device: str, count: int, what: str
+) -> Iterator[Iterator[tuple[torch.Tensor, torch.Tensor]]]:
+    """Batches of training images as the recipe augments them, without those that are held out."""
     held = {"holdout": recipe.data.holdout, "part": "fit"} if recipe.data.holdout else {}
     loader = make_loader(
         load_dataset(meta["dataset"], data, "train", **held),
@@ -195,19 +227,18 @@ def measure_again(
         augment=recipe.data.augment or None,
         size=recipe.data.size or None,
     )
-    progress = Progress("measuring batch norm's statistics", batches * recipe.data.batch_size, "images")
+    progress = Progress(what, count * recipe.data.batch_size, "images")
 
-    def some() -> Iterator[torch.Tensor]:
-        for images, _ in itertools.islice(loader.epoch(recipe.schedule.epochs), batches):
-            yield images
+    def some() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for images, labels in itertools.islice(loader.epoch(recipe.schedule.epochs), count):
+            yield images, labels
             progress.advance(len(images))
 
-    with exact_float32():
-        seen = measure_statistics(model.to(device), some())
-    progress.close()
-    model.cpu()
-    loader.close()
-    say(f"batch norm's statistics re-estimated on {seen:,} training images")
+    try:
+        yield some()
+    finally:
+        progress.close()
+        loader.close()
 
 
 def why_not(card: Mapping[str, Any]) -> str | None:

@@ -169,6 +169,12 @@ class SchedulePart:
         "training",
         choices=("plain", "training"),
     )
+    output_batches: int = _key(
+        0,
+        "then fit the output layer again, by itself, to this many batches of images with crop and flip alone; 0: "
+        "do not",
+        low=0,
+    )
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,8 @@ def test_the_output_layer_alone_learns() -> None:
     assert torch.equal(model.out.weight, again.out.weight)
 
 
-def test_the_first_step_is_that_of_gradient_descent() -> None:
-    """One batch of all images is taken three times; the first step has Nesterov's momentum of 1.9 gradients."""
+def test_the_steps_are_those_of_gradient_descent() -> None:
+    """One batch of all images is taken three times, with Nesterov's momentum and a rate that falls to 0."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 3, bias=False))
     ((x, y),) = batches()[:1]

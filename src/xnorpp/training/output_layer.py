@@ -1,8 +1,8 @@
 """The output layer fitted again, by itself, when training is over.
 
-Training on random resized crops shows objects larger, and often in part only. What the network computes of a whole
-image then differs a little from what its last layer has learned to classify. A few passes of that layer alone
-over the features of whole training images, the rest of the network at rest, make up for it.
+Training on random resized crops shows objects larger, and often in part only. What the network computes of a
+whole image then differs a little from what its last layer has learned to classify. A few passes of that layer
+alone over the features of whole training images, the rest of the network at rest, make up for it.
 
 paper: Touvron et al. 2019, "Fixing the train-test resolution discrepancy", https://arxiv.org/abs/1906.06423
 """
@@ -28,11 +28,12 @@ MOMENTUM = 0.9
 
 
 def fit_output_layer(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], seed: int = 0) -> nn.Linear:
-    """Minimise the cross-entropy of `batches` (images, labels) over weight and bias of the output layer, which
-    is returned.
+    """Minimise the cross-entropy of `batches` (images, labels) over weight and bias of the output layer; that
+    layer.
 
     The features are computed once, in evaluation mode and float32, and held in memory. Then SGD with momentum
-    takes three passes over them, in an order that follows from `seed`. The network is left in the mode it was in.
+    takes three passes over them, in an order that follows from `seed`. The network is left in the mode it was
+    in.
 
     Raises:
         RecipeError: The network's scores are not the output of a linear layer.
@@ -74,8 +75,8 @@ def _last_layer(model: nn.Module, images: Tensor) -> tuple[nn.Linear, Tensor]:
         if output is scores and taken.ndim == 2:
             return layer, taken
     raise RecipeError(
-        "`schedule.output_batches` fits the output layer again, and the scores of this network are not the output "
-        "of a linear layer; set it to 0."
+        "`schedule.output_batches` fits the output layer again, and the scores of this network are not the "
+        "output of a linear layer; set it to 0."
     )
 
 

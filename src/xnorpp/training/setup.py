@@ -354,8 +354,8 @@ def statistics_loader(recipe: Recipe, sets: DataSets, world: World, loader: Any)
 
 def plain_loader(recipe: Recipe, sets: DataSets, world: World, loader: Any) -> Any:
     """The training loader, or where that changes the looks of its images more than by crop and flip, one that
-    does not. Where random resized crops take the place of padded ones, there is no crop: the network has never
-    seen black borders.
+    does not. Where random resized crops take the place of padded ones, there is no crop: the network has
+    never seen black borders.
     """
     part = recipe.data
     augment = Augment.parse(part.augment or None, sets.train.info.default_augment)

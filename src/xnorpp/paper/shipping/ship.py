@@ -42,6 +42,7 @@ from xnorpp.runtime.errors import FAILED, XnorppError
 from xnorpp.runtime.files import write_atomically
 from xnorpp.runtime.predict import preprocess_of
 from xnorpp.shipped.card import check_card, licence_of, size_text
+from xnorpp.training.accuracy import exact_float32
 from xnorpp.training.output_layer import fit_output_layer
 from xnorpp.training.packing import float_bytes, pack_checkpoint
 from xnorpp.training.recipe.config import Recipe
@@ -217,9 +218,9 @@ def _batches(
     recipe: Recipe, meta: Mapping[str, Any], data: str | Path | None, device: str, count: int, what: str
 ) -> Iterator[Iterator[tuple[torch.Tensor, torch.Tensor]]]:
     """Batches of training images as the recipe augments them, without those that are held out."""
-    held = {"holdout": recipe.data.holdout, "part": "fit"} if recipe.data.holdout else {}
+    holdout = recipe.data.holdout
     loader = make_loader(
-        load_dataset(meta["dataset"], data, "train", **held),
+        load_dataset(meta["dataset"], data, "train", holdout=holdout, part="fit" if holdout else None),
         batch_size=recipe.data.batch_size,
         train=True,
         device=device,

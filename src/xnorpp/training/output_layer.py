@@ -89,11 +89,12 @@ def _fit(layer: nn.Linear, features: Tensor, labels: Tensor, seed: int) -> None:
     steps = PASSES * math.ceil(len(features) / BATCH)
     step = 0
     for _ in range(PASSES):
-        for chosen in torch.randperm(len(features), generator=order).to(features.device).split(BATCH):
+        for chosen in torch.split(torch.randperm(len(features), generator=order), BATCH):
+            chosen = chosen.to(features.device)
             optimizer.param_groups[0]["lr"] = RATE * (1 + math.cos(math.pi * step / steps)) / 2
             loss = functional.cross_entropy(functional.linear(features[chosen], *parameters), labels[chosen])
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             step += 1
     with torch.no_grad():

@@ -171,8 +171,8 @@ class SchedulePart:
     )
     output_batches: int = _key(
         0,
-        "then fit the output layer again, by itself, to this many batches of images with crop and flip alone; "
-        "0: do not",
+        "then fit the output layer again, by itself, to this many batches of images with crop and flip "
+        "alone; 0: do not",
         low=0,
     )
 

@@ -20,6 +20,7 @@ from torch.nn import functional
 from xnorpp.nn.controls import evaluating
 from xnorpp.training.accuracy import exact_float32
 from xnorpp.training.recipe.config import RecipeError
+from xnorpp.training.teacher.loss import training_loss
 
 PASSES = 3
 BATCH = 256
@@ -28,8 +29,8 @@ MOMENTUM = 0.9
 
 
 def fit_output_layer(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], seed: int = 0) -> nn.Linear:
-    """Minimise the cross-entropy of `batches` (images, labels) over weight and bias of the output layer; that
-    layer.
+    """Minimise the cross-entropy of `batches` (images, labels) over weight and bias of the output layer, and
+    return that layer.
 
     The features are computed once, in evaluation mode and float32, and held in memory. Then SGD with momentum
     takes three passes over them, in an order that follows from `seed`. The network is left in the mode it was
@@ -92,7 +93,7 @@ def _fit(layer: nn.Linear, features: Tensor, labels: Tensor, seed: int) -> None:
         for chosen in torch.split(torch.randperm(len(features), generator=order), BATCH):
             chosen = chosen.to(features.device)
             optimizer.param_groups[0]["lr"] = RATE * (1 + math.cos(math.pi * step / steps)) / 2
-            loss = functional.cross_entropy(functional.linear(features[chosen], *parameters), labels[chosen])
+            loss = training_loss(functional.linear(features[chosen], *parameters), labels[chosen])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

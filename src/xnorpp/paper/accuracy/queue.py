@@ -40,9 +40,9 @@ SAVES = 4  # checkpoints per run: a kill loses a quarter at most
 # E1 to E3 are trained by the code of the tag `claim-runs`, whose hash is the first one below; baselines and
 # levers by that of `lever-runs`, the second; students by that of `student-runs-2`, the third, and those whose
 # teachers held images out, like these teachers, by that of `student-runs-3`, the fourth, and levers of
-# ResNet-18, with what trained beside them, by that of `student-runs-4`, the fifth. Then that of commit 857fabb,
-# whose students share their teacher's stored answers, and that of 814a048, whose teacher of Tiny-ImageNet was
-# measured again with other statistics of batch norm.
+# ResNet-18, with what trained beside them, by that of `student-runs-4`, the fifth. Then that of commit
+# 857fabb, whose students share their teacher's stored answers, and that of 814a048, whose teacher of
+# Tiny-ImageNet was measured again with other statistics of batch norm.
 ACCEPTED_CODE: tuple[str, ...] = (
     "1b0b68696e55", "d1eedddc1433", "9b0a0057af76", "278549fba7ab", "bed6509b7edd", "5aed43045490",
     "8f457e5d6545", "fc24d46cc448",

@@ -187,6 +187,13 @@ def test_resuming_where_nothing_is_starts_from_the_beginning(tmp_path: Path, qui
     assert run(quick("schedule.max_steps=1"), tmp_path / "new", resume=True)["step"] == 1
 
 
+def test_resuming_does_not_overwrite_final_weights_without_checkpoints(tmp_path: Path, quick: Quick) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"weights that were copied here, or damaged")
+    with pytest.raises(RecipeError, match="no checkpoint to resume from; move that file away to train anew"):
+        run(quick("schedule.max_steps=1"), tmp_path, resume=True)
+    assert (tmp_path / "model.safetensors").read_bytes().startswith(b"weights")
+
+
 def test_a_truncated_newest_checkpoint_resumes_from_the_previous_one(
     tmp_path: Path, quick: Quick, same: Same
 ) -> None:

@@ -142,6 +142,11 @@ class _Run(Outcome):
         found = newest_checkpoint(self.out)
         if found is not None:
             check_same_recipe(self.recipe, stored_recipe(found), self.out)
+        elif (self.out / FINAL_NAME).exists():
+            raise RecipeError(
+                f"`out` (={str(self.out)!r}) holds {FINAL_NAME} and no checkpoint to resume from; move that "
+                "file away to train anew, or choose another folder."
+            )
         return found
 
     def _build(

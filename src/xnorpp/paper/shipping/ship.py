@@ -428,7 +428,9 @@ def read_baseline(source: str | Path, recipe: str) -> dict[str, Any]:
         rows = [
             row
             for row in lines
-            if row.get("recipe") == recipe and row.get("split", "test") == "test" and not row.get("quick")
+            if row.get("recipe") == recipe
+            and row.get("split", "test") == "test"
+            and not (row.get("quick") or row.get("flaw"))
         ]
         if not rows:
             known = ", ".join(sorted({str(row.get("recipe")) for row in lines})) or "none"

@@ -68,7 +68,7 @@ class Going:
 def done_keys(results: Path, runs: Sequence[Run], accept: Collection[str] = ()) -> set[str]:
     """The keys of those runs whose results are there: finished, with the settings that the run has now, by
     the code of today or by code whose hash is in `accept` or `ACCEPTED_CODE`; those of a quick look for a
-    quick look only. Rows with a `flaw`, which says why a result is wrong, do not count.
+    quick look only. Rows with a `flaw`, the reason why a result is wrong, do not count.
 
     Rows of the first experiments (`WITHOUT_HASH`) carry no hashes; they count if they have as many epochs as
     the run.

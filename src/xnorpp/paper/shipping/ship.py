@@ -10,13 +10,12 @@ is refused. Every attempt, refused too, is a row of `results/shipped.jsonl`.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -27,7 +26,7 @@ from torch import nn
 
 from xnorpp import shipped
 from xnorpp.bench.machine import describe_machine
-from xnorpp.data import Augment, Dataset, Skipped, dataset_info, load_dataset, make_loader
+from xnorpp.data import Dataset, Skipped, dataset_info, load_dataset
 from xnorpp.data.evaluate import prepared, ranks
 from xnorpp.data.progress import Progress
 from xnorpp.inspect import inspect_file
@@ -35,6 +34,7 @@ from xnorpp.inspect.stopwatch import interleave
 from xnorpp.models import create_model
 from xnorpp.packing import verify
 from xnorpp.paper.recorded import read_file
+from xnorpp.paper.shipping.again import fit_again, measure_again
 from xnorpp.paper.shipping.calibrated import calibrate_on_held, calibration_errors
 from xnorpp.paper.shipping.words import RECORD, about, limits, usage
 from xnorpp.runtime import PackedModel, load
@@ -43,13 +43,11 @@ from xnorpp.runtime.files import write_atomically
 from xnorpp.runtime.predict import preprocess_of
 from xnorpp.shipped.card import check_card, licence_of, size_text
 from xnorpp.training.accuracy import exact_float32
-from xnorpp.training.output_layer import fit_output_layer
 from xnorpp.training.packing import float_bytes, pack_checkpoint
 from xnorpp.training.recipe.config import Recipe
 from xnorpp.training.recipe.library import list_recipes, load_recipe
 from xnorpp.training.records.record import append_rows, source_commit, today
 from xnorpp.training.state.checkpoint import load_checkpoint
-from xnorpp.training.statistics import measure_statistics
 
 TOLERANCE = 0.05  # points of top-1 between the packed file and torch
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -184,62 +182,6 @@ def write_model(folder: Path, name: str, content: bytes, card: Mapping[str, Any]
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{name}.xnor", content)
     write_atomically(folder / f"{name}.json", (json.dumps(card, indent=1, sort_keys=True) + "\n").encode())
-
-
-def measure_again(
-    model: nn.Module, meta: Mapping[str, Any], data: str | Path | None, batches: int, device: str, say: Say
-) -> None:
-    """Batch norm's statistics in float32 over augmented training images, without those that are held out; the
-    run did not do it itself, or on other images.
-    """
-    recipe = Recipe.from_dict(meta["recipe"])
-    with _batches(recipe, meta, data, device, batches, "measuring batch norm's statistics") as some:
-        seen = measure_statistics(model.to(device), (images for images, _ in some))
-    model.cpu()
-    say(f"batch norm's statistics re-estimated on {seen:,} training images")
-
-
-def fit_again(
-    model: nn.Module, meta: Mapping[str, Any], data: str | Path | None, batches: int, device: str, say: Say
-) -> None:
-    """The output layer, by itself, on training images as `plain_loader` of a run has them."""
-    recipe = Recipe.from_dict(meta["recipe"])
-    augment = Augment.parse(recipe.data.augment or None, dataset_info(meta["dataset"]).default_augment)
-    crop = augment.crop and not augment.area
-    plain = recipe.replace(data__augment={"crop": crop, "pad": augment.pad, "flip": augment.flip})
-    with _batches(plain, meta, data, device, batches, "fitting the output layer") as some:
-        fit_output_layer(model.to(device), some, recipe.run.seed)
-    model.cpu()
-    say(f"output layer fitted again on up to {batches * recipe.data.batch_size:,} training images")
-
-
-@contextlib.contextmanager
-def _batches(
-    recipe: Recipe, meta: Mapping[str, Any], data: str | Path | None, device: str, count: int, what: str
-) -> Iterator[Iterator[tuple[torch.Tensor, torch.Tensor]]]:
-    """Batches of training images as the recipe augments them, without those that are held out."""
-    holdout = recipe.data.holdout
-    loader = make_loader(
-        load_dataset(meta["dataset"], data, "train", holdout=holdout, part="fit" if holdout else None),
-        batch_size=recipe.data.batch_size,
-        train=True,
-        device=device,
-        seed=recipe.run.seed,
-        augment=recipe.data.augment or None,
-        size=recipe.data.size or None,
-    )
-    progress = Progress(what, count * recipe.data.batch_size, "images")
-
-    def some() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for images, labels in itertools.islice(loader.epoch(recipe.schedule.epochs), count):
-            yield images, labels
-            progress.advance(len(images))
-
-    try:
-        yield some()
-    finally:
-        progress.close()
-        loader.close()
 
 
 def why_not(card: Mapping[str, Any]) -> str | None:

@@ -24,7 +24,7 @@ from xnorpp.paper.shipping import ship as shipping
 from xnorpp.paper.shipping.calibrated import _seen_by_teacher
 from xnorpp.paper.shipping.ship import Refused, read_baseline, sample_images, ship, without_places
 from xnorpp.paper.shipping.transfer import transfer_temperature
-from xnorpp.runtime.format.program import write
+from xnorpp.runtime.format.program import read, write
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -96,6 +96,22 @@ def test_the_whole_way(
     assert f"60 images, {card['accuracy']['isa']}): top-1 {card['accuracy']['packed_top1']:.2f} %" in (
         capsys.readouterr().out
     )
+
+
+def test_statistics_and_output_layer_once_more(run: Path, data: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    common = {"rounds": 1, "verify_images": 1, "record": tmp_path / "rows.jsonl"}
+    before = ship(run, "as-it-was", data, tmp_path, say=_silent, **common)
+    after = ship(run, "again", data, tmp_path, statistics=2, output=1, say=said.append, **common)
+    assert "batch norm's statistics re-estimated on 32 training images" in said
+    assert "output layer fitted again on up to 16 training images" in said
+    assert (after["packed"]["statistics_batches"], after["packed"]["output_batches"]) == (2, 1)
+    assert "output_batches" not in before["packed"]
+    one, two = (read(tmp_path / f"{name}.xnor").tensors for name in ("as-it-was", "again"))
+    assert set(one) == set(two)
+    same = {name for name in one if np.array_equal(np.asarray(one[name]), np.asarray(two[name]))}
+    assert any("weight" in name for name in same), "signs of weights stay"
+    assert not same & {"fc.weight", "fc.bias"}
 
 
 def test_a_file_that_is_not_torchs_equal_is_refused_and_kept_in_results(

@@ -82,9 +82,7 @@ def _last_layer(model: nn.Module, images: Tensor) -> tuple[nn.Linear, Tensor]:
 
 
 def _fit(layer: nn.Linear, features: Tensor, labels: Tensor, seed: int) -> None:
-    parameters = [
-        one.detach().clone().float().requires_grad_() for one in (layer.weight, layer.bias) if one is not None
-    ]
+    parameters = [one.detach().clone().float().requires_grad_() for one in layer.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM, nesterov=True)
     order = torch.Generator().manual_seed(seed)
     steps = PASSES * math.ceil(len(features) / BATCH)
@@ -99,5 +97,5 @@ def _fit(layer: nn.Linear, features: Tensor, labels: Tensor, seed: int) -> None:
             optimizer.step()
             step += 1
     with torch.no_grad():
-        for one, fitted in zip((layer.weight, layer.bias), parameters, strict=False):
+        for one, fitted in zip(layer.parameters(), parameters, strict=True):
             one.copy_(fitted)

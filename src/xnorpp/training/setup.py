@@ -354,17 +354,23 @@ def statistics_loader(recipe: Recipe, sets: DataSets, world: World, loader: Any)
 
 def plain_loader(recipe: Recipe, sets: DataSets, world: World, loader: Any) -> Any:
     """The training loader, or where that changes the looks of its images more than by crop and flip, one that
-    does not. Where random resized crops take the place of padded ones, there is no crop: the network has
-    never seen black borders.
+    does not.
     """
-    part = recipe.data
-    augment = Augment.parse(part.augment or None, sets.train.info.default_augment)
-    own = isinstance(sets.train, (IndexedDataset, BatchesDataset))
-    if augment == augment.plain or own:
+    if isinstance(sets.train, (IndexedDataset, BatchesDataset)):
         return loader
-    crop = augment.crop and not (augment.area and isinstance(sets.train, ArrayDataset))
-    plain = recipe.replace(data__augment={"crop": crop, "pad": augment.pad, "flip": augment.flip})
-    return make_loaders(plain, sets, world)[0][0]
+    augment = Augment.parse(recipe.data.augment or None, sets.train.info.default_augment)
+    if augment == augment.plain:
+        return loader
+    return make_loaders(plain_recipe(recipe, sets.train), sets, world)[0][0]
+
+
+def plain_recipe(recipe: Recipe, dataset: ArrayDataset | StreamDataset) -> Recipe:
+    """The recipe with crop and flip alone. Where random resized crops take the place of padded ones, there is
+    no crop: the network has never seen black borders.
+    """
+    augment = Augment.parse(recipe.data.augment or None, dataset.info.default_augment)
+    crop = augment.crop and not (augment.area and isinstance(dataset, ArrayDataset))
+    return recipe.replace(data__augment={"crop": crop, "pad": augment.pad, "flip": augment.flip})
 
 
 def make_train_check(recipe: Recipe, sets: DataSets, world: World) -> Any:

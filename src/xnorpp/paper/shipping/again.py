@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from xnorpp.data import Augment, dataset_info, load_dataset, make_loader
+from xnorpp.data import Dataset, load_dataset, make_loader
 from xnorpp.data.progress import Progress
 from xnorpp.training.output_layer import fit_output_layer
 from xnorpp.training.recipe.config import Recipe
+from xnorpp.training.setup import plain_recipe
 from xnorpp.training.statistics import measure_statistics
 
 Say = Callable[[str], None]
@@ -27,8 +28,9 @@ def measure_again(
     run did not do it itself, or on other images.
     """
     recipe = Recipe.from_dict(meta["recipe"])
-    with _batches(recipe, meta, data, device, batches, "measuring batch norm's statistics") as some:
-        seen = measure_statistics(model.to(device), (images for images, _ in some))
+    images = _training_images(recipe, meta, data)
+    with _batches(recipe, images, device, batches, "measuring batch norm's statistics") as some:
+        seen = measure_statistics(model.to(device), (batch for batch, _ in some))
     model.cpu()
     say(f"batch norm's statistics re-estimated on {seen:,} training images")
 
@@ -38,23 +40,29 @@ def fit_again(
 ) -> None:
     """The output layer, by itself, on training images as `plain_loader` of a run has them."""
     recipe = Recipe.from_dict(meta["recipe"])
-    augment = Augment.parse(recipe.data.augment or None, dataset_info(meta["dataset"]).default_augment)
-    crop = augment.crop and not augment.area
-    plain = recipe.replace(data__augment={"crop": crop, "pad": augment.pad, "flip": augment.flip})
-    with _batches(plain, meta, data, device, batches, "fitting the output layer") as some:
+    images = _training_images(recipe, meta, data)
+    plain = plain_recipe(recipe, images)
+    with _batches(plain, images, device, batches, "fitting the output layer") as some:
         fit_output_layer(model.to(device), some, recipe.run.seed)
     model.cpu()
     say(f"output layer fitted again on up to {batches * recipe.data.batch_size:,} training images")
 
 
+def _training_images(recipe: Recipe, meta: Mapping[str, Any], data: str | Path | None) -> Dataset:
+    """Without those that are held out."""
+    holdout = recipe.data.holdout
+    part = "fit" if holdout else None
+    images: Dataset = load_dataset(meta["dataset"], data, "train", holdout=holdout, part=part)
+    return images
+
+
 @contextlib.contextmanager
 def _batches(
-    recipe: Recipe, meta: Mapping[str, Any], data: str | Path | None, device: str, count: int, what: str
+    recipe: Recipe, images: Dataset, device: str, count: int, what: str
 ) -> Iterator[Iterator[tuple[torch.Tensor, torch.Tensor]]]:
-    """Batches of training images as the recipe augments them, without those that are held out."""
-    holdout = recipe.data.holdout
+    """Batches of images as the recipe augments them."""
     loader = make_loader(
-        load_dataset(meta["dataset"], data, "train", holdout=holdout, part="fit" if holdout else None),
+        images,
         batch_size=recipe.data.batch_size,
         train=True,
         device=device,
